@@ -1,0 +1,90 @@
+//! The one immutable state the data path reads. Configuration and health make a whole new [`Snapshot`],
+//! published with one swap: a reader sees the old one or the new one, never a mixture, and never waits.
+//!
+//! What must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
+//! next snapshot carries on.
+
+mod pool;
+mod slots;
+
+pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
+pub use slots::Slots;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::model::{self, Timeouts, Timestamp};
+use crate::stats::Traffic;
+
+/// Everything a new connection needs to know.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The frontend behind each listen address.
+    pub listeners: HashMap<SocketAddr, Arc<Frontend>>,
+    /// All frontends, by name.
+    pub frontends: Vec<Arc<Frontend>>,
+    /// All backends, by name, those without a frontend too.
+    pub pools: Vec<Arc<Pool>>,
+    /// Time limits.
+    pub timeouts: Timeouts,
+    /// Counters over all frontends, those that are gone too.
+    pub totals: Arc<Traffic>,
+}
+
+/// A frontend with its backend at hand.
+#[derive(Debug)]
+pub struct Frontend {
+    /// As configured.
+    pub config: model::Frontend,
+    /// Who serves its connections.
+    pub pool: Arc<Pool>,
+    /// What outlives this snapshot.
+    pub live: Arc<FrontendLive>,
+}
+
+/// The part of a frontend that outlives snapshots.
+#[derive(Debug)]
+pub struct FrontendLive {
+    /// Its counters.
+    pub traffic: Traffic,
+    /// Its open connections.
+    pub slots: Slots,
+    /// Notified when one of them ends.
+    pub freed: Notify,
+}
+
+impl FrontendLive {
+    /// A frontend nobody has connected to, counted by `cores` cores.
+    pub fn new(cores: usize) -> Self {
+        FrontendLive { traffic: Traffic::new(cores), slots: Slots::default(), freed: Notify::new() }
+    }
+}
+
+/// What is known of a server's health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Whether it gets new connections.
+    pub up: bool,
+    /// Why: what the last decisive probe or connect said, in words for an operator.
+    pub reason: String,
+    /// When it last changed.
+    pub since: Timestamp,
+}
+
+impl Snapshot {
+    /// A state with no frontend: what runs before the first configuration is applied.
+    pub fn empty(cores: usize) -> Self {
+        let second = Duration::from_secs(1);
+        Snapshot {
+            listeners: HashMap::new(),
+            frontends: Vec::new(),
+            pools: Vec::new(),
+            timeouts: Timeouts { connect: second, idle: second, drain: second },
+            totals: Arc::new(Traffic::new(cores)),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A backend as the data path sees it: servers with their health, and the table that chooses one.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+use super::{Health, Slots};
+use crate::balance::{self, Balancer, Loads, Member};
+use crate::model;
+use crate::stats::Traffic;
+
+/// A backend with the table built for its servers' present health.
+pub struct Pool {
+    /// As configured.
+    pub config: Arc<model::Backend>,
+    /// In the order of the configuration; picks return indices into it.
+    pub servers: Vec<Arc<Server>>,
+    /// What outlives this snapshot.
+    pub live: Arc<PoolLive>,
+    balancer: Box<dyn Balancer>,
+    eligible: usize,
+}
+
+/// The part of a backend that outlives snapshots.
+#[derive(Debug)]
+pub struct PoolLive {
+    /// Its counters.
+    pub traffic: Traffic,
+    /// Notified when a connection to a server with a limit ends.
+    pub freed: Notify,
+    turn: Arc<AtomicUsize>,
+}
+
+/// A server as of this snapshot.
+#[derive(Debug)]
+pub struct Server {
+    /// As configured.
+    pub config: model::Server,
+    /// As last decided.
+    pub health: Health,
+    /// What outlives this snapshot.
+    pub live: Arc<ServerLive>,
+}
+
+/// The part of a server that outlives snapshots.
+#[derive(Debug)]
+pub struct ServerLive {
+    /// Its counters.
+    pub traffic: Traffic,
+    /// Its open connections.
+    pub slots: Slots,
+    failures: AtomicU32,
+}
+
+/// The answer to "which server?".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// The server with this index.
+    Server(usize),
+    /// Every server that could be chosen is at its limit: wait for one.
+    Busy,
+    /// No server is up, or all that are have been tried.
+    Nobody,
+}
+
+impl Pool {
+    /// A pool whose table holds the servers that are up: the backups among them only if there is no other.
+    pub fn new(config: Arc<model::Backend>, servers: Vec<Arc<Server>>, live: Arc<PoolLive>) -> Self {
+        let can_serve = |server: &Server| server.health.up && server.config.weight > 0;
+        let backups = !servers.iter().any(|s| can_serve(s) && !s.config.backup);
+        let members: Vec<Member> = servers
+            .iter()
+            .map(|server| Member {
+                addr: server.config.addr,
+                weight: server.config.weight,
+                eligible: can_serve(server) && server.config.backup == backups,
+            })
+            .collect();
+        let eligible = members.iter().filter(|m| m.eligible).count();
+        let balancer = balance::build(config.algorithm, &members, live.turn.clone());
+        Pool { config, servers, live, balancer, eligible }
+    }
+
+    /// Chooses a server for a client of `vip`, passing over those in `tried`.
+    pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
+        let loads = Now { pool: self, tried };
+        let flow = balance::flow_hash(self.config.hash, client, vip);
+        match self.balancer.pick(flow, &loads) {
+            Some(index) => Pick::Server(index),
+            None if self.eligible > tried.len() => Pick::Busy,
+            None => Pick::Nobody,
+        }
+    }
+
+    /// How many servers can be chosen now.
+    pub fn eligible(&self) -> usize {
+        self.eligible
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("name", &self.config.name).field("eligible", &self.eligible).finish()
+    }
+}
+
+impl PoolLive {
+    /// A backend nobody has used, counted by `cores` cores.
+    pub fn new(cores: usize) -> Self {
+        PoolLive { traffic: Traffic::new(cores), freed: Notify::new(), turn: Arc::default() }
+    }
+}
+
+impl ServerLive {
+    /// A server nobody has used, counted by `cores` cores.
+    pub fn new(cores: usize) -> Self {
+        ServerLive { traffic: Traffic::new(cores), slots: Slots::default(), failures: AtomicU32::new(0) }
+    }
+
+    /// A client's connect failed. Returns how many have in a row.
+    pub fn connect_failed(&self) -> u32 {
+        self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// A client's connect succeeded: the row of failures is over.
+    pub fn connect_succeeded(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The servers at the moment of one pick.
+struct Now<'a> {
+    pool: &'a Pool,
+    tried: &'a [usize],
+}
+
+impl Loads for Now<'_> {
+    fn usable(&self, index: usize) -> bool {
+        let server = &self.pool.servers[index];
+        server.live.slots.has_room(server.config.max_connections) && !self.tried.contains(&index)
+    }
+
+    fn active(&self, index: usize) -> u32 {
+        self.pool.servers[index].live.slots.open()
+    }
+}

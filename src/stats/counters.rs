@@ -1,0 +1,117 @@
+//! Counters that cost the hot path one plain add on a line of its own core.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// Everything that is counted, per frontend, backend and server alike. What cannot happen to one of them
+/// stays zero there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counter {
+    /// Connections accepted (frontend) or given to a server (backend, server).
+    Opened,
+    /// Of those, the ones that ended.
+    Closed,
+    /// Bytes received from clients.
+    BytesRx,
+    /// Bytes sent to clients.
+    BytesTx,
+    /// Attempts to connect to a server that failed.
+    ConnectFailures,
+    /// Attempts repeated on another server.
+    Retries,
+    /// Ended with nothing sent: no server of the backend was usable.
+    NoServer,
+    /// Ended with nothing sent: every server tried refused or timed out.
+    ConnectFailed,
+    /// Ended with nothing sent: every server stayed at its limit.
+    QueueTimeout,
+    /// Ended because no byte moved for the idle timeout.
+    IdleTimeout,
+    /// Ended by a reset from the client.
+    ClientReset,
+    /// Ended by a reset from the server.
+    ServerReset,
+    /// Cut when the drain timeout ran out.
+    Cut,
+    /// Times accepting paused because descriptors or memory ran out.
+    AcceptBackoff,
+}
+
+impl Counter {
+    const COUNT: usize = Counter::AcceptBackoff as usize + 1;
+
+    /// The ways a connection can end other than both sides closing, with the label that metrics and logs
+    /// use.
+    pub const ENDS: [(Counter, &'static str); 7] = [
+        (Counter::NoServer, "no_server"),
+        (Counter::ConnectFailed, "connect_failed"),
+        (Counter::QueueTimeout, "queue_timeout"),
+        (Counter::IdleTimeout, "idle_timeout"),
+        (Counter::ClientReset, "client_reset"),
+        (Counter::ServerReset, "server_reset"),
+        (Counter::Cut, "cut"),
+    ];
+}
+
+/// The counters of one frontend, backend or server: one set for each core, summed by readers.
+pub struct Traffic {
+    cores: Box<[CachePadded<[AtomicU64; Counter::COUNT]>]>,
+}
+
+impl Traffic {
+    /// Zeroes, for `cores` writers.
+    pub fn new(cores: usize) -> Self {
+        Traffic { cores: (0..cores).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// Adds to a counter of one core. Each core has a single writer, so this is a plain load and store:
+    /// no locked instruction, no line shared with another core.
+    #[inline]
+    pub fn add(&self, core: usize, counter: Counter, n: u64) {
+        let cell = &self.cores[core][counter as usize];
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The sum over all cores.
+    pub fn sum(&self, counter: Counter) -> u64 {
+        self.cores.iter().map(|core| core[counter as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    /// Connections open now.
+    pub fn current(&self) -> u64 {
+        // Closed is read first: a connection that opens and closes in between must not make it negative.
+        let closed = self.sum(Counter::Closed);
+        self.sum(Counter::Opened).saturating_sub(closed)
+    }
+}
+
+impl fmt::Debug for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Traffic").field("current", &self.current()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_what_all_cores_added() {
+        let traffic = Traffic::new(3);
+        traffic.add(0, Counter::BytesRx, 5);
+        traffic.add(2, Counter::BytesRx, 7);
+        traffic.add(2, Counter::BytesTx, 1);
+        assert_eq!(traffic.sum(Counter::BytesRx), 12);
+        assert_eq!(traffic.sum(Counter::BytesTx), 1);
+    }
+
+    #[test]
+    fn a_connection_may_end_on_another_core_than_it_began() {
+        let traffic = Traffic::new(2);
+        traffic.add(0, Counter::Opened, 2);
+        traffic.add(1, Counter::Closed, 1);
+        assert_eq!(traffic.current(), 1);
+    }
+}
