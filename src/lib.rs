@@ -1,8 +1,14 @@
-//! convey, a layer-4 load balancer. ARCHITECTURE.md is the map; the import rule is in `tests/layering.rs`.
+//! convey, a layer-4 load balancer. ARCHITECTURE.md is the map; `tests/layering.rs` keeps its import rule.
 
+pub mod admin;
+pub mod app;
 pub mod balance;
+pub mod cli;
 pub mod config;
+pub mod control;
+pub mod demo;
 pub mod health;
 pub mod model;
+pub mod proxy;
 pub mod snapshot;
 pub mod stats;

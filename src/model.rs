@@ -194,3 +194,14 @@ impl fmt::Display for ServerKey {
         write!(f, "{}/{} ({})", self.backend, self.server, self.addr)
     }
 }
+
+/// Clients could not connect to a server. Told by the data path to whoever decides on health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectFailures {
+    /// The server.
+    pub server: ServerKey,
+    /// How many times in a row, counting this one.
+    pub in_a_row: u32,
+    /// The last error, in words for an operator.
+    pub error: String,
+}

@@ -20,7 +20,7 @@ use crate::model::Algorithm;
 
 /// One configured server as a table sees it. Its index in the slice given to [`build`] is what
 /// [`Balancer::pick`] returns.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
     /// Its identity: places on the ring and Maglev permutations follow from the address alone.
     pub addr: SocketAddr,

@@ -76,6 +76,12 @@ pub struct Health {
 }
 
 impl Snapshot {
+    /// Has every connection that waits for a free slot look again: limits or servers have changed.
+    pub fn wake_waiting(&self) {
+        self.frontends.iter().for_each(|frontend| frontend.live.freed.notify_waiters());
+        self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
+    }
+
     /// A state with no frontend: what runs before the first configuration is applied.
     pub fn empty(cores: usize) -> Self {
         let second = Duration::from_secs(1);

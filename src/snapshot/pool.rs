@@ -20,8 +20,9 @@ pub struct Pool {
     pub servers: Vec<Arc<Server>>,
     /// What outlives this snapshot.
     pub live: Arc<PoolLive>,
-    balancer: Box<dyn Balancer>,
-    eligible: usize,
+    balancer: Arc<dyn Balancer>,
+    members: Vec<Member>,
+    usable: usize,
 }
 
 /// The part of a backend that outlives snapshots.
@@ -68,7 +69,13 @@ pub enum Pick {
 
 impl Pool {
     /// A pool whose table holds the servers that are up: the backups among them only if there is no other.
-    pub fn new(config: Arc<model::Backend>, servers: Vec<Arc<Server>>, live: Arc<PoolLive>) -> Self {
+    /// The table of `before`, the same backend's last pool, is kept if it would come out the same.
+    pub fn new(
+        config: Arc<model::Backend>,
+        servers: Vec<Arc<Server>>,
+        live: Arc<PoolLive>,
+        before: Option<&Pool>,
+    ) -> Self {
         let can_serve = |server: &Server| server.health.up && server.config.weight > 0;
         let backups = !servers.iter().any(|s| can_serve(s) && !s.config.backup);
         let members: Vec<Member> = servers
@@ -79,9 +86,12 @@ impl Pool {
                 eligible: can_serve(server) && server.config.backup == backups,
             })
             .collect();
-        let eligible = members.iter().filter(|m| m.eligible).count();
-        let balancer = balance::build(config.algorithm, &members, live.turn.clone());
-        Pool { config, servers, live, balancer, eligible }
+        let usable = members.iter().filter(|m| m.eligible).count();
+        let balancer = match before {
+            Some(b) if b.members == members && b.config.algorithm == config.algorithm => b.balancer.clone(),
+            _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
+        };
+        Pool { config, servers, live, balancer, members, usable }
     }
 
     /// Chooses a server for a client of `vip`, passing over those in `tried`.
@@ -90,20 +100,20 @@ impl Pool {
         let flow = balance::flow_hash(self.config.hash, client, vip);
         match self.balancer.pick(flow, &loads) {
             Some(index) => Pick::Server(index),
-            None if self.eligible > tried.len() => Pick::Busy,
+            None if self.usable > tried.len() => Pick::Busy,
             None => Pick::Nobody,
         }
     }
 
-    /// How many servers can be chosen now.
-    pub fn eligible(&self) -> usize {
-        self.eligible
+    /// How many servers can be chosen.
+    pub fn usable(&self) -> usize {
+        self.usable
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("name", &self.config.name).field("eligible", &self.eligible).finish()
+        f.debug_struct("Pool").field("name", &self.config.name).field("usable", &self.usable).finish()
     }
 }
 

@@ -1,0 +1,183 @@
+//! The balancer from start to stop.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use log::{info, warn};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use super::signals::{Signals, Wish};
+use super::{clock, limits};
+use crate::config::{self, Config};
+use crate::control::{DataPath, Events, State, Task};
+use crate::health::Schedule;
+use crate::proxy::{self, Workers};
+use crate::snapshot::Snapshot;
+use crate::stats::Counter;
+use crate::{admin, demo};
+
+/// Runs `config`, read from `path`, until a signal ends it; with small servers behind it as a `demo`.
+///
+/// # Errors
+/// What could not be started, and why.
+pub(super) fn run(config: Config, path: PathBuf, demo: bool) -> anyhow::Result<ExitCode> {
+    clock::now();
+    limits::raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
+        let mut balancer = Balancer::start(config, path).await?;
+        if let Some(servers) = &servers {
+            println!("{}", demo::banner(balancer.config(), servers));
+            tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
+        }
+        let asked = balancer.serve(&mut signals).await?;
+        Ok(balancer.stop(&mut signals, asked).await)
+    })
+}
+
+/// Everything that runs.
+struct Balancer {
+    task: Task<Proxy>,
+    events: Option<Events>,
+    reload: mpsc::Sender<()>,
+    draining: Arc<AtomicBool>,
+}
+
+impl Balancer {
+    /// Starts from the inside out: clients are let in last.
+    async fn start(config: Config, path: PathBuf) -> anyhow::Result<Balancer> {
+        let cores = available_parallelism().map_or(1, |cores| cores.get());
+        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(cores)));
+        let draining = Arc::new(AtomicBool::new(false));
+        serve_statistics(&config, snapshot.clone(), draining.clone()).await?;
+
+        let (outcome, outcomes) = mpsc::channel(1024);
+        let (failure, failures) = mpsc::channel(1024);
+        let (reload, reloads) = mpsc::channel(1);
+        let shared = proxy::Shared { snapshot: snapshot.clone(), failures: failure };
+        let workers = Workers::start(cores, &shared).context("cannot start the worker threads")?;
+        let mut task = Task {
+            state: State::new(cores),
+            snapshot,
+            schedule: Schedule::new(outcome),
+            data_path: Proxy(workers),
+            path,
+            now: clock::now,
+        };
+        task.configure(config).await.map_err(anyhow::Error::msg)?;
+        let events = Some(Events { outcomes, failures, reloads });
+        let balancer = Balancer { task, events, reload, draining };
+        balancer.announce(cores);
+        Ok(balancer)
+    }
+
+    fn config(&self) -> &Config {
+        self.task.state.config().expect("a balancer starts with a configuration")
+    }
+
+    fn announce(&self, cores: usize) {
+        let config = self.config();
+        info!("convey {} in {} mode on {cores} cores", env!("CARGO_PKG_VERSION"), config.mode.name());
+        for frontend in &config.frontends {
+            for addr in &frontend.listen {
+                info!("frontend {} on {addr} -> backend {}", frontend.name, frontend.backend);
+            }
+        }
+        info!("statistics on http://{}/stats and /metrics", config.stats.listen);
+    }
+
+    /// Runs until a signal asks to stop; returns its number.
+    async fn serve(&mut self, signals: &mut Signals) -> anyhow::Result<u8> {
+        let reload = self.reload.clone();
+        // A reload that is already waiting will read the newest file too.
+        let _watch = config::watch::watch(&self.task.path, move || drop(reload.try_send(())))
+            .with_context(|| format!("cannot watch {}", self.task.path.display()))?;
+        let events = self.events.take().expect("a balancer serves once");
+        let control = self.task.run(events);
+        tokio::pin!(control);
+        loop {
+            tokio::select! {
+                () = &mut control => {}
+                wish = signals.next() => match wish {
+                    Wish::Stop(signal) => return Ok(signal),
+                    Wish::Reload => drop(self.reload.try_send(())),
+                }
+            }
+        }
+    }
+
+    /// Lets connections finish. A second signal ends at once, with the exit code a shell expects of a
+    /// program ended by that signal.
+    async fn stop(self, signals: &mut Signals, _asked: u8) -> ExitCode {
+        self.draining.store(true, Ordering::Relaxed);
+        let totals = self.task.snapshot.load().totals.clone();
+        let patience = self.task.snapshot.load().timeouts.drain;
+        info!("stopping: {} open connections have {patience:?} to finish", totals.current());
+        let Proxy(workers) = self.task.data_path;
+        let second = async {
+            loop {
+                if let Wish::Stop(signal) = signals.next().await {
+                    return signal;
+                }
+            }
+        };
+        tokio::select! {
+            () = workers.drain(patience) => {}
+            signal = second => {
+                warn!("stopped at once: {} connections were cut", totals.current());
+                return ExitCode::from(128 + signal);
+            }
+        }
+        match totals.sum(Counter::Cut) {
+            0 => info!("stopped: every connection had ended"),
+            cut => warn!("stopped: {cut} connections were cut after {patience:?}"),
+        }
+        ExitCode::SUCCESS
+    }
+}
+
+async fn serve_statistics(
+    config: &Config,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    draining: Arc<AtomicBool>,
+) -> anyhow::Result<()> {
+    let addr = config.stats.listen;
+    let listener =
+        TcpListener::bind(addr).await.with_context(|| format!("cannot serve statistics on {addr}"))?;
+    let source = admin::Source {
+        snapshot,
+        mode: config.mode,
+        started: clock::wall_clock_start(),
+        now: Box::new(clock::now),
+        draining,
+    };
+    tokio::spawn(admin::serve(listener, Arc::new(source)));
+    Ok(())
+}
+
+/// The proxy as the control path sees it.
+struct Proxy(Workers);
+
+impl DataPath for Proxy {
+    type Ready = proxy::Ready;
+
+    fn prepare(&mut self, listen: &BTreeSet<SocketAddr>) -> Result<proxy::Ready, String> {
+        self.0.prepare(listen).map_err(|error| error.to_string())
+    }
+
+    async fn switch(&mut self, ready: proxy::Ready, publish: impl FnOnce()) {
+        self.0.close(&ready).await;
+        publish();
+        self.0.open(ready);
+    }
+}

@@ -1,0 +1,20 @@
+//! The one place that reads the clocks.
+
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime};
+
+use crate::model::Timestamp;
+
+/// Now, on the monotonic clock. The first call is the program's start.
+#[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
+pub(super) fn now() -> Timestamp {
+    static START: OnceLock<Instant> = OnceLock::new();
+    Timestamp(START.get_or_init(Instant::now).elapsed().as_nanos() as u64)
+}
+
+/// The wall-clock time of `Timestamp(0)`.
+#[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
+pub(super) fn wall_clock_start() -> SystemTime {
+    let since_start = now().since(Timestamp::default());
+    SystemTime::now() - since_start
+}

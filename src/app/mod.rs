@@ -1,0 +1,105 @@
+//! Wires everything: what a command does, in which order things start and stop.
+
+mod balancer;
+mod clock;
+mod describe;
+mod limits;
+mod signals;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use log::warn;
+
+use crate::cli::{Cli, Command, Options};
+use crate::config::{self, Loaded, LoadError};
+use crate::demo;
+use crate::model::Mode;
+
+/// Carries out the command line.
+pub fn run(cli: &Cli) -> ExitCode {
+    let done = match cli.command {
+        None => balance(&cli.options),
+        Some(Command::Check) => check(&cli.options),
+        Some(Command::Demo) => try_out(&cli.options),
+    };
+    done.unwrap_or_else(|failure| failure.report())
+}
+
+/// Why a command could not be carried out.
+enum Failure {
+    /// What is wrong with the configuration, a line each.
+    Config(LoadError),
+    /// The mode exists, but not yet in this version.
+    NotBuilt(Mode),
+    /// Start-up failed.
+    Start(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::Start(error)
+    }
+}
+
+impl Failure {
+    fn report(&self) -> ExitCode {
+        match self {
+            Failure::Config(LoadError::Invalid(problems)) => {
+                problems.iter().for_each(|problem| eprintln!("error: {problem}"));
+                let count = problems.len();
+                eprintln!("convey: {count} error{} in the configuration", if count == 1 { "" } else { "s" });
+                ExitCode::from(1)
+            }
+            Failure::Config(unreadable) => {
+                eprintln!("convey: {unreadable}");
+                ExitCode::from(1)
+            }
+            Failure::Start(error) => {
+                eprintln!("convey: {error:#}");
+                ExitCode::from(1)
+            }
+            Failure::NotBuilt(mode) => {
+                eprintln!("convey: {} mode is not built yet; this version runs proxy mode only", mode.name());
+                ExitCode::from(2)
+            }
+        }
+    }
+}
+
+fn balance(options: &Options) -> Result<ExitCode, Failure> {
+    let loaded = load(options)?;
+    loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
+    Ok(balancer::run(loaded.config, options.config.clone(), false)?)
+}
+
+fn check(options: &Options) -> Result<ExitCode, Failure> {
+    let loaded = load(options)?;
+    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    println!("{} is valid; it would run:\n", options.config.display());
+    print!("{}", describe::describe(&loaded.config));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn try_out(options: &Options) -> Result<ExitCode, Failure> {
+    // The sample is part of the binary: the demo needs no file, but follows one that is there.
+    let sample = demo::Sample::unless_exists(&options.config)?;
+    let path = sample.as_ref().map_or(options.config.clone(), |sample| sample.path().to_owned());
+    let loaded = load_file(path.clone(), options.mode())?;
+    Ok(balancer::run(loaded.config, path, true)?)
+}
+
+fn load(options: &Options) -> Result<Loaded, Failure> {
+    load_file(options.config.clone(), options.mode())
+}
+
+fn load_file(path: PathBuf, mode: Option<Mode>) -> Result<Loaded, Failure> {
+    if let Some(mode) = mode.filter(|mode| *mode != Mode::Proxy) {
+        return Err(Failure::NotBuilt(mode));
+    }
+    let loaded = config::load(&path).map_err(Failure::Config)?;
+    match loaded.config.mode {
+        Mode::Proxy => Ok(loaded),
+        mode => Err(Failure::NotBuilt(mode)),
+    }
+}

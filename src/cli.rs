@@ -1,0 +1,116 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::model::Mode;
+
+/// A layer-4 load balancer: one binary, one file, every way to forward.
+#[derive(Debug, Parser)]
+#[command(
+    name = "convey",
+    version,
+    about = "A layer-4 load balancer: one binary, one file, every way to forward.",
+    long_about = "A layer-4 load balancer: one binary, one file, every way to forward.\n\n\
+        Without a command it runs the balancer described by the configuration file. Saving the file \
+        reloads it; established connections are never cut.",
+    after_help = AFTER_HELP,
+    args_conflicts_with_subcommands = false,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    /// What to do; running the balancer if left out.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// What every command takes.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// What to do instead of running the balancer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Validate the configuration and print what would run
+    Check,
+    /// Run the balancer with small HTTP servers behind it, to try it out
+    Demo,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Configuration file
+    #[arg(short, long, value_name = "PATH", default_value = "config.toml", global = true)]
+    pub config: PathBuf,
+    /// Forward packets, rewriting them in both directions (not built yet)
+    #[arg(short, long, global = true, conflicts_with = "dsr")]
+    pub passthrough: bool,
+    /// Forward packets, servers answering clients directly (not built yet)
+    #[arg(short, long, global = true)]
+    pub dsr: bool,
+}
+
+impl Options {
+    /// The mode the command line asks for; it overrides the file's.
+    pub fn mode(&self) -> Option<Mode> {
+        match (self.passthrough, self.dsr) {
+            (true, _) => Some(Mode::Passthrough),
+            (_, true) => Some(Mode::Dsr),
+            _ => None,
+        }
+    }
+}
+
+const AFTER_HELP: &str = "\
+Signals:
+  SIGTERM, Ctrl-C   stop accepting, let connections finish (timeouts.drain), exit; again: exit at once
+  SIGHUP            read the configuration file again
+
+Environment:
+  RUST_LOG          what is logged: error, warn, info (default), debug or trace
+
+Exit codes:
+  0  clean stop
+  1  the configuration is invalid, or start-up failed
+  2  wrong usage
+
+Try it: convey demo";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_may_stand_before_and_after_the_command() {
+        for line in ["convey check --config a.toml -d", "convey --config a.toml -d check"] {
+            let cli = parse(line).unwrap();
+            assert_eq!(cli.command, Some(Command::Check));
+            assert_eq!(cli.options.config, PathBuf::from("a.toml"));
+            assert_eq!(cli.options.mode(), Some(Mode::Dsr));
+        }
+    }
+
+    #[test]
+    fn the_original_spelling_still_works() {
+        assert_eq!(parse("convey --config=x.toml").unwrap().options.config, PathBuf::from("x.toml"));
+        assert_eq!(parse("convey").unwrap().options.config, PathBuf::from("config.toml"));
+        assert_eq!(parse("convey -p").unwrap().options.mode(), Some(Mode::Passthrough));
+    }
+
+    #[test]
+    fn two_modes_at_once_are_a_usage_error() {
+        assert_eq!(parse("convey -p -d").unwrap_err().exit_code(), 2);
+    }
+}

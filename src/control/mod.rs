@@ -1,0 +1,8 @@
+//! The control path: configuration and health in, snapshots out. [`State`] decides and is pure; [`Task`]
+//! listens, asks it and does what it says.
+
+mod state;
+mod task;
+
+pub use state::{HealthChange, State};
+pub use task::{DataPath, Events, Task};

@@ -1,0 +1,150 @@
+//! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use log::{error, info, warn};
+use tokio::sync::mpsc;
+
+use super::{HealthChange, State};
+use crate::config::{self, Config, LoadError, Problem};
+use crate::health::{Change, Outcome, Schedule};
+use crate::model::{ConnectFailures, Timestamp};
+use crate::snapshot::Snapshot;
+
+/// What a way of forwarding must be able to do when the frontends change.
+pub trait DataPath {
+    /// What [`DataPath::prepare`] got ready.
+    type Ready;
+
+    /// Gets ready to serve exactly `listen`. On error nothing has changed; the text names the address and
+    /// the cause.
+    fn prepare(&mut self, listen: &BTreeSet<SocketAddr>) -> Result<Self::Ready, String>;
+
+    /// Stops serving what is no longer wanted, calls `publish`, starts serving what is new: so each
+    /// connection meets a snapshot that knows its frontend.
+    fn switch(&mut self, ready: Self::Ready, publish: impl FnOnce()) -> impl Future<Output = ()>;
+}
+
+/// What the task waits for.
+pub struct Events {
+    /// From the probes.
+    pub outcomes: mpsc::Receiver<Outcome>,
+    /// From the data path.
+    pub failures: mpsc::Receiver<ConnectFailures>,
+    /// The configuration file should be read again.
+    pub reloads: mpsc::Receiver<()>,
+}
+
+/// The control task.
+pub struct Task<D> {
+    /// Decides.
+    pub state: State,
+    /// Where snapshots are published.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// The probes.
+    pub schedule: Schedule,
+    /// The frontends' traffic.
+    pub data_path: D,
+    /// The configuration file.
+    pub path: PathBuf,
+    /// Tells the time.
+    pub now: fn() -> Timestamp,
+}
+
+impl<D: DataPath> Task<D> {
+    /// Makes `config` what runs. On error (an address cannot be listened on) everything stays as it was.
+    pub async fn configure(&mut self, config: Config) -> Result<(), String> {
+        let listen = config.frontends.iter().flat_map(|frontend| frontend.listen.iter().copied()).collect();
+        let ready = self.data_path.prepare(&listen)?;
+        let snapshot = self.state.configure(config, (self.now)());
+        let published = &self.snapshot;
+        self.data_path.switch(ready, || publish(published, snapshot)).await;
+        self.schedule.set(self.state.probes());
+        Ok(())
+    }
+
+    /// Handles events until the program ends (never returns; drop the future to stop).
+    pub async fn run(&mut self, mut events: Events) {
+        loop {
+            tokio::select! {
+                Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
+                Some(failures) = events.failures.recv() => self.on_failures(failures),
+                Some(()) = events.reloads.recv() => self.reload().await,
+                else => std::future::pending().await,
+            }
+            // What else has arrived is decided together: a table is built once for all of it.
+            while let Ok(outcome) = events.outcomes.try_recv() {
+                self.on_outcome(outcome);
+            }
+            while let Ok(failures) = events.failures.try_recv() {
+                self.on_failures(failures);
+            }
+            self.settle();
+        }
+    }
+
+    fn on_outcome(&mut self, outcome: Outcome) {
+        self.state.on_probe(&outcome.server, outcome.success, outcome.reason, (self.now)());
+    }
+
+    fn on_failures(&mut self, failures: ConnectFailures) {
+        self.state.on_connect_failures(&failures, (self.now)());
+    }
+
+    fn settle(&mut self) {
+        let Some((snapshot, changes)) = self.state.settle() else { return };
+        publish(&self.snapshot, snapshot);
+        for change in changes {
+            report(&change);
+        }
+    }
+
+    /// Reads the file again. Whatever is wrong with it, what runs goes on.
+    async fn reload(&mut self) {
+        let file = self.path.display().to_string();
+        let loaded = match config::load(&self.path) {
+            Ok(loaded) => loaded,
+            Err(problem) => return refuse(&file, problem),
+        };
+        loaded.warnings.iter().for_each(|warning: &Problem| warn!("{warning}"));
+        let Some(running) = self.state.config() else { return };
+        let diff = config::diff(running, &loaded.config);
+        if diff.changes.is_empty() && diff.needs_restart.is_empty() {
+            return info!("{file} read again: nothing that matters has changed");
+        }
+        if let Err(problem) = self.configure(loaded.config).await {
+            error!("{problem}");
+            return error!("{file} not reloaded: the running configuration stays");
+        }
+        diff.changes.iter().for_each(|change| info!("reload: {change}"));
+        diff.needs_restart.iter().for_each(|change| warn!("reload: {change} needs restart"));
+    }
+}
+
+fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) {
+    published.store(snapshot.clone());
+    snapshot.wake_waiting();
+}
+
+fn refuse(file: &str, error: LoadError) {
+    match &error {
+        LoadError::Invalid(problems) => problems.iter().for_each(|problem| error!("{problem}")),
+        other => error!("{other}"),
+    }
+    error!("{file} not reloaded: the running configuration stays");
+}
+
+fn report(news: &HealthChange) {
+    let HealthChange { server, change, reason, usable, of } = news;
+    match change {
+        Change::Up => info!("server {server} is up: {reason} ({usable} of {of} usable)"),
+        Change::Down => warn!("server {server} is down: {reason} ({usable} of {of} usable)"),
+    }
+    if *change == Change::Down && *usable == 0 {
+        error!("backend {} has no server left: its connections are refused", server.backend);
+    }
+}

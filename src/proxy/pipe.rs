@@ -1,0 +1,78 @@
+//! Moving bytes from socket to socket inside the kernel: splice(2) through pooled pipes.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::net::sockopt::set_tcp_quickack;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// Most bytes one pipe holds. For an unprivileged user the kernel may refuse to go above its default of
+/// 64 KiB (`fs.pipe-user-pages-soft`); then that is what it holds.
+const SIZE: usize = 256 * 1024;
+
+/// Idle pipes a thread keeps for the next one who needs one.
+const POOLED: usize = 64;
+
+thread_local! {
+    static POOL: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A pipe on the way from one socket to another.
+pub(super) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    /// Bytes in it. Only an empty pipe is filled: then "would block" can only mean the socket.
+    held: usize,
+}
+
+impl Pipe {
+    /// An empty pipe, from the thread's pool if it has one.
+    pub(super) fn get() -> io::Result<Pipe> {
+        POOL.with_borrow_mut(Vec::pop).map_or_else(Pipe::new, Ok)
+    }
+
+    /// Gives the pipe to the pool. One that holds bytes is closed instead: they belong to nobody else.
+    pub(super) fn put(self) {
+        POOL.with_borrow_mut(|pool| {
+            if self.held == 0 && pool.len() < POOLED {
+                pool.push(self);
+            }
+        });
+    }
+
+    /// Whether all that was read has been written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Fills the empty pipe from a socket; 0 is the end of the stream. Clears the socket's readiness when
+    /// there is nothing to read.
+    pub(super) fn fill(&mut self, from: &TcpStream) -> io::Result<usize> {
+        debug_assert!(self.is_empty());
+        self.held = from.try_io(Interest::READABLE, || Ok(splice(from, None, &self.write, None, SIZE, FLAGS)?))?;
+        // Splicing does not tell TCP that its reader has caught up; without this the sender waits for a
+        // delayed ACK (40 ms) at the end of each burst.
+        let _ = set_tcp_quickack(from, true);
+        Ok(self.held)
+    }
+
+    /// Empties the pipe into a socket as far as that takes it; returns how much that was. Clears the
+    /// socket's readiness when it takes nothing.
+    pub(super) fn drain(&mut self, to: &TcpStream) -> io::Result<usize> {
+        let held = self.held;
+        let sent = to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, held, FLAGS)?))?;
+        self.held -= sent;
+        Ok(sent)
+    }
+
+    fn new() -> io::Result<Pipe> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let _ = fcntl_setpipe_size(&write, SIZE);
+        Ok(Pipe { read, write, held: 0 })
+    }
+}
+
+const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);

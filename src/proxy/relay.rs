@@ -1,0 +1,273 @@
+//! The relay: bytes both ways between a client and a server until both have closed.
+//!
+//! One future moves both directions through a buffer that the whole thread shares, so an idle connection
+//! holds no memory for bytes; only what the other side would not take is kept. A direction that fills the
+//! buffer is bulk: it moves inside the kernel ([`Pipe`]) until it no longer is.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use super::pipe::Pipe;
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Both sides closed.
+    Closed,
+    /// No byte moved for the idle timeout.
+    Idle,
+    /// The client reset it, or vanished.
+    ClientReset,
+    /// The server reset it, or vanished.
+    ServerReset,
+}
+
+/// Size of the buffer a thread's connections share.
+const SCRATCH: usize = 64 * 1024;
+
+/// Reads of one direction before the thread's other connections get a turn.
+const TURNS: usize = 8;
+
+/// A spliced read below this is small, and so many of them in a row end splicing.
+const SMALL: usize = 16 * 1024;
+const SMALL_READS: u8 = 4;
+
+thread_local! {
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
+}
+
+/// Relays between `client` and `server`. `count` is told the bytes received from and sent to the client
+/// as they move. A connection without a byte for `idle` (up to a quarter longer) ends.
+pub(super) async fn relay(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    idle: Duration,
+    count: impl Fn(u64, u64),
+) -> End {
+    let mut up = Direction::default();
+    let mut down = Direction::default();
+    let mut quiet = Quiet::default();
+    let mut quarter = pin!(sleep(idle / 4));
+    poll_fn(|cx| {
+        let before = (up.moved, down.moved);
+        let up_poll = up.poll(cx, client, server);
+        let down_poll = down.poll(cx, server, client);
+        let moved = (up.moved - before.0, down.moved - before.1);
+        if moved != (0, 0) {
+            count(moved.0, moved.1);
+            quiet = Quiet::default();
+        }
+        if let Some(end) = end(up_poll, down_poll) {
+            return Poll::Ready(end);
+        }
+        while quarter.as_mut().poll(cx).is_ready() {
+            if quiet.is_over() {
+                return Poll::Ready(End::Idle);
+            }
+            quarter.as_mut().reset(Instant::now() + idle / 4);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// What the two directions' outcomes mean for the connection; `None`: it goes on.
+///
+/// A direction that can no longer be written does not end the connection at once: the side that refuses
+/// our bytes may have sent a last answer before, and that is still delivered.
+fn end(up: Poll<Done>, down: Poll<Done>) -> Option<End> {
+    use Done::{Finished, ReadFailed, WriteFailed};
+    match (up, down) {
+        (Poll::Ready(ReadFailed), _) => Some(End::ClientReset),
+        (_, Poll::Ready(ReadFailed)) => Some(End::ServerReset),
+        (Poll::Ready(_), Poll::Ready(WriteFailed)) => Some(End::ClientReset),
+        // A server that closed without reading all it was sent: its answer went out in order.
+        (Poll::Ready(_), Poll::Ready(Finished)) => Some(End::Closed),
+        _ => None,
+    }
+}
+
+/// Counts quarters of the idle timeout without a byte. The first may have begun with one, so it takes
+/// five.
+#[derive(Default)]
+struct Quiet(u8);
+
+impl Quiet {
+    fn is_over(&mut self) -> bool {
+        self.0 += 1;
+        self.0 > 4
+    }
+}
+
+/// How a direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Done {
+    /// The end of the stream was passed on.
+    Finished,
+    ReadFailed,
+    WriteFailed,
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+struct Direction {
+    /// Bytes that have been written.
+    moved: u64,
+    /// What was read and not yet taken, from `sent` on.
+    rest: Vec<u8>,
+    sent: usize,
+    /// Set while the direction is spliced; given back whenever it is empty and the source is quiet.
+    pipe: Option<Pipe>,
+    splicing: bool,
+    small_reads: u8,
+    at_end: bool,
+    done: Option<Done>,
+}
+
+impl Direction {
+    fn poll(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<Done> {
+        if let Some(done) = self.done {
+            return Poll::Ready(done);
+        }
+        for _ in 0..TURNS {
+            let step = match ready!(self.poll_step(cx, from, to)) {
+                Step::Again => continue,
+                Step::Done(done) => done,
+            };
+            self.done = Some(step);
+            self.give_pipe_back();
+            return Poll::Ready(step);
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what is held, or reads more.
+    fn poll_step(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<Step> {
+        match ready!(self.poll_write_held(cx, to)) {
+            Ok(()) => {}
+            Err(_) => return Poll::Ready(Step::Done(Done::WriteFailed)),
+        }
+        if self.at_end {
+            // The only error is that the other side is gone; the other direction will say so.
+            let _ = ready!(Pin::new(to).poll_shutdown(cx));
+            return Poll::Ready(Step::Done(Done::Finished));
+        }
+        let read = if self.splicing { self.poll_fill(cx, from) } else { self.poll_copy(cx, from, to) };
+        match read {
+            Poll::Ready(Ok(())) => Poll::Ready(Step::Again),
+            Poll::Ready(Err(Done::Finished)) => {
+                self.at_end = true;
+                Poll::Ready(Step::Again)
+            }
+            Poll::Ready(Err(failed)) => Poll::Ready(Step::Done(failed)),
+            Poll::Pending => {
+                self.give_pipe_back();
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_write_held(&mut self, cx: &mut Context<'_>, to: &mut TcpStream) -> Poll<io::Result<()>> {
+        while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
+            ready!(to.poll_write_ready(cx))?;
+            match pipe.drain(to) {
+                Ok(sent) => self.moved += sent as u64,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        while self.sent < self.rest.len() {
+            let n = ready!(Pin::new(&mut *to).poll_write(cx, &self.rest[self.sent..]))?;
+            self.sent += n;
+            self.moved += n as u64;
+        }
+        if self.sent > 0 {
+            self.rest = Vec::new(); // its memory is worth more to others than to a direction that flows
+            self.sent = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads through the thread's buffer and writes as much as the other side takes at once.
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+    ) -> Poll<Result<(), Done>> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let mut read = ReadBuf::new(buffer);
+            if ready!(Pin::new(from).poll_read(cx, &mut read)).is_err() {
+                return Poll::Ready(Err(Done::ReadFailed));
+            }
+            let bytes = read.filled();
+            if bytes.is_empty() {
+                return Poll::Ready(Err(Done::Finished));
+            }
+            self.splicing = bytes.len() == SCRATCH;
+            let sent = match Pin::new(to).poll_write(cx, bytes) {
+                Poll::Ready(Ok(sent)) => sent,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Done::WriteFailed)),
+                Poll::Pending => 0,
+            };
+            self.moved += sent as u64;
+            self.rest.extend_from_slice(&bytes[sent..]);
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// Fills the pipe; [`Direction::poll_write_held`] empties it.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, from: &mut TcpStream) -> Poll<Result<(), Done>> {
+        let pipe = match &mut self.pipe {
+            Some(pipe) => pipe,
+            None => match Pipe::get() {
+                Ok(pipe) => self.pipe.insert(pipe),
+                Err(_) => {
+                    self.splicing = false; // no descriptors left: copying needs none
+                    return Poll::Ready(Ok(()));
+                }
+            },
+        };
+        loop {
+            if ready!(from.poll_read_ready(cx)).is_err() {
+                return Poll::Ready(Err(Done::ReadFailed));
+            }
+            match pipe.fill(from) {
+                Ok(0) => return Poll::Ready(Err(Done::Finished)),
+                Ok(n) => {
+                    self.small_reads = if n < SMALL { self.small_reads + 1 } else { 0 };
+                    if self.small_reads >= SMALL_READS {
+                        self.small_reads = 0;
+                        self.splicing = false;
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
+            }
+        }
+    }
+
+    fn give_pipe_back(&mut self) {
+        if self.pipe.as_ref().is_some_and(Pipe::is_empty)
+            && let Some(pipe) = self.pipe.take()
+        {
+            pipe.put();
+        }
+    }
+}
+
+/// What a step of a direction leads to.
+enum Step {
+    Again,
+    Done(Done),
+}

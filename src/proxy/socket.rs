@@ -1,0 +1,70 @@
+//! Sockets with the options the proxy wants.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use thiserror::Error;
+use tokio::net::{TcpSocket, TcpStream};
+
+/// An address cannot be listened on.
+#[derive(Debug, Error)]
+#[error("cannot listen on {addr}: {cause}")]
+pub struct BindError {
+    addr: SocketAddr,
+    cause: io::Error,
+}
+
+/// Longest accept queue; the kernel lowers it to `net.core.somaxconn`.
+const BACKLOG: i32 = 65_535;
+
+/// Binds `addr` `count` times; the kernel spreads new connections over the sockets.
+pub(super) fn listen(addr: SocketAddr, count: usize) -> Result<Vec<std::net::TcpListener>, BindError> {
+    let failed = |cause| BindError { addr, cause };
+    // SO_REUSEPORT alone would let a second balancer share the port without a word. A bind without it
+    // fails if anybody listens there.
+    drop(bound(addr, false).map_err(failed)?);
+    let socket = || {
+        let socket = bound(addr, true)?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    (0..count).map(|_| socket()).collect::<io::Result<_>>().map_err(failed)
+}
+
+/// Has a listener queue as few new connections as the kernel can be made to (one), before its queue is
+/// emptied for good.
+pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
+    let _ = SockRef::from(listener).listen(0);
+}
+
+/// Connects to a server.
+pub(super) async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+    let socket = match addr {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    tune(&SockRef::from(&socket))?;
+    socket.connect(addr).await
+}
+
+fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(reuse_port)?;
+    tune(&SockRef::from(&socket))?;
+    socket.bind(&addr.into())?;
+    Ok(socket)
+}
+
+/// Small writes go out at once, and a peer that vanished is noticed within about two minutes. Accepted
+/// connections inherit both from their listener (tcp(7)).
+fn tune(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let probes = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
+    socket.set_tcp_keepalive(&probes)
+}

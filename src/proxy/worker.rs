@@ -1,0 +1,98 @@
+//! One worker thread: its listeners, its connections, its end.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use arc_swap::ArcSwap;
+use tokio::sync::{mpsc, oneshot};
+
+use super::listener;
+use crate::model::ConnectFailures;
+use crate::snapshot::{Frontend, Snapshot};
+
+/// What all workers share.
+#[derive(Clone)]
+pub struct Shared {
+    /// The state that new connections read.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Where failed connects to servers are told.
+    pub failures: mpsc::Sender<ConnectFailures>,
+}
+
+/// What a worker is told to do.
+pub(super) enum Command {
+    /// Accept on a socket.
+    Listen { addr: SocketAddr, socket: std::net::TcpListener },
+    /// Empty the accept queues of these addresses and close them.
+    Close { addrs: Vec<SocketAddr>, done: oneshot::Sender<()> },
+    /// Close every listener and say when the last connection has ended.
+    Drain { done: oneshot::Sender<()> },
+}
+
+/// What the listeners and connections of one worker share.
+pub(super) struct Context {
+    /// Index of the worker's counters.
+    pub(super) core: usize,
+    pub(super) shared: Shared,
+    /// Closes its channel when the last holder of the context is gone: every listener and connection
+    /// holds it.
+    _alive: mpsc::Sender<Infallible>,
+}
+
+impl Context {
+    /// The frontend that `vip` belongs to now; `None` once a reload has taken it away.
+    pub(super) fn frontend(&self, vip: SocketAddr) -> Option<Arc<Frontend>> {
+        self.shared.snapshot.load().listeners.get(&vip).cloned()
+    }
+}
+
+/// Starts the thread; it ends when its command channel is dropped.
+pub(super) fn start(
+    core: usize,
+    shared: Shared,
+) -> io::Result<(mpsc::UnboundedSender<Command>, JoinHandle<()>)> {
+    let (commands, receiver) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = thread::Builder::new()
+        .name(format!("proxy-{core}"))
+        .spawn(move || runtime.block_on(run(core, shared, receiver)))?;
+    Ok((commands, thread))
+}
+
+async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<Command>) {
+    let (_alive, mut all_ended) = mpsc::channel(1);
+    let context = Arc::new(Context { core, shared, _alive });
+    let mut listeners = HashMap::new();
+    let mut draining = None;
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Listen { addr, socket } => {
+                listeners.insert(addr, listener::start(addr, socket, context.clone()));
+            }
+            Command::Close { addrs, done } => {
+                for listener in addrs.iter().filter_map(|addr| listeners.remove(addr)) {
+                    listener.close().await;
+                }
+                let _ = done.send(());
+            }
+            Command::Drain { done } => {
+                for (_, listener) in listeners.drain() {
+                    listener.close().await;
+                }
+                draining = Some(done);
+                break;
+            }
+        }
+    }
+    let Some(done) = draining else { return };
+    drop(context);
+    // Closed by the last connection; the end of the commands cuts those that take too long.
+    tokio::select! {
+        _ = all_ended.recv() => { let _ = done.send(()); }
+        _ = async { while commands.recv().await.is_some() {} } => {}
+    }
+}
