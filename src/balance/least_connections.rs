@@ -1,1 +1,123 @@
-//! To come.
+//! Least connections: the server with the fewest open connections for its weight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::candidates::may_be_chosen;
+use super::{Balancer, FlowHash, Loads, Member};
+
+/// The least loaded server; among several, each in turn.
+pub(super) struct LeastConnections {
+    /// Index and weight.
+    servers: Box<[(u32, u16)]>,
+    turn: Arc<AtomicUsize>,
+}
+
+impl LeastConnections {
+    /// Notes the servers that may be chosen.
+    pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
+        let servers = members
+            .iter()
+            .enumerate()
+            .filter(|(_, member)| may_be_chosen(member))
+            .map(|(index, member)| (index as u32, member.weight))
+            .collect();
+        LeastConnections { servers, turn }
+    }
+}
+
+impl Balancer for LeastConnections {
+    fn pick(&self, _: FlowHash, loads: &dyn Loads) -> Option<usize> {
+        let start = self.turn.fetch_add(1, Ordering::Relaxed).checked_rem(self.servers.len())?;
+        let (before, after) = self.servers.split_at(start);
+        let mut best: Option<(usize, Load)> = None;
+        for &(index, weight) in after.iter().chain(before) {
+            let index = index as usize;
+            let load = Load { connections: u64::from(loads.active(index)) + 1, weight: u64::from(weight) };
+            let better = best.is_none_or(|(_, best)| load.is_less_than(best));
+            if better && loads.usable(index) {
+                best = Some((index, load));
+            }
+        }
+        best.map(|(index, _)| index)
+    }
+}
+
+/// What a server would have with this connection, for its weight.
+#[derive(Clone, Copy)]
+struct Load {
+    connections: u64,
+    weight: u64,
+}
+
+impl Load {
+    /// Compares connections per weight, exactly.
+    fn is_less_than(self, other: Load) -> bool {
+        self.connections * other.weight < other.connections * self.weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Now, members};
+    use super::*;
+
+    fn least_connections(weights: &[u16]) -> LeastConnections {
+        LeastConnections::new(&members(weights), Arc::default())
+    }
+
+    /// Opens a connection on the server picked.
+    fn open(balancer: &LeastConnections, now: &mut Now) -> Option<usize> {
+        let server = balancer.pick(FlowHash(0), now)?;
+        now.active[server] += 1;
+        Some(server)
+    }
+
+    #[test]
+    fn six_hundred_connections_fill_three_servers_by_weight() {
+        let balancer = least_connections(&[1, 2, 3]);
+        let mut now = Now::idle(3);
+        for _ in 0..600 {
+            open(&balancer, &mut now).unwrap();
+        }
+        assert_eq!(now.active, [100, 200, 300]);
+    }
+
+    #[test]
+    fn idle_servers_of_one_weight_share_short_connections_alike() {
+        let balancer = least_connections(&[4, 4, 4]);
+        let picks: Vec<_> = (0..6).map(|_| balancer.pick(FlowHash(0), &Now::idle(3)).unwrap()).collect();
+        assert_eq!(picks, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_server_that_has_caught_up_is_preferred_again() {
+        let balancer = least_connections(&[1, 1]);
+        let mut now = Now::idle(2);
+        now.active = vec![10, 7];
+        let picks: Vec<_> = (0..3).map(|_| open(&balancer, &mut now).unwrap()).collect();
+        assert_eq!(picks, [1, 1, 1]);
+        now.active[0] = 2;
+        assert_eq!(open(&balancer, &mut now), Some(0));
+    }
+
+    #[test]
+    fn the_least_loaded_server_is_passed_over_while_it_is_full() {
+        let balancer = least_connections(&[1, 1, 1]);
+        let mut now = Now::idle(3);
+        now.active = vec![1, 5, 3];
+        now.unusable[0] = true;
+        assert_eq!(open(&balancer, &mut now), Some(2));
+        now.unusable = vec![true; 3];
+        assert_eq!(open(&balancer, &mut now), None);
+    }
+
+    #[test]
+    fn the_largest_counts_and_weights_compare_without_overflow() {
+        let balancer = least_connections(&[65_535, 65_534]);
+        let mut now = Now::idle(2);
+        now.active = vec![u32::MAX; 2];
+        assert_eq!(balancer.pick(FlowHash(0), &now), Some(0));
+        assert_eq!(balancer.pick(FlowHash(0), &now), Some(0));
+    }
+}

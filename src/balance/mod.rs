@@ -4,11 +4,14 @@
 //! Tables hold only servers that may be chosen (see [`Member::eligible`]); what changes from one
 //! connection to the next (open connections, servers at their limit) is asked through [`Loads`].
 
+mod candidates;
 mod hash;
 mod least_connections;
 mod maglev;
 mod ring;
 mod round_robin;
+#[cfg(test)]
+mod testing;
 
 pub use hash::{FlowHash, flow_hash};
 
@@ -52,5 +55,125 @@ pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -
         Algorithm::LeastConnections => Box::new(least_connections::LeastConnections::new(members, turn)),
         Algorithm::Ring => Box::new(ring::HashRing::new(members)),
         Algorithm::Maglev => Box::new(maglev::Maglev::new(members)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::testing::{Now, members, ports};
+    use super::*;
+
+    fn build_all(members: &[Member]) -> Vec<(Algorithm, Box<dyn Balancer>)> {
+        Algorithm::ALL.map(|algorithm| (algorithm, build(algorithm, members, Arc::default()))).into()
+    }
+
+    /// The servers that a thousand flows are given to.
+    fn picked(balancer: &dyn Balancer, now: &Now) -> HashSet<Option<usize>> {
+        ports().take(1_000).map(|flow| balancer.pick(flow, now)).collect()
+    }
+
+    #[test]
+    fn a_single_server_gets_everything() {
+        for (algorithm, balancer) in build_all(&members(&[1])) {
+            assert_eq!(picked(&*balancer, &Now::idle(1)), HashSet::from([Some(0)]), "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_picked_when_there_is_nobody() {
+        for (algorithm, balancer) in build_all(&[]) {
+            assert_eq!(picked(&*balancer, &Now::idle(0)), HashSet::from([None]), "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn servers_of_the_largest_weight_all_get_something() {
+        for (algorithm, balancer) in build_all(&members(&[65_535; 5])) {
+            assert_eq!(picked(&*balancer, &Now::idle(5)).len(), 5, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn a_thousand_servers_are_all_reached() {
+        for (algorithm, balancer) in build_all(&members(&[3; 1_000])) {
+            let now = Now::idle(1_000);
+            let picked: HashSet<_> = ports().map(|flow| balancer.pick(flow, &now)).collect();
+            assert_eq!(picked.len(), 1_000, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn servers_that_share_an_address_share_its_flows() {
+        let mut twins = members(&[1, 1, 1]);
+        twins[2].addr = twins[0].addr;
+        for (algorithm, balancer) in build_all(&twins) {
+            assert_eq!(picked(&*balancer, &Now::idle(3)).len(), 3, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn a_flow_finds_the_same_server_in_whatever_order_the_servers_are_listed() {
+        let listed = members(&[1, 2, 3, 4, 5, 6, 7]);
+        let reversed: Vec<Member> = listed.iter().rev().copied().collect();
+        let mut now = Now::idle(7);
+        let mut now_reversed = Now::idle(7);
+        (now.unusable[0], now_reversed.unusable[6]) = (true, true);
+        for algorithm in [Algorithm::Ring, Algorithm::Maglev] {
+            let (a, b) =
+                (build(algorithm, &listed, Arc::default()), build(algorithm, &reversed, Arc::default()));
+            for flow in ports() {
+                assert_eq!(a.pick(flow, &now), b.pick(flow, &now_reversed).map(|index| 6 - index));
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_release_leaves_every_flow_where_it_is() {
+        let members = members(&[1, 2, 3, 4]);
+        let picks = |algorithm| -> Vec<usize> {
+            let balancer = build(algorithm, &members, Arc::default());
+            ports().take(20).filter_map(|flow| balancer.pick(flow, &Now::idle(4))).collect()
+        };
+        assert_eq!(picks(Algorithm::Ring), [2, 1, 0, 2, 3, 0, 3, 3, 2, 2, 0, 2, 3, 2, 1, 3, 2, 3, 2, 3]);
+        assert_eq!(picks(Algorithm::Maglev), [2, 2, 3, 3, 2, 2, 3, 2, 2, 2, 3, 2, 1, 3, 2, 2, 2, 2, 0, 3]);
+    }
+
+    /// A server, whether it is usable, and its open connections. Few addresses, so that some are there twice.
+    fn any_server() -> impl Strategy<Value = (Member, bool, u32)> {
+        let weight = prop_oneof![Just(0u16), 1..10u16, 1..=u16::MAX];
+        (0..20u8, weight, any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
+            |(host, weight, eligible, usable, active)| {
+                let addr = SocketAddr::from(([10, 0, 0, host], 80));
+                (Member { addr, weight, eligible }, usable, active)
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_server_is_picked_whenever_there_is_one_and_only_one_that_may_and_can(
+            servers in prop::collection::vec(any_server(), 0..12),
+            flows in prop::collection::vec(any::<u64>(), 20),
+        ) {
+            let members: Vec<Member> = servers.iter().map(|server| server.0).collect();
+            let now = Now {
+                unusable: servers.iter().map(|server| !server.1).collect(),
+                active: servers.iter().map(|server| server.2).collect(),
+            };
+            let can = |i: usize| members[i].weight > 0 && members[i].eligible && now.usable(i);
+            let somebody = (0..members.len()).any(can);
+            for (algorithm, balancer) in build_all(&members) {
+                for &flow in &flows {
+                    let pick = balancer.pick(FlowHash(flow), &now);
+                    prop_assert_eq!(pick.is_some(), somebody, "{:?}", algorithm);
+                    prop_assert!(pick.is_none_or(can), "{:?} picked {:?}", algorithm, pick);
+                }
+            }
+        }
     }
 }

@@ -1,1 +1,231 @@
-//! To come.
+//! Smooth weighted round robin: servers take turns, and the turns of a heavy one are spread out.
+//!
+//! The order of turns is worked out when the table is built, so that a pick is a counter and a lookup.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::candidates::{first_usable, may_be_chosen};
+use super::{Balancer, FlowHash, Loads, Member};
+
+/// The longest cycle, give or take half a slot for each server. Weights that need a longer one are scaled
+/// down.
+const MAX_CYCLE: u64 = 65_536;
+
+/// Turns one pick takes before it goes through the servers one by one. Prime, so that where it then begins
+/// goes around too, even if every pick comes to that.
+const MAX_TURNS: usize = 31;
+
+/// Servers in turn.
+pub(super) struct RoundRobin {
+    cycle: Box<[u32]>,
+    servers: Box<[u32]>,
+    turn: Arc<AtomicUsize>,
+}
+
+impl RoundRobin {
+    /// Works out the cycle of the servers that may be chosen.
+    pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
+        let (servers, weights): (Vec<u32>, Vec<u16>) = members
+            .iter()
+            .enumerate()
+            .filter(|(_, member)| may_be_chosen(member))
+            .map(|(index, member)| (index as u32, member.weight))
+            .unzip();
+        let cycle = smooth_cycle(&slots(&weights)).map(|position| servers[position]).collect();
+        RoundRobin { cycle, servers: servers.into(), turn }
+    }
+}
+
+impl Balancer for RoundRobin {
+    fn pick(&self, _: FlowHash, loads: &dyn Loads) -> Option<usize> {
+        // An unusable server's turn is used up, not lent to its neighbour in the cycle, which would then
+        // serve twice its share.
+        for _ in 0..self.cycle.len().min(MAX_TURNS) {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let server = self.cycle[turn % self.cycle.len()] as usize;
+            if loads.usable(server) {
+                return Some(server);
+            }
+        }
+        let start = self.turn.load(Ordering::Relaxed).checked_rem(self.servers.len())?;
+        first_usable(&self.servers, start, loads)
+    }
+}
+
+/// How many slots of the cycle each weight gets: as few as keep the proportions, at least one.
+fn slots(weights: &[u16]) -> Vec<u64> {
+    let divisor = weights.iter().fold(0, |divisor, &weight| gcd(divisor, u64::from(weight))).max(1);
+    let total = weights.iter().map(|&weight| u64::from(weight)).sum::<u64>() / divisor;
+    let scaled = |weight: u64| match total {
+        ..=MAX_CYCLE => weight,
+        _ => ((weight * MAX_CYCLE + total / 2) / total).max(1),
+    };
+    weights.iter().map(|&weight| scaled(u64::from(weight) / divisor)).collect()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Servers with the same number of slots. They take the group's turns one after the other.
+struct Group {
+    slots: i64,
+    positions: Vec<usize>,
+    /// Which of the positions is next.
+    next: usize,
+    /// The credit of that one: what its slots have earned so far less what its turns have cost.
+    credit: i64,
+}
+
+/// The order of turns, as positions in `slots`: for every turn each server earns its slots as credit, and
+/// the one with the most (the first of several) takes the turn and pays the total.
+///
+/// Of servers with the same number of slots only the next in line can have the most credit, so it is enough
+/// to compare one of each such group. Slots that add up to `MAX_CYCLE` can hold at most 361 different
+/// numbers, which bounds the work whatever the number of servers.
+fn smooth_cycle(slots: &[u64]) -> impl Iterator<Item = usize> {
+    let total = slots.iter().sum::<u64>() as i64;
+    let mut groups = groups(slots);
+    (0..total).map(move |_| {
+        let mut best = 0;
+        for i in 0..groups.len() {
+            groups[i].credit += groups[i].slots;
+            if groups[i].goes_before(&groups[best]) {
+                best = i;
+            }
+        }
+        groups[best].take_turn(total)
+    })
+}
+
+fn groups(slots: &[u64]) -> Vec<Group> {
+    let mut positions: Vec<usize> = (0..slots.len()).collect();
+    positions.sort_by_key(|&position| slots[position]);
+    positions
+        .chunk_by(|&a, &b| slots[a] == slots[b])
+        .map(|same| Group { slots: slots[same[0]] as i64, positions: same.to_vec(), next: 0, credit: 0 })
+        .collect()
+}
+
+impl Group {
+    fn goes_before(&self, other: &Group) -> bool {
+        self.credit > other.credit
+            || self.credit == other.credit && self.positions[self.next] < other.positions[other.next]
+    }
+
+    fn take_turn(&mut self, cost: i64) -> usize {
+        let position = self.positions[self.next];
+        self.next += 1;
+        if self.next == self.positions.len() {
+            // All have paid: so has the one that is first again.
+            self.next = 0;
+            self.credit -= cost;
+        }
+        position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::testing::{Now, members};
+    use super::*;
+
+    fn round_robin(weights: &[u16]) -> RoundRobin {
+        RoundRobin::new(&members(weights), Arc::default())
+    }
+
+    fn picks(balancer: &RoundRobin, now: &Now, n: usize) -> Vec<usize> {
+        (0..n).map(|_| balancer.pick(FlowHash(0), now).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_turns_of_a_heavy_server_are_spread_out() {
+        let balancer = round_robin(&[5, 1, 1]);
+        assert_eq!(picks(&balancer, &Now::idle(3), 9), [0, 0, 1, 0, 2, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn equal_servers_take_turns() {
+        let balancer = round_robin(&[7, 7, 7]);
+        assert_eq!(picks(&balancer, &Now::idle(3), 7), [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(balancer.cycle.len(), 3);
+    }
+
+    #[test]
+    fn a_rebuilt_table_carries_on_where_the_old_one_was() {
+        let turn = Arc::default();
+        let before = RoundRobin::new(&members(&[1, 1, 1]), Arc::clone(&turn));
+        assert_eq!(picks(&before, &Now::idle(3), 2), [0, 1]);
+        let after = RoundRobin::new(&members(&[1, 1, 1]), turn);
+        assert_eq!(picks(&after, &Now::idle(3), 2), [2, 0]);
+    }
+
+    #[test]
+    fn over_a_cycle_every_server_gets_exactly_its_weight() {
+        let weights = [2, 13, 111, 10];
+        let balancer = round_robin(&weights);
+        let mut counts = [0; 4];
+        picks(&balancer, &Now::idle(4), 136).into_iter().for_each(|server| counts[server] += 1);
+        assert_eq!(counts, weights);
+    }
+
+    #[test]
+    fn the_turns_of_a_full_server_go_to_the_others_alike() {
+        let balancer = round_robin(&[1, 1, 1]);
+        let mut now = Now::idle(3);
+        now.unusable[1] = true;
+        assert_eq!(picks(&balancer, &now, 6), [0, 2, 0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn a_light_server_is_found_though_a_heavy_one_that_is_full_has_nearly_every_turn() {
+        let balancer = round_robin(&[65_535, 1, 1]);
+        let mut now = Now::idle(3);
+        now.unusable[0] = true;
+        let picks = picks(&balancer, &now, 300);
+        assert!(picks.contains(&1) && picks.contains(&2));
+    }
+
+    #[test]
+    fn weights_too_large_for_a_cycle_keep_their_proportions() {
+        let weights: Vec<u16> = (0..1_000).map(|i| 65_535 - 65 * i).collect();
+        let slots = slots(&weights);
+        let sum = slots.iter().sum::<u64>();
+        assert!(sum.abs_diff(MAX_CYCLE) <= 500, "{sum} slots");
+        let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+        for (&weight, &slots) in weights.iter().zip(&slots) {
+            let exact = f64::from(weight) / total * MAX_CYCLE as f64;
+            assert!(slots >= 1 && (slots as f64 - exact).abs() <= 0.5f64.max(1.0 - exact));
+        }
+    }
+
+    #[test]
+    fn a_thousand_servers_of_the_largest_weight_need_a_cycle_of_a_thousand() {
+        let balancer = round_robin(&[65_535; 1_000]);
+        assert_eq!(balancer.cycle.len(), 1_000);
+        let in_turn: Vec<usize> = (0..1_000).collect();
+        assert_eq!(picks(&balancer, &Now::idle(1_000), 1_000), in_turn);
+    }
+
+    proptest! {
+        #[test]
+        fn comparing_groups_gives_the_order_that_comparing_all_servers_gives(
+            slots in prop::collection::vec(1u64..12, 1..30)
+        ) {
+            let total = slots.iter().sum::<u64>() as i64;
+            let mut credit = vec![0; slots.len()];
+            let expected: Vec<usize> = (0..total)
+                .map(|_| {
+                    credit.iter_mut().zip(&slots).for_each(|(credit, &slots)| *credit += slots as i64);
+                    let best = (0..slots.len()).rev().max_by_key(|&i| credit[i]).unwrap();
+                    credit[best] -= total;
+                    best
+                })
+                .collect();
+            prop_assert_eq!(smooth_cycle(&slots).collect::<Vec<_>>(), expected);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What the algorithms share: the servers a table is made of, and the way on when the one it names cannot
+//! take the connection.
+
+use super::hash::{ADDRESS, address_bytes};
+use super::{FlowHash, Loads, Member};
+
+/// Places that are tried in a table before the servers are gone through one by one.
+const ATTEMPTS: usize = 8;
+
+/// Bytes that tell servers apart.
+pub(super) const IDENTITY: usize = ADDRESS + 2;
+
+/// A server that takes part in a hash table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    /// Its index among the members.
+    pub index: u32,
+    /// At least 1.
+    pub weight: u16,
+    /// Address, port, and how many members with that address come before it.
+    pub identity: [u8; IDENTITY],
+}
+
+/// The servers that may be chosen, in an order that depends on their addresses alone.
+pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
+    let mut sorted: Vec<([u8; ADDRESS], u16, usize)> =
+        members.iter().enumerate().map(|(index, m)| (address_bytes(m.addr), m.weight, index)).collect();
+    sorted.sort_unstable();
+    let mut candidates = Vec::with_capacity(sorted.len());
+    for same_address in sorted.chunk_by(|a, b| a.0 == b.0) {
+        // Counted over all members, so that the health of one does not rename the others.
+        for (nth, &(address, weight, index)) in same_address.iter().enumerate() {
+            if may_be_chosen(&members[index]) {
+                let mut identity = [0; IDENTITY];
+                identity[..ADDRESS].copy_from_slice(&address);
+                identity[ADDRESS..].copy_from_slice(&(nth as u16).to_be_bytes());
+                candidates.push(Candidate { index: index as u32, weight, identity });
+            }
+        }
+    }
+    candidates
+}
+
+/// Whether a table may name this server.
+pub(super) fn may_be_chosen(member: &Member) -> bool {
+    member.eligible && member.weight > 0
+}
+
+/// The server that `table` names for the flow. If it is not usable, other places of the table are tried,
+/// so that its flows spread by weight and the same flow finds the same substitute; at last the first usable
+/// one of `servers`, which lists all that the table knows.
+pub(super) fn usable_or_again(
+    flow: FlowHash,
+    loads: &dyn Loads,
+    servers: &[u32],
+    table: impl Fn(FlowHash) -> Option<usize>,
+) -> Option<usize> {
+    let mut attempt = flow;
+    for _ in 0..ATTEMPTS {
+        let server = table(attempt)?;
+        if loads.usable(server) {
+            return Some(server);
+        }
+        attempt = attempt.again();
+    }
+    first_usable(servers, attempt.below(servers.len()), loads)
+}
+
+/// The first usable one of `servers`, from position `start` on and once around.
+pub(super) fn first_usable(servers: &[u32], start: usize, loads: &dyn Loads) -> Option<usize> {
+    let (before, after) = servers.split_at(start);
+    after.iter().chain(before).map(|&server| server as usize).find(|&server| loads.usable(server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Now, members};
+    use super::*;
+
+    #[test]
+    fn a_flow_whose_server_is_full_tries_other_places_of_the_table() {
+        let named_first = FlowHash(7);
+        let table = |flow| Some(if flow == named_first { 0 } else { 1 });
+        let mut now = Now::idle(3);
+        assert_eq!(usable_or_again(named_first, &now, &[0, 1, 2], table), Some(0));
+        now.unusable[0] = true;
+        assert_eq!(usable_or_again(named_first, &now, &[0, 1, 2], table), Some(1));
+    }
+
+    #[test]
+    fn a_server_that_the_table_hardly_ever_names_is_still_found() {
+        let table = |_| Some(0);
+        let mut now = Now::idle(3);
+        now.unusable = vec![true, true, false];
+        assert_eq!(usable_or_again(FlowHash(7), &now, &[0, 1, 2], table), Some(2));
+        now.unusable[2] = true;
+        assert_eq!(usable_or_again(FlowHash(7), &now, &[0, 1, 2], table), None);
+    }
+
+    #[test]
+    fn two_servers_at_one_address_keep_their_identities_when_one_goes_down() {
+        let mut twins = members(&[1, 1]);
+        twins[1].addr = twins[0].addr;
+        let both = candidates(&twins);
+        assert_ne!(both[0].identity, both[1].identity);
+        twins[0].eligible = false;
+        let left = candidates(&twins);
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].identity, both[1].identity);
+    }
+}
