@@ -364,10 +364,10 @@ mod tests {
 
     #[test]
     fn a_reload_keeps_counters_and_health_of_what_stays() {
-        let config = two_servers();
-        let a = key_of(&config, 0);
+        let first = two_servers();
+        let a = key_of(&first, 0);
         let mut state = State::new(1);
-        let before = state.configure(config, Timestamp(0));
+        let before = state.configure(first, Timestamp(0));
         before.pools[0].servers[1].live.traffic.add(0, Counter::Opened, 7);
         before.frontends[0].live.traffic.add(0, Counter::Opened, 7);
         state.on_probe(&a, false, "down".into(), Timestamp(1));

@@ -271,3 +271,6 @@ enum Step {
     Again,
     Done(Done),
 }
+
+#[cfg(test)]
+mod tests;

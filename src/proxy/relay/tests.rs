@@ -1,0 +1,219 @@
+//! Real sockets on loopback, with the relay between them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// A client and a server, and what is between them.
+struct Line {
+    client: TcpStream,
+    server: TcpStream,
+    relay: JoinHandle<(End, u64, u64)>,
+}
+
+impl Line {
+    async fn new(idle: Duration) -> Line {
+        let (client, mut front) = pair().await;
+        let (mut back, server) = pair().await;
+        let relay = tokio::spawn(async move {
+            let (rx, tx) = (AtomicU64::new(0), AtomicU64::new(0));
+            let count = |up, down| {
+                rx.fetch_add(up, Relaxed);
+                tx.fetch_add(down, Relaxed);
+            };
+            let end = relay(&mut front, &mut back, idle, count).await;
+            if end != End::Closed {
+                let _ = (front.set_zero_linger(), back.set_zero_linger());
+            }
+            (end, rx.into_inner(), tx.into_inner())
+        });
+        Line { client, server, relay }
+    }
+}
+
+/// Two ends of a connection.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connect = TcpStream::connect(listener.local_addr().unwrap());
+    let (connected, accepted) = tokio::join!(connect, listener.accept());
+    (connected.unwrap(), accepted.unwrap().0)
+}
+
+/// Bytes that show every shift and swap.
+fn bytes(len: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(len as u64);
+    std::iter::repeat_with(|| random.u8(..)).take(len).collect()
+}
+
+async fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
+    let mut read = vec![0; len];
+    stream.read_exact(&mut read).await.unwrap();
+    read
+}
+
+async fn read_to_end(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).await.map(|_| read)
+}
+
+#[tokio::test]
+async fn question_and_answer_arrive_and_are_counted() {
+    let mut line = Line::new(NEVER).await;
+    line.client.write_all(b"question").await.unwrap();
+    assert_eq!(read_exactly(&mut line.server, 8).await, b"question");
+    line.server.write_all(b"answer").await.unwrap();
+    assert_eq!(read_exactly(&mut line.client, 6).await, b"answer");
+    drop((line.client, line.server));
+    assert_eq!(line.relay.await.unwrap(), (End::Closed, 8, 6));
+}
+
+#[tokio::test]
+async fn a_server_may_speak_first() {
+    let mut line = Line::new(NEVER).await;
+    line.server.write_all(b"220 ready").await.unwrap();
+    assert_eq!(read_exactly(&mut line.client, 9).await, b"220 ready");
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_all_still_reads_everything() {
+    let mut line = Line::new(NEVER).await;
+    let answer = bytes(3_000_000);
+    line.client.write_all(b"question").await.unwrap();
+    line.client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut line.server).await.unwrap(), b"question");
+    let serve = async {
+        line.server.write_all(&answer).await.unwrap();
+        line.server.shutdown().await.unwrap();
+    };
+    let ((), read) = tokio::join!(serve, read_to_end(&mut line.client));
+    assert!(read.unwrap() == answer);
+    assert_eq!(line.relay.await.unwrap(), (End::Closed, 8, 3_000_000));
+}
+
+#[tokio::test]
+async fn a_server_that_has_said_all_still_reads_everything() {
+    let mut line = Line::new(NEVER).await;
+    line.server.write_all(b"hello").await.unwrap();
+    line.server.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut line.client).await.unwrap(), b"hello");
+    let upload = bytes(1_000_000);
+    let send = async {
+        line.client.write_all(&upload).await.unwrap();
+        line.client.shutdown().await.unwrap();
+    };
+    let ((), read) = tokio::join!(send, read_to_end(&mut line.server));
+    assert!(read.unwrap() == upload);
+}
+
+#[tokio::test]
+async fn bulk_in_both_directions_at_once_arrives_whole() {
+    let line = Line::new(NEVER).await;
+    let data = bytes(20_000_000);
+    let (mut client_reads, mut client_writes) = line.client.into_split();
+    let (mut server_reads, mut server_writes) = line.server.into_split();
+    let copy = data.clone();
+    tokio::spawn(async move { client_writes.write_all(&copy).await.unwrap() });
+    let copy = data.clone();
+    tokio::spawn(async move { server_writes.write_all(&copy).await.unwrap() });
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    let (a, b) = tokio::join!(server_reads.read_to_end(&mut up), client_reads.read_to_end(&mut down));
+    a.and(b).unwrap();
+    assert!(up == data && down == data);
+    assert_eq!(line.relay.await.unwrap(), (End::Closed, 20_000_000, 20_000_000));
+}
+
+#[tokio::test]
+async fn a_stream_that_changes_between_bulk_and_drops_arrives_whole() {
+    let mut line = Line::new(NEVER).await;
+    let parts: Vec<Vec<u8>> = (0..60).map(|i| bytes(if i % 10 == 0 { 2_000_000 } else { 1 + i })).collect();
+    let expected = parts.concat();
+    let send = async {
+        for part in &parts {
+            line.client.write_all(part).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        line.client.shutdown().await.unwrap();
+    };
+    let ((), read) = tokio::join!(send, read_to_end(&mut line.server));
+    assert!(read.unwrap() == expected);
+}
+
+#[tokio::test]
+async fn a_reset_by_the_client_resets_the_server() {
+    let mut line = Line::new(NEVER).await;
+    line.client.write_all(b"question").await.unwrap();
+    read_exactly(&mut line.server, 8).await;
+    line.client.set_zero_linger().unwrap();
+    drop(line.client);
+    let error = read_to_end(&mut line.server).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(line.relay.await.unwrap().0, End::ClientReset);
+}
+
+#[tokio::test]
+async fn a_reset_by_the_server_resets_the_client() {
+    let mut line = Line::new(NEVER).await;
+    line.client.write_all(b"question").await.unwrap();
+    read_exactly(&mut line.server, 8).await;
+    line.server.set_zero_linger().unwrap();
+    drop(line.server);
+    let error = read_to_end(&mut line.client).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(line.relay.await.unwrap().0, End::ServerReset);
+}
+
+#[tokio::test]
+async fn the_last_answer_of_a_server_that_reads_no_further_is_delivered() {
+    let mut line = Line::new(NEVER).await;
+    line.server.write_all(b"413 too large").await.unwrap();
+    drop(line.server); // nothing unread: an orderly close
+    assert_eq!(read_exactly(&mut line.client, 13).await, b"413 too large");
+    // The server's host answers what comes now with a reset; the client may still go on for a while.
+    while line.client.write_all(&[0; 1000]).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(line.relay.await.unwrap().0, End::Closed);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_byte_ends_after_the_idle_timeout() {
+    let idle = Duration::from_millis(80);
+    let start = Instant::now();
+    let mut line = Line::new(idle).await;
+    assert_eq!(line.relay.await.unwrap().0, End::Idle);
+    assert!(start.elapsed() >= idle);
+    assert!(read_to_end(&mut line.client).await.is_err() && read_to_end(&mut line.server).await.is_err());
+}
+
+#[tokio::test]
+async fn a_byte_now_and_then_keeps_a_connection_open() {
+    let idle = Duration::from_millis(200);
+    let mut line = Line::new(idle).await;
+    let start = Instant::now();
+    while start.elapsed() < idle * 3 {
+        line.server.write_all(b".").await.unwrap();
+        read_exactly(&mut line.client, 1).await;
+        sleep(idle / 20).await;
+    }
+    assert!(!line.relay.is_finished());
+}
+
+#[tokio::test]
+async fn a_reader_that_pauses_holds_the_sender_back_and_loses_nothing() {
+    let mut line = Line::new(NEVER).await;
+    let data = bytes(30_000_000);
+    let copy = data.clone();
+    let mut server = line.server;
+    let sent = tokio::spawn(async move { server.write_all(&copy).await });
+    let first = read_exactly(&mut line.client, 10).await;
+    assert!(!sent.is_finished(), "more than all buffers hold");
+    let rest = read_to_end(&mut line.client).await.unwrap();
+    assert!([first, rest].concat() == data);
+    sent.await.unwrap().unwrap();
+}
