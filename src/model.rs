@@ -18,6 +18,9 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Every mode, in the order the documentation lists them.
+    pub const ALL: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
+
     /// The mode's name in the configuration, in logs and in metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -33,7 +36,7 @@ impl Mode {
 pub struct Frontend {
     /// Unique among frontends.
     pub name: String,
-    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend.
+    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend; sorted.
     pub listen: Vec<SocketAddr>,
     /// Name of the backend.
     pub backend: String,
@@ -52,8 +55,8 @@ pub struct Backend {
     pub hash: HashOn,
     /// How the servers are probed.
     pub health_check: HealthCheck,
-    /// At least one; names unique within the backend; sorted by name, so that every machine with the
-    /// same file numbers them alike.
+    /// At least one if a frontend uses the backend; names unique within it; sorted by name, so that every
+    /// machine with the same file numbers them alike.
     pub servers: Vec<Server>,
 }
 

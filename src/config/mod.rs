@@ -1,7 +1,25 @@
 //! The configuration file: read, validated, compared and watched.
 
-use std::net::SocketAddr;
+mod diff;
+mod file;
+mod hint;
+mod problem;
+mod reader;
+mod validate;
+mod values;
+pub mod watch;
 
+pub use diff::{Diff, diff};
+pub use problem::{LoadError, Problem};
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+use self::file::File;
+use self::problem::Report;
 use crate::model::{Backend, Frontend, Mode, Timeouts};
 
 /// A validated configuration. Nothing downstream sees a string that could still be wrong.
@@ -38,3 +56,41 @@ pub struct Passthrough {
     /// Seconds between two reports of the workers' counters.
     pub stats_update_frequency: u64,
 }
+
+/// A configuration that can run, and what is odd about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// What the file says, defaults filled in.
+    pub config: Config,
+    /// Things that hold nothing up but are hardly meant; in the order of the file.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads and validates a file.
+///
+/// # Errors
+/// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with everything that is
+/// wrong with the text.
+pub fn load(path: &Path) -> Result<Loaded, LoadError> {
+    let unreadable = |source| LoadError::Unreadable { path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    parse(&path.display().to_string(), &text).map_err(LoadError::Invalid)
+}
+
+/// Validates the text of a file; `file` is what problems call it.
+///
+/// # Errors
+/// Everything that is wrong, in the order of the file. After a syntax error the rest of the text is
+/// guesswork: from there on only further syntax errors are reported.
+pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (root, syntax_errors) = DeTable::parse_recoverable(text);
+    let report = Report::new(file, text, &syntax_errors);
+    let file = File::read(&root, &report);
+    validate::check(&file, &report);
+    let warnings = report.finish()?;
+    Ok(Loaded { config: file.into_config(), warnings })
+}
+
+#[cfg(test)]
+mod tests;

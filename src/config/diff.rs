@@ -1,0 +1,369 @@
+//! What a reload changes, in words for the log.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::{Config, Passthrough};
+use crate::model::{Backend, Frontend, HealthCheck, ProbeKind, Server, Timeouts};
+
+/// The difference between two configurations.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Diff {
+    /// What takes effect at once: one line for each frontend and backend that changed, one for the
+    /// timeouts.
+    pub changes: Vec<String>,
+    /// What waits for a restart, one line each.
+    pub needs_restart: Vec<String>,
+}
+
+/// Compares two configurations. Both lists are empty exactly when they are equal.
+pub fn diff(old: &Config, new: &Config) -> Diff {
+    // Taken apart field by field, here and below, so that a new field cannot be forgotten.
+    let Config { mode, frontends, backends, stats, timeouts, passthrough } = old;
+    let mut changes = Vec::new();
+    for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
+        changes.extend(line("frontend", before, after, |f| &f.name, about_frontend, frontend));
+    }
+    for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
+        changes.extend(line("backend", before, after, |b| &b.name, about_backend, backend));
+    }
+    let times = timeout_changes(timeouts, &new.timeouts);
+    if !times.is_empty() {
+        changes.push(format!("timeouts: {}", times.join(", ")));
+    }
+    let mut restart = Vec::new();
+    restart.extend(change("mode", mode.name(), new.mode.name()));
+    restart.extend(change("stats address", stats.listen, new.stats.listen));
+    restart.extend(passthrough_changes(passthrough, &new.passthrough));
+    Diff { changes, needs_restart: restart }
+}
+
+/// The line of a frontend or backend that was added, removed or changed.
+fn line<T: PartialEq>(
+    kind: &str,
+    before: Option<&T>,
+    after: Option<&T>,
+    name: impl Fn(&T) -> &str,
+    about: impl Fn(&T) -> String,
+    changes: impl Fn(&T, &T) -> Vec<String>,
+) -> Option<String> {
+    match (before, after) {
+        (Some(before), Some(after)) if before != after => {
+            Some(format!("{kind} {}: {}", name(after), changes(before, after).join(", ")))
+        }
+        (None, Some(after)) => Some(format!("{kind} {}: added ({})", name(after), about(after))),
+        (Some(before), None) => Some(format!("{kind} {}: removed", name(before))),
+        _ => None,
+    }
+}
+
+fn about_frontend(frontend: &Frontend) -> String {
+    let listen: Vec<_> = frontend.listen.iter().map(ToString::to_string).collect();
+    format!("{} -> backend {}", listen.join(", "), frontend.backend)
+}
+
+fn about_backend(backend: &Backend) -> String {
+    let servers: Vec<_> = backend.servers.iter().map(|server| server.addr.to_string()).collect();
+    format!("{}, servers {}", backend.algorithm.name(), servers.join(", "))
+}
+
+fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
+    let Frontend { name: _, listen, backend, max_connections } = old;
+    let mut changes = Vec::new();
+    for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
+        match (before, after) {
+            (None, Some(addr)) => changes.push(format!("+ {addr}")),
+            (Some(addr), None) => changes.push(format!("- {addr}")),
+            _ => {}
+        }
+    }
+    changes.extend(change("backend", backend, &new.backend));
+    changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
+    changes
+}
+
+fn backend(old: &Backend, new: &Backend) -> Vec<String> {
+    let Backend { name: _, algorithm, hash, health_check, servers } = old;
+    let mut changes = server_changes(servers, &new.servers);
+    changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
+    changes.extend(change("hash", hash.name(), new.hash.name()));
+    changes.extend(health_check_changes(health_check, &new.health_check));
+    changes
+}
+
+/// A server that changes its address is another one; one that changes its name only is renamed.
+fn server_changes(old: &[Server], new: &[Server]) -> Vec<String> {
+    let (mut added, mut removed, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut gone, mut come) = (Vec::new(), Vec::new());
+    for (before, after) in pair(old, new, |a, b| a.name == b.name && a.addr == b.addr) {
+        match (before, after) {
+            (Some(before), Some(after)) => changed.extend(server(before, after)),
+            (None, Some(after)) => come.push(after),
+            (Some(before), None) => gone.push(before),
+            (None, None) => {}
+        }
+    }
+    for (before, after) in pair(&gone, &come, |a, b| a.addr == b.addr) {
+        match (before, after) {
+            (Some(before), Some(after)) => changed.extend(server(before, after)),
+            (None, Some(after)) => added.push(format!("+ {}", after.addr)),
+            (Some(before), None) => removed.push(format!("- {}", before.addr)),
+            (None, None) => {}
+        }
+    }
+    [added, removed, changed].concat()
+}
+
+fn server(old: &Server, new: &Server) -> Vec<String> {
+    let Server { name, addr, weight, backup, max_connections } = old;
+    let of = |what: &str| format!("{what} of {addr}");
+    let mut changes = Vec::new();
+    changes.extend(change(&of("name"), name, &new.name));
+    changes.extend(change(&of("weight"), weight, &new.weight));
+    changes.extend(change(&of("backup"), backup, &new.backup));
+    let limits = (or(*max_connections, "none"), or(new.max_connections, "none"));
+    changes.extend(change(&of("max_connections"), limits.0, limits.1));
+    changes
+}
+
+fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
+    let HealthCheck { kind, port, interval, timeout, rise, fall } = old;
+    let mut changes = Vec::new();
+    changes.extend(change("health check", probe(kind), probe(&new.kind)));
+    changes.extend(change("health check port", or(*port, "the server's"), or(new.port, "the server's")));
+    changes.extend(duration("health check interval", *interval, new.interval));
+    changes.extend(duration("health check timeout", *timeout, new.timeout));
+    changes.extend(change("health check rise", rise, &new.rise));
+    changes.extend(change("health check fall", fall, &new.fall));
+    changes
+}
+
+fn probe(kind: &ProbeKind) -> String {
+    match kind {
+        ProbeKind::None => "none".to_owned(),
+        ProbeKind::Tcp => "tcp".to_owned(),
+        ProbeKind::Http { path, expected_status } => {
+            format!("http {path} ({}-{})", expected_status.start(), expected_status.end())
+        }
+    }
+}
+
+fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
+    let Timeouts { connect, idle, drain } = old;
+    let mut changes = Vec::new();
+    changes.extend(duration("connect", *connect, new.connect));
+    changes.extend(duration("idle", *idle, new.idle));
+    changes.extend(duration("drain", *drain, new.drain));
+    changes
+}
+
+fn passthrough_changes(old: &Passthrough, new: &Passthrough) -> Vec<String> {
+    let Passthrough { connection_tracker_capacity: capacity, workers, stats_update_frequency: frequency } =
+        old;
+    let mut changes = Vec::new();
+    changes.extend(change(
+        "passthrough.connection_tracker_capacity",
+        capacity,
+        &new.connection_tracker_capacity,
+    ));
+    changes.extend(change("passthrough.workers", or(*workers, "automatic"), or(new.workers, "automatic")));
+    changes.extend(change("passthrough.stats_update_frequency", frequency, &new.stats_update_frequency));
+    changes
+}
+
+/// `what old -> new`, if they differ.
+fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Option<String> {
+    (old != new).then(|| format!("{what} {old} -> {new}"))
+}
+
+fn duration(what: &str, old: Duration, new: Duration) -> Option<String> {
+    let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
+    change(what, seconds(old), seconds(new))
+}
+
+fn or<T: Display>(value: Option<T>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+/// Pairs what is the same thing before and after, one to one: those of before in their order, then those
+/// that are only after.
+fn pair<'a, T>(
+    before: &'a [T],
+    after: &'a [T],
+    same: impl Fn(&T, &T) -> bool,
+) -> Vec<(Option<&'a T>, Option<&'a T>)> {
+    let mut rest: Vec<&T> = after.iter().collect();
+    let mut pairs = Vec::new();
+    for one in before {
+        let twin = rest.iter().position(|other| same(one, other)).map(|index| rest.remove(index));
+        pairs.push((Some(one), twin));
+    }
+    pairs.extend(rest.into_iter().map(|one| (None, Some(one))));
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    const BEFORE: &str = r#"
+        [frontends.api]
+        listen_addr = "10.0.0.1:9000"
+        backend = "a"
+        [frontends.web]
+        listen_addr = ["10.0.0.1:80", "10.0.0.1:81"]
+        backend = "web"
+        [backends.a.servers.x]
+        addr = "10.0.1.1:80"
+        [backends.web.servers.five]
+        addr = "10.0.0.5:80"
+        weight = 10
+        [backends.web.servers.six]
+        addr = "10.0.0.6:80"
+    "#;
+
+    fn config(text: &str) -> Config {
+        parse("config.toml", text).expect("valid").config
+    }
+
+    /// The difference that edits of [`BEFORE`] make.
+    fn edited(edits: &[(&str, &str)]) -> Diff {
+        let mut text = BEFORE.to_owned();
+        for (from, to) in edits {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        diff(&config(BEFORE), &config(&text))
+    }
+
+    fn changes(edits: &[(&str, &str)]) -> Vec<String> {
+        let diff = edited(edits);
+        assert_eq!(diff.needs_restart, [""; 0]);
+        diff.changes
+    }
+
+    #[test]
+    fn a_file_saved_without_a_change_says_nothing() {
+        assert_eq!(edited(&[]), Diff::default());
+        assert_eq!(
+            edited(&[("[\"10.0.0.1:80\", \"10.0.0.1:81\"]", "['10.0.0.1:81', '10.0.0.1:80']")]),
+            Diff::default()
+        );
+    }
+
+    #[test]
+    fn servers_that_come_go_and_change_make_one_line() {
+        assert_eq!(
+            changes(&[("10.0.0.6", "10.0.0.7"), ("weight = 10", "weight = 50")]),
+            ["backend web: + 10.0.0.7:80, - 10.0.0.6:80, weight of 10.0.0.5:80 10 -> 50"]
+        );
+    }
+
+    #[test]
+    fn everything_about_a_server_that_changes_is_named() {
+        assert_eq!(
+            changes(&[("servers.five]", "servers.six_]\nbackup = true\nmax_connections = 9")]),
+            ["backend web: name of 10.0.0.5:80 five -> six_, backup of 10.0.0.5:80 false -> true, \
+              max_connections of 10.0.0.5:80 none -> 9"]
+        );
+    }
+
+    #[test]
+    fn two_servers_that_swap_names_are_renamed() {
+        assert_eq!(
+            changes(&[
+                ("servers.five", "servers.S"),
+                ("servers.six", "servers.five"),
+                ("servers.S", "servers.six")
+            ]),
+            ["backend web: name of 10.0.0.5:80 five -> six, name of 10.0.0.6:80 six -> five"]
+        );
+    }
+
+    #[test]
+    fn a_frontend_tells_where_it_listens_and_who_serves_it() {
+        assert_eq!(
+            changes(&[
+                ("\"10.0.0.1:9000\"", "[\"0.0.0.0:9000\", \"[::]:9000\"]\nmax_connections = 5"),
+                ("backend = \"a\"", "backend = \"web\""),
+            ]),
+            [
+                "frontend api: - 10.0.0.1:9000, + 0.0.0.0:9000, + [::]:9000, backend a -> web, max_connections none -> 5"
+            ]
+        );
+    }
+
+    #[test]
+    fn frontends_and_backends_come_and_go() {
+        assert_eq!(
+            changes(&[
+                ("frontends.api", "frontends.new"),
+                ("backends.a.", "backends.b."),
+                ("\"a\"", "\"b\"")
+            ]),
+            [
+                "frontend api: removed",
+                "frontend new: added (10.0.0.1:9000 -> backend b)",
+                "backend a: removed",
+                "backend b: added (round_robin, servers 10.0.1.1:80)",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_backend_tells_how_it_chooses_and_checks() {
+        let settings = r#"
+            [backends.web]
+            algorithm = "maglev"
+            hash = "tuple"
+            [backends.web.health_check]
+            kind = "http"
+            port = 81
+            interval = 1.5
+            timeout = 0.5
+            rise = 1
+            fall = 1
+            [backends.web.servers.five]"#;
+        assert_eq!(
+            changes(&[("[backends.web.servers.five]", settings)]),
+            ["backend web: algorithm round_robin -> maglev, hash source -> tuple, \
+              health check tcp -> http / (200-399), health check port the server's -> 81, \
+              health check interval 2s -> 1.5s, health check timeout 1s -> 0.5s, \
+              health check rise 2 -> 1, health check fall 3 -> 1"]
+        );
+    }
+
+    #[test]
+    fn timeouts_make_one_line() {
+        let timeouts = "[timeouts]\nconnect = 2\nidle = 60\ndrain = 0\n[frontends.api]";
+        assert_eq!(
+            changes(&[("[frontends.api]", timeouts)]),
+            ["timeouts: connect 5s -> 2s, idle 600s -> 60s, drain 30s -> 0s"]
+        );
+    }
+
+    #[test]
+    fn what_cannot_change_while_running_is_listed_apart() {
+        let settings = r#"mode = "dsr"
+            [stats]
+            port = 7001
+            [passthrough]
+            connection_tracker_capacity = 3
+            workers = 2
+            stats_update_frequency = 1
+            [frontends.api]"#;
+        let diff = edited(&[("[frontends.api]", settings)]);
+        assert_eq!(diff.changes, [""; 0]);
+        assert_eq!(
+            diff.needs_restart,
+            [
+                "mode proxy -> dsr",
+                "stats address 127.0.0.1:7000 -> 127.0.0.1:7001",
+                "passthrough.connection_tracker_capacity 1000000 -> 3",
+                "passthrough.workers automatic -> 2",
+                "passthrough.stats_update_frequency 5 -> 1",
+            ]
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! What is wrong with a file, and where.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use toml::de;
+
+/// One thing that is wrong with a configuration file (or odd, if it is a warning).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// The file as the user named it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Dotted path of the key, such as `frontends.web.listen_addr`; empty for a syntax error.
+    pub key: String,
+    /// What was found, what is allowed, what may have been meant.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    /// One line: `config.toml:3:1: frontends.web: unknown key`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// There is no text: no such file, no permission, not UTF-8.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file as the user named it.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Everything that is wrong with the text, in the order of the file.
+    #[error("{}", one_per_line(.0))]
+    Invalid(Vec<Problem>),
+}
+
+fn one_per_line(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// A spot in the file: the key it belongs to and the offset of its first byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) key: String,
+    pub(super) at: usize,
+}
+
+/// A value and where it was found.
+#[derive(Debug, Clone)]
+pub(super) struct Placed<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+/// Collects problems while a file is read and checked.
+pub(super) struct Report<'a> {
+    file: &'a str,
+    text: &'a str,
+    /// Line of the first syntax error that leaves the parser guessing what the rest of the file means.
+    lost_at: Option<usize>,
+    errors: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(file: &'a str, text: &'a str, syntax_errors: &[de::Error]) -> Self {
+        let mut report =
+            Report { file, text, lost_at: None, errors: RefCell::default(), warnings: RefCell::default() };
+        let mut problems = Vec::new();
+        for error in syntax_errors {
+            let span = error.span().unwrap_or(0..0);
+            let found = text.get(span.clone()).unwrap_or_default();
+            // The parser drops the second value and carries on: the only error it cannot get lost on.
+            let duplicate = error.message() == "duplicate key";
+            let message = if duplicate { format!("duplicate key `{found}`") } else { error.message().into() };
+            let problem = report.problem(&Place { key: String::new(), at: span.start }, message);
+            if !duplicate {
+                report.lost_at = Some(report.lost_at.map_or(problem.line, |line| line.min(problem.line)));
+            }
+            problems.push(problem);
+        }
+        problems.sort();
+        // What else the parser says about a line follows from the first thing.
+        problems.dedup_by_key(|problem| problem.line);
+        report.errors = RefCell::new(problems);
+        report
+    }
+
+    /// Something is wrong with what stands at `place`.
+    pub(super) fn error(&self, place: &Place, message: impl Into<String>) {
+        let problem = self.problem(place, message.into());
+        if self.lost_at.is_none_or(|line| problem.line < line) {
+            self.errors.borrow_mut().push(problem);
+        }
+    }
+
+    /// Something is not in the file; `place` is where it should have been. Not believed after a syntax
+    /// error, which may have swallowed it.
+    pub(super) fn missing(&self, place: &Place, message: impl Into<String>) {
+        if self.lost_at.is_none() {
+            self.error(place, message);
+        }
+    }
+
+    /// What stands at `place` works but is hardly meant.
+    pub(super) fn warning(&self, place: &Place, message: impl Into<String>) {
+        let problem = self.problem(place, message.into());
+        self.warnings.borrow_mut().push(problem);
+    }
+
+    /// The line of a place, from 1.
+    pub(super) fn line(&self, place: &Place) -> usize {
+        position(self.text, place.at).0
+    }
+
+    /// The warnings of a file without errors, or its errors.
+    pub(super) fn finish(self) -> Result<Vec<Problem>, Vec<Problem>> {
+        let sorted = |problems: RefCell<Vec<Problem>>| {
+            let mut problems = problems.into_inner();
+            problems.sort();
+            problems.dedup();
+            problems
+        };
+        let errors = sorted(self.errors);
+        if errors.is_empty() { Ok(sorted(self.warnings)) } else { Err(errors) }
+    }
+
+    fn problem(&self, place: &Place, message: String) -> Problem {
+        let (line, column) = position(self.text, place.at);
+        Problem { file: self.file.to_owned(), line, column, key: place.key.clone(), message }
+    }
+}
+
+/// Line and column of a byte, both from 1.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = &text.as_bytes()[..at.min(text.len())];
+    let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
+    let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
+    // A byte of the form 10xxxxxx continues a character.
+    let column = before[line_start..].iter().filter(|&&b| b & 0xc0 != 0x80).count() + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_count_characters_as_an_editor_does() {
+        assert_eq!(position("a\nb = \"äöü\" x", 2), (2, 1));
+        let text = "a\nb = \"äöü\" x";
+        assert_eq!(position(text, text.len() - 1), (2, 11));
+        assert_eq!(position(text, text.len() + 9), (2, 12));
+    }
+}

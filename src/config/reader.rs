@@ -1,0 +1,182 @@
+//! Reads tables key by key. Whatever is wrong is reported and reading goes on, so that one pass finds
+//! everything; what nobody asked for is an unknown key.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::hint;
+use super::problem::{Place, Placed, Report};
+use super::values::found;
+
+/// A table of the file, or the lack of one: then every key in it is absent.
+pub(super) struct Table<'a> {
+    /// Where it begins.
+    pub(super) place: Place,
+    entries: Option<&'a DeTable<'a>>,
+    report: &'a Report<'a>,
+    asked: Vec<&'static str>,
+    missing: Vec<(&'static str, &'static str)>,
+}
+
+impl<'a> Table<'a> {
+    /// The whole file.
+    pub(super) fn root(entries: &'a DeTable<'a>, report: &'a Report<'a>) -> Self {
+        Table::new(Place { key: String::new(), at: 0 }, Some(entries), report)
+    }
+
+    /// The value of a key that may be absent. `None` if it is, or if it is wrong (and reported).
+    pub(super) fn optional<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        let value = self.take(key)?;
+        self.value(Place { key: join(&self.place.key, key), at: value.span().start }, value, &parse)
+    }
+
+    /// The value of a key that may be absent, or what holds if it is.
+    pub(super) fn or<T>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> T {
+        self.optional(key, parse).map_or(default, |found| found.value)
+    }
+
+    /// The value of a key that must be there. `None` if it is not, or if it is wrong; either is reported.
+    pub(super) fn required<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        self.require(key, "required, but missing");
+        self.optional(key, parse)
+    }
+
+    /// The values of a key that must be there and holds one value or an array of at least one. Without
+    /// those that are wrong.
+    pub(super) fn one_or_more<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Vec<Placed<T>> {
+        self.require(key, "required, but missing");
+        let Some(value) = self.take(key) else { return Vec::new() };
+        let place = Place { key: join(&self.place.key, key), at: value.span().start };
+        match value.get_ref() {
+            DeValue::Array(items) if items.is_empty() => {
+                self.report.error(&place, "found an empty array; allowed: one value or an array of them");
+                Vec::new()
+            }
+            DeValue::Array(items) => items
+                .iter()
+                .filter_map(|item| {
+                    let place = Place { at: item.span().start, ..place.clone() };
+                    self.value(place, item, &parse)
+                })
+                .collect(),
+            _ => self.value(place, value, &parse).into_iter().collect(),
+        }
+    }
+
+    /// The table under a key.
+    pub(super) fn table(&mut self, key: &'static str) -> Table<'a> {
+        match self.take(key) {
+            Some(value) => self.below(key, value),
+            None => Table::new(self.place.clone(), None, self.report),
+        }
+    }
+
+    /// The tables in a table whose keys are names the user gave them, sorted by name.
+    pub(super) fn named(self) -> Vec<(String, Table<'a>)> {
+        let mut tables = Vec::new();
+        for (name, value) in self.entries.into_iter().flatten() {
+            let name_at = name.span().start;
+            let name = name.get_ref().to_string();
+            let table = self.below(&name, value);
+            if name.is_empty() || name.contains(char::is_control) {
+                let place = Place { at: name_at, ..table.place.clone() };
+                self.report.error(&place, "a name must not be empty and has no control characters");
+            }
+            tables.push((name, table));
+        }
+        tables.sort_by(|(a, _), (b, _)| a.cmp(b));
+        tables
+    }
+
+    /// Whether the table is there with nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_some_and(DeTable::is_empty)
+    }
+
+    /// Whether a key is there, right or wrong.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.is_some_and(|entries| entries.contains_key(key))
+    }
+
+    /// Reports a key that is not there, unless a misspelt one is.
+    pub(super) fn require(&mut self, key: &'static str, message: &'static str) {
+        if !self.has(key) {
+            self.missing.push((key, message));
+        }
+    }
+
+    /// The end of the table: every key that was not asked for is unknown.
+    pub(super) fn finish(mut self) {
+        self.asked.sort_unstable();
+        let unknown = self.entries.into_iter().flat_map(DeTable::keys);
+        for key in unknown.filter(|key| !self.asked.contains(&key.get_ref().as_ref())) {
+            let place = Place { key: join(&self.place.key, key.get_ref()), at: key.span().start };
+            let meant = hint::did_you_mean(key.get_ref(), self.asked.iter().copied());
+            let allowed = self.asked.join(", ");
+            self.report.error(&place, format!("unknown key{meant} (allowed here: {allowed})"));
+            let meant = hint::nearest(key.get_ref(), self.asked.iter().copied());
+            self.missing.retain(|(missing, _)| Some(*missing) != meant);
+        }
+        for (key, message) in &self.missing {
+            let place = Place { key: join(&self.place.key, key), at: self.place.at };
+            self.report.missing(&place, *message);
+        }
+    }
+
+    fn new(place: Place, entries: Option<&'a DeTable<'a>>, report: &'a Report<'a>) -> Self {
+        Table { place, entries, report, asked: Vec::new(), missing: Vec::new() }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.asked.push(key);
+        self.entries?.get(key)
+    }
+
+    fn below(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Table<'a> {
+        let place = Place { key: join(&self.place.key, key), at: value.span().start };
+        let entries = value.get_ref().as_table();
+        if entries.is_none() {
+            self.report.error(&place, format!("found {}; allowed: a table", found(value.get_ref())));
+        }
+        Table::new(place, entries, self.report)
+    }
+
+    fn value<T>(
+        &self,
+        place: Place,
+        value: &Spanned<DeValue<'_>>,
+        parse: &impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        match parse(value.get_ref()) {
+            Ok(value) => Some(Placed { value, place }),
+            Err(message) => {
+                self.report.error(&place, message);
+                None
+            }
+        }
+    }
+}
+
+/// The dotted path of a key, quoted where TOML would quote it.
+fn join(path: &str, key: &str) -> String {
+    let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    let key = if bare { key.to_owned() } else { format!("{key:?}") };
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}

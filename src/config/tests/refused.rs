@@ -1,0 +1,343 @@
+//! What is said about files that are wrong, or odd.
+
+use std::fs;
+
+use super::super::load;
+use super::{GOOD, errors, warnings};
+
+#[test]
+fn everything_wrong_with_a_file_is_reported_in_one_go_and_in_order() {
+    let text = r#"mode = "prxy"
+colour = "red"
+[frontends.web]
+listen_adr = "10.0.0.1:80"
+backend = "wbe"
+[frontends.api]
+listen_addr = ["10.0.0.1:80", "localhost:81", 82]
+backend = "api"
+max_connections = 0
+[frontends.more]
+listen_addr = "10.0.0.1:80"
+[backends.web]
+algorithm = "roundrobin"
+health_check_interval = 3
+health_check = { interval = 2, kind = "udp", path = "/" }
+[backends.web.servers.a]
+weight = 65536
+addr = "10.0.0.2"
+[backends.api.servers]
+[stats]
+port = "http"
+[timeouts]
+idle = -1
+"#;
+    assert_eq!(
+        errors(text),
+        [
+            "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr; did you mean `proxy`?",
+            "config.toml:2:1: colour: unknown key (allowed here: backends, frontends, mode, passthrough, stats, timeouts)",
+            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: backend, listen_addr, max_connections)",
+            "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
+            "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
+            "config.toml:7:47: frontends.api.listen_addr: found 82; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
+            "config.toml:9:19: frontends.api.max_connections: found 0; allowed: an integer from 1 to 4294967295",
+            "config.toml:10:1: frontends.more.backend: required, but missing",
+            "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
+            "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, ring, maglev; did you mean `round_robin`?",
+            "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
+            "config.toml:15:39: backends.web.health_check.kind: found \"udp\"; allowed: tcp, http, none",
+            "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
+            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80",
+            "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
+            "config.toml:21:8: stats.port: found \"http\"; allowed: a port from 1 to 65535",
+            "config.toml:23:8: timeouts.idle: found -1; allowed: seconds from 0.001 to 31536000",
+        ]
+    );
+}
+
+#[test]
+fn a_listen_address_is_an_ip_address_and_a_port() {
+    let cases = [
+        ("\"10.0.0.1\"", "the port is missing, found \"10.0.0.1\""),
+        ("\"[::1]\"", "the port is missing, found \"[::1]\""),
+        ("\"::\"", "the port is missing, found \"::\""),
+        ("\"10.0.0.1:0\"", "a port is 1 to 65535, found \"10.0.0.1:0\""),
+        ("\"10.0.0.1:65536\"", "found \"10.0.0.1:65536\""),
+        ("\"10.0.0.256:80\"", "found \"10.0.0.256:80\""),
+        ("\"*:80\"", "found \"*:80\""),
+        ("\":80\"", "found \":80\""),
+        ("\"\"", "found \"\""),
+        ("\"tcp://10.0.0.1:80\"", "found \"tcp://10.0.0.1:80\""),
+        ("\"224.0.0.1:80\"", "found \"224.0.0.1:80\""),
+        ("\"www.example.org\"", "host names are not supported, found \"www.example.org\""),
+        ("\"www.example.org:80\"", "host names are not supported, found \"www.example.org:80\""),
+        ("\"[::ffff:10.0.0.1]:80\"", "an IPv4 address is written as one, found \"[::ffff:10.0.0.1]:80\""),
+        ("true", "found true"),
+        ("{ ip = 1 }", "found a table"),
+        ("1979-05-27", "found a date or time"),
+    ];
+    for (value, found) in cases {
+        assert_eq!(
+            error_with("\"10.0.0.1:80\"", value),
+            format!(
+                "config.toml:3:15: frontends.web.listen_addr: {found}; \
+                 allowed: IP:port, such as 0.0.0.0:80 or [::]:80"
+            )
+        );
+    }
+    assert_eq!(
+        error_with("\"10.0.0.1:80\"", "[]"),
+        "config.toml:3:15: frontends.web.listen_addr: found an empty array; allowed: one value or an array of them"
+    );
+}
+
+#[test]
+fn a_server_address_is_that_of_one_machine() {
+    for value in ["0.0.0.0:80", "[::]:80", "239.1.1.1:80", "[ff02::1]:80", "10.0.0.1:http"] {
+        assert_eq!(
+            error_with("10.0.0.2:80", value),
+            format!(
+                "config.toml:6:8: backends.web.servers.a.addr: found \"{value}\"; \
+                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_number_out_of_range_is_refused_with_the_range() {
+    let cases = [
+        ("weight = -1", "7:10: backends.web.servers.a.weight: found -1; allowed: an integer from 0 to 65535"),
+        (
+            "weight = 0x10000",
+            "7:10: backends.web.servers.a.weight: found 0x10000; allowed: an integer from 0 to 65535",
+        ),
+        (
+            "weight = 1.5",
+            "7:10: backends.web.servers.a.weight: found 1.5; allowed: an integer from 0 to 65535",
+        ),
+        (
+            "max_connections = 99999999999999999999999999999999999999999999",
+            "7:19: backends.web.servers.a.max_connections: found 99999999999999999999999999999999999999999999; \
+             allowed: an integer from 1 to 4294967295",
+        ),
+        ("backup = 1", "7:10: backends.web.servers.a.backup: found 1; allowed: true, false"),
+        ("[stats]\nport = 0", "8:8: stats.port: found 0; allowed: a port from 1 to 65535"),
+        ("[stats]\nport = \"70000\"", "8:8: stats.port: found \"70000\"; allowed: a port from 1 to 65535"),
+        (
+            "[stats]\nlisten_addr = \"127.0.0.1:7000\"",
+            "8:15: stats.listen_addr: found \"127.0.0.1:7000\"; \
+             allowed: an IP address without a port, such as 127.0.0.1 or ::1",
+        ),
+        (
+            "[passthrough]\nworkers = 0",
+            "8:11: passthrough.workers: found 0; allowed: an integer from 1 to 1024",
+        ),
+        (
+            "[passthrough]\nconnection_tracker_capacity = 0",
+            "8:31: passthrough.connection_tracker_capacity: found 0; allowed: an integer from 1 to 100000000",
+        ),
+        (
+            "[passthrough]\nstats_update_frequency = 0.5",
+            "8:26: passthrough.stats_update_frequency: found 0.5; allowed: an integer from 1 to 86400",
+        ),
+    ];
+    for (lines, expected) in cases {
+        assert_eq!(error_after(lines), format!("config.toml:{expected}"));
+    }
+}
+
+#[test]
+fn a_time_is_a_sensible_number_of_seconds() {
+    for wrong in
+        ["0", "0.0", "-0.0", "-1", "1e-9", "nan", "-nan", "inf", "-inf", "1e999", "31536001", "\"5s\""]
+    {
+        assert_eq!(
+            error_after(&format!("[timeouts]\nconnect = {wrong}")),
+            format!(
+                "config.toml:8:11: timeouts.connect: found {wrong}; allowed: seconds from 0.001 to 31536000"
+            )
+        );
+    }
+    assert_eq!(
+        error_after("[timeouts]\ndrain = -1"),
+        "config.toml:8:9: timeouts.drain: found -1; allowed: seconds from 0 to 31536000"
+    );
+}
+
+#[test]
+fn a_health_check_must_make_sense() {
+    let check = "backends.web.health_check";
+    let allowed_status = "allowed: a status from 100 to 599, such as 200, or a range, such as \"200-399\"";
+    let allowed_path = "allowed: a path that begins with `/`, encoded as in a URL";
+    let cases = [
+        ("timeout = 3", format!("8:11: {check}.timeout: found 3; allowed: seconds up to the interval, 2")),
+        ("rise = 0", format!("8:8: {check}.rise: found 0; allowed: an integer from 1 to 4294967295")),
+        ("fall = \"3\"", format!("8:8: {check}.fall: found \"3\"; allowed: an integer from 1 to 4294967295")),
+        ("path = \"/\"", format!("8:8: {check}.path: is for kind = \"http\"; the kind is \"tcp\"")),
+        (
+            "expected_status = 200\nkind = \"none\"",
+            format!("8:19: {check}.expected_status: is for kind = \"http\"; the kind is \"none\""),
+        ),
+        ("kind = \"http\"\npath = \"up\"", format!("9:8: {check}.path: found \"up\"; {allowed_path}")),
+        (
+            "kind = \"http\"\npath = \"/ HTTP/1.1\\r\\nX: y\"",
+            format!("9:8: {check}.path: found \"/ HTTP/1.1\\r\\nX: y\"; {allowed_path}"),
+        ),
+        (
+            "kind = \"http\"\nexpected_status = \"399-200\"",
+            format!("9:19: {check}.expected_status: found \"399-200\"; {allowed_status}"),
+        ),
+        (
+            "kind = \"http\"\nexpected_status = 20",
+            format!("9:19: {check}.expected_status: found 20; {allowed_status}"),
+        ),
+    ];
+    for (lines, expected) in cases {
+        let text = format!("[backends.web.health_check]\n{lines}");
+        assert_eq!(error_after(&text), format!("config.toml:{expected}"));
+    }
+}
+
+#[test]
+fn an_address_is_listened_on_once() {
+    assert_eq!(
+        error_with("\"10.0.0.1:80\"", "[\"10.0.0.1:80\", \"10.0.0.1:81\", \"10.0.0.1:80\"]"),
+        "config.toml:3:46: frontends.web.listen_addr: 10.0.0.1:80 is taken by frontends.web.listen_addr (line 3)"
+    );
+    for addr in ["127.0.0.1:7000", "0.0.0.0:7000"] {
+        assert_eq!(
+            error_with("10.0.0.1:80", addr),
+            format!(
+                "config.toml:3:15: frontends.web.listen_addr: {addr} is taken by the statistics (127.0.0.1:7000)"
+            )
+        );
+    }
+    let beside = GOOD.replace(
+        "\"10.0.0.1:80\"",
+        "[\"10.0.0.1:80\", \"0.0.0.0:80\", \"[::]:80\", \"[::1]:7000\", \"10.0.0.1:7000\"]",
+    );
+    assert_eq!(warnings(&beside), [""; 0]);
+}
+
+#[test]
+fn a_frontend_cannot_be_its_own_server() {
+    assert_eq!(
+        error_with("10.0.0.2:80", "10.0.0.1:80"),
+        "config.toml:6:8: backends.web.servers.a.addr: 10.0.0.1:80 is frontend \"web\" itself, \
+         which listens on 10.0.0.1:80"
+    );
+    let wildcard = GOOD.replace("10.0.0.1:80", "0.0.0.0:80");
+    assert_eq!(
+        errors(&wildcard.replace("10.0.0.2:80", "127.0.0.1:80")),
+        ["config.toml:6:8: backends.web.servers.a.addr: 127.0.0.1:80 is frontend \"web\" itself, \
+          which listens on 0.0.0.0:80"]
+    );
+    assert_eq!(warnings(&wildcard), [""; 0], "a server elsewhere may have the port");
+}
+
+#[test]
+fn a_file_without_a_frontend_serves_nobody() {
+    let nobody = "frontends: there is none; write [frontends.NAME] with listen_addr and backend";
+    assert_eq!(errors(""), [format!("config.toml:1:1: {nobody}")]);
+    assert_eq!(errors("\nfrontends = {}"), [format!("config.toml:2:13: {nobody}")]);
+    assert_eq!(
+        errors("[frontend.web]"),
+        ["config.toml:1:2: frontend: unknown key; did you mean `frontends`? \
+          (allowed here: backends, frontends, mode, passthrough, stats, timeouts)"]
+    );
+    assert_eq!(errors("frontends = 3"), ["config.toml:1:13: frontends: found 3; allowed: a table"]);
+    assert_eq!(errors("[[frontends]]"), ["config.toml:1:1: frontends: found an array; allowed: a table"]);
+}
+
+#[test]
+fn a_frontend_needs_a_backend_and_a_server_needs_an_address() {
+    assert_eq!(
+        errors("[frontends.web]\nlisten_addr = \"10.0.0.1:80\"\nbackend = \"web\""),
+        ["config.toml:3:11: frontends.web.backend: no backend \"web\" (backends: none)"]
+    );
+    let unnameable = GOOD.replace("backends.web", "backends.\"we\\nb\"");
+    assert_eq!(
+        errors(&unnameable)[0],
+        "config.toml:4:11: frontends.web.backend: no backend \"web\" (backends: none)"
+    );
+    assert_eq!(
+        error_with("addr = \"10.0.0.2:80\"", ""),
+        "config.toml:5:1: backends.web.servers.a.addr: required, but missing"
+    );
+}
+
+#[test]
+fn a_pool_in_which_nobody_can_serve_is_refused() {
+    assert_eq!(
+        error_with(".servers.a]\naddr = \"10.0.0.2:80\"", "]"),
+        "config.toml:5:1: backends.web: no servers; write [backends.NAME.servers.NAME] with addr"
+    );
+    assert_eq!(
+        error_after("weight = 0"),
+        "config.toml:5:11: backends.web: every server has weight 0, so none gets a connection"
+    );
+    let unused = format!("{GOOD}[backends.old.servers.a]\naddr = \"10.0.0.3:80\"\nweight = 0");
+    assert_eq!(
+        warnings(&unused),
+        [
+            "config.toml:7:11: backends.old: every server has weight 0, so none gets a connection",
+            "config.toml:7:11: backends.old: no frontend uses this backend",
+        ]
+    );
+}
+
+#[test]
+fn a_syntax_error_does_not_bring_errors_that_are_not_there() {
+    assert_eq!(
+        errors(&format!("{GOOD}weigth = 3\nmax_connections = \n[backends.web.servers.b]\nadr = 3\n[stats\n")),
+        [
+            "config.toml:7:1: backends.web.servers.a.weigth: unknown key; did you mean `weight`? \
+             (allowed here: addr, backup, max_connections, weight)",
+            "config.toml:8:19: string values must be quoted, expected literal string",
+            "config.toml:11:7: unclosed table, expected `]`",
+        ]
+    );
+    assert_eq!(
+        error_with("[frontends.web]", "[frontends.web"),
+        "config.toml:2:15: unclosed table, expected `]`"
+    );
+}
+
+#[test]
+fn a_duplicate_key_does_not_hide_other_errors() {
+    assert_eq!(
+        errors(&format!("{GOOD}weight = 1\nweight = 2\nbackup = 3\n")),
+        [
+            "config.toml:8:1: duplicate key `weight`",
+            "config.toml:9:10: backends.web.servers.a.backup: found 3; allowed: true, false",
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_which_and_why() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("none.toml");
+    let error = load(&path).expect_err("no such file").to_string();
+    assert_eq!(error, format!("cannot read {}: No such file or directory (os error 2)", path.display()));
+    fs::write(&path, "mode = 1\ncolor = 2\n[frontends]\n").expect("writable");
+    let error = load(&path).expect_err("wrong").to_string();
+    assert_eq!(error.lines().count(), 3, "{error}");
+    assert!(error.lines().all(|line| line.starts_with(&format!("{}:", path.display()))), "{error}");
+}
+
+/// The only error of [`GOOD`] with something in it replaced.
+fn error_with(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from));
+    let mut all = errors(&GOOD.replace(from, to));
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+/// The only error of [`GOOD`] with lines added to the end, its server's table.
+fn error_after(lines: &str) -> String {
+    let mut all = errors(&format!("{GOOD}{lines}"));
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}

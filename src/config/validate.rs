@@ -1,0 +1,117 @@
+//! What must hold between the parts of a file.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use super::file::{Backend, File, Frontend};
+use super::hint;
+use super::problem::{Place, Report};
+use crate::model::Algorithm;
+
+/// Reports what is wrong or odd about a file whose values are right one by one.
+pub(super) fn check(file: &File, report: &Report<'_>) {
+    listen_addresses(file, report);
+    let backends: HashMap<&str, &Backend> = file.backends.iter().map(|b| (b.name.as_str(), b)).collect();
+    for frontend in &file.frontends {
+        backend_of(frontend, &backends, report);
+    }
+    let used: HashSet<&str> =
+        file.frontends.iter().filter_map(|f| f.backend.as_ref()).map(|name| name.value.as_str()).collect();
+    for backend in &file.backends {
+        let used = used.contains(backend.name.as_str());
+        if !used {
+            report.warning(&backend.place, "no frontend uses this backend");
+        }
+        pool(backend, used, report);
+        hash_is_read(backend, report);
+    }
+}
+
+/// Every address is listened on once.
+fn listen_addresses(file: &File, report: &Report<'_>) {
+    let mut all: Vec<_> = file.frontends.iter().flat_map(|frontend| &frontend.listen).collect();
+    all.sort_by_key(|addr| addr.place.at);
+    let mut taken: HashMap<SocketAddr, &Place> = HashMap::new();
+    for addr in all {
+        if let Some(first) = taken.get(&addr.value) {
+            let line = report.line(first);
+            let message = format!("{} is taken by {} (line {line})", addr.value, first.key);
+            report.error(&addr.place, message);
+        } else if overlap(addr.value, file.stats.listen) {
+            let message = format!("{} is taken by the statistics ({})", addr.value, file.stats.listen);
+            report.error(&addr.place, message);
+        }
+        taken.entry(addr.value).or_insert(&addr.place);
+    }
+}
+
+/// The backend is there and does not lead back to the frontend.
+fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &Report<'_>) {
+    let Some(name) = &frontend.backend else { return };
+    let Some(backend) = backends.get(name.value.as_str()) else {
+        let mut names: Vec<&str> =
+            backends.keys().copied().filter(|name| !name.contains(char::is_control)).collect();
+        names.sort_unstable();
+        let meant = hint::did_you_mean(&name.value, names.iter().copied());
+        let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
+        return;
+    };
+    for server in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
+        let mut listen = frontend.listen.iter().map(|addr| addr.value);
+        // Any address of this machine behind a wildcard would loop; loopback ones are known to be.
+        let loops = |listen: &SocketAddr| {
+            overlap(*listen, server.value) && (*listen == server.value || server.value.ip().is_loopback())
+        };
+        if let Some(listen) = listen.find(loops) {
+            let message =
+                format!("{} is frontend {:?} itself, which listens on {listen}", server.value, frontend.name);
+            report.error(&server.place, message);
+        }
+    }
+}
+
+/// There is a server to choose, and it is clear which.
+fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
+    let nobody = if backend.servers.is_empty() {
+        Some("no servers; write [backends.NAME.servers.NAME] with addr")
+    } else if backend.servers.iter().all(|server| server.weight == 0) {
+        Some("every server has weight 0, so none gets a connection")
+    } else {
+        None
+    };
+    match nobody {
+        Some(message) if used => report.missing(&backend.place, message),
+        Some(message) => report.warning(&backend.place, message),
+        None if backend.servers.iter().all(|server| server.backup) => {
+            report.warning(&backend.place, "all servers are backups, so they serve as if none were");
+        }
+        None => {}
+    }
+    let mut addrs: Vec<_> = backend.servers.iter().filter_map(|server| server.addr.as_ref()).collect();
+    addrs.sort_by_key(|addr| addr.place.at);
+    let mut seen: HashMap<SocketAddr, &Place> = HashMap::new();
+    for addr in addrs {
+        if let Some(first) = seen.get(&addr.value) {
+            let line = report.line(first);
+            report.warning(&addr.place, format!("{} is also {} (line {line})", addr.value, first.key));
+        }
+        seen.entry(addr.value).or_insert(&addr.place);
+    }
+}
+
+/// What is hashed matters only to an algorithm that hashes.
+fn hash_is_read(backend: &Backend, report: &Report<'_>) {
+    let hashes = matches!(backend.algorithm, Algorithm::Ring | Algorithm::Maglev);
+    if let Some(hash) = backend.hash.as_ref().filter(|_| !hashes) {
+        let message =
+            format!("has no effect with algorithm {:?}, which does not hash", backend.algorithm.name());
+        report.warning(&hash.place, message);
+    }
+}
+
+/// Whether two listening sockets would be in each other's way.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && (a.ip() == b.ip() || wildcard)
+}
