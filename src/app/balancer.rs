@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,33 +15,54 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::signals::{Signals, Wish};
-use super::{clock, limits};
+use super::{Failure, clock, limits, load};
 use crate::config::{self, Config};
 use crate::control::{DataPath, Events, State, Task};
 use crate::health::Schedule;
+use crate::model::Mode;
 use crate::proxy::{self, Workers};
 use crate::snapshot::Snapshot;
 use crate::stats::Counter;
 use crate::{admin, demo};
 
-/// Runs `config`, read from `path`, until a signal ends it; with small servers behind it as a `demo`.
-///
-/// # Errors
-/// What could not be started, and why.
-pub(super) fn run(config: Config, path: PathBuf, demo: bool) -> anyhow::Result<ExitCode> {
+/// Runs what the file at `path` says until a signal ends it; with small servers behind it as a `demo`.
+pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCode, Failure> {
     clock::now();
+    // Watching begins before loading: a save between the two is not missed.
+    let (reload, reloads) = mpsc::channel(1);
+    let watch = watch(path, reload.clone());
+    let loaded = load(path, mode)?;
+    loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
+    let _watch = watch.inspect_err(|error| {
+        warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
+    });
     limits::raise_file_limit();
+    Ok(run_loaded(loaded.config, path, Reloads { reload, reloads }, demo)?)
+}
+
+/// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
+fn watch(path: &Path, reload: mpsc::Sender<()>) -> notify::Result<config::watch::Watch> {
+    config::watch::watch(path, move || drop(reload.try_send(())))
+}
+
+/// Both ends of the wish to reload.
+struct Reloads {
+    reload: mpsc::Sender<()>,
+    reloads: mpsc::Receiver<()>,
+}
+
+fn run_loaded(config: Config, path: &Path, reloads: Reloads, demo: bool) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
-        let mut balancer = Balancer::start(config, path).await?;
+        let mut balancer = Balancer::start(config, path.to_owned(), reloads).await?;
         if let Some(servers) = &servers {
             println!("{}", demo::banner(balancer.config(), servers));
             tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
         }
-        let asked = balancer.serve(&mut signals).await?;
-        Ok(balancer.stop(&mut signals, asked).await)
+        balancer.serve(&mut signals).await;
+        Ok(balancer.stop(&mut signals).await)
     })
 }
 
@@ -55,7 +76,7 @@ struct Balancer {
 
 impl Balancer {
     /// Starts from the inside out: clients are let in last.
-    async fn start(config: Config, path: PathBuf) -> anyhow::Result<Balancer> {
+    async fn start(config: Config, path: PathBuf, reloads: Reloads) -> anyhow::Result<Balancer> {
         let cores = available_parallelism().map_or(1, |cores| cores.get());
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(cores)));
         let draining = Arc::new(AtomicBool::new(false));
@@ -63,7 +84,7 @@ impl Balancer {
 
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
-        let (reload, reloads) = mpsc::channel(1);
+        let Reloads { reload, reloads } = reloads;
         let shared = proxy::Shared { snapshot: snapshot.clone(), failures: failure };
         let workers = Workers::start(cores, &shared).context("cannot start the worker threads")?;
         let mut task = Task {
@@ -96,12 +117,8 @@ impl Balancer {
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
 
-    /// Runs until a signal asks to stop; returns its number.
-    async fn serve(&mut self, signals: &mut Signals) -> anyhow::Result<u8> {
-        let reload = self.reload.clone();
-        // A reload that is already waiting will read the newest file too.
-        let _watch = config::watch::watch(&self.task.path, move || drop(reload.try_send(())))
-            .with_context(|| format!("cannot watch {}", self.task.path.display()))?;
+    /// Runs until a signal asks to stop.
+    async fn serve(&mut self, signals: &mut Signals) {
         let events = self.events.take().expect("a balancer serves once");
         let control = self.task.run(events);
         tokio::pin!(control);
@@ -109,7 +126,7 @@ impl Balancer {
             tokio::select! {
                 () = &mut control => {}
                 wish = signals.next() => match wish {
-                    Wish::Stop(signal) => return Ok(signal),
+                    Wish::Stop(_) => return,
                     Wish::Reload => drop(self.reload.try_send(())),
                 }
             }
@@ -118,7 +135,7 @@ impl Balancer {
 
     /// Lets connections finish. A second signal ends at once, with the exit code a shell expects of a
     /// program ended by that signal.
-    async fn stop(self, signals: &mut Signals, _asked: u8) -> ExitCode {
+    async fn stop(self, signals: &mut Signals) -> ExitCode {
         self.draining.store(true, Ordering::Relaxed);
         let totals = self.task.snapshot.load().totals.clone();
         let patience = self.task.snapshot.load().timeouts.drain;

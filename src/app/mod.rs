@@ -6,10 +6,8 @@ mod describe;
 mod limits;
 mod signals;
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
-
-use log::warn;
 
 use crate::cli::{Cli, Command, Options};
 use crate::config::{self, Loaded, LoadError};
@@ -68,13 +66,11 @@ impl Failure {
 }
 
 fn balance(options: &Options) -> Result<ExitCode, Failure> {
-    let loaded = load(options)?;
-    loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
-    Ok(balancer::run(loaded.config, options.config.clone(), false)?)
+    balancer::run(&options.config, options.mode(), false)
 }
 
 fn check(options: &Options) -> Result<ExitCode, Failure> {
-    let loaded = load(options)?;
+    let loaded = load(&options.config, options.mode())?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     println!("{} is valid; it would run:\n", options.config.display());
     print!("{}", describe::describe(&loaded.config));
@@ -84,20 +80,16 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
 fn try_out(options: &Options) -> Result<ExitCode, Failure> {
     // The sample is part of the binary: the demo needs no file, but follows one that is there.
     let sample = demo::Sample::unless_exists(&options.config)?;
-    let path = sample.as_ref().map_or(options.config.clone(), |sample| sample.path().to_owned());
-    let loaded = load_file(path.clone(), options.mode())?;
-    Ok(balancer::run(loaded.config, path, true)?)
+    let path = sample.as_ref().map_or(options.config.as_path(), demo::Sample::path);
+    balancer::run(path, options.mode(), true)
 }
 
-fn load(options: &Options) -> Result<Loaded, Failure> {
-    load_file(options.config.clone(), options.mode())
-}
-
-fn load_file(path: PathBuf, mode: Option<Mode>) -> Result<Loaded, Failure> {
+/// Loads a configuration that this version can run; `mode` overrides the file's.
+fn load(path: &Path, mode: Option<Mode>) -> Result<Loaded, Failure> {
     if let Some(mode) = mode.filter(|mode| *mode != Mode::Proxy) {
         return Err(Failure::NotBuilt(mode));
     }
-    let loaded = config::load(&path).map_err(Failure::Config)?;
+    let loaded = config::load(path).map_err(Failure::Config)?;
     match loaded.config.mode {
         Mode::Proxy => Ok(loaded),
         mode => Err(Failure::NotBuilt(mode)),
