@@ -21,6 +21,7 @@ pub struct Pool {
     /// What outlives this snapshot.
     pub live: Arc<PoolLive>,
     balancer: Box<dyn Balancer>,
+    in_table: Box<[bool]>,
     eligible: usize,
 }
 
@@ -79,9 +80,10 @@ impl Pool {
                 eligible: can_serve(server) && server.config.backup == backups,
             })
             .collect();
-        let eligible = members.iter().filter(|m| m.eligible).count();
+        let in_table: Box<[bool]> = members.iter().map(|m| m.eligible).collect();
+        let eligible = in_table.iter().filter(|eligible| **eligible).count();
         let balancer = balance::build(config.algorithm, &members, live.turn.clone());
-        Pool { config, servers, live, balancer, eligible }
+        Pool { config, servers, live, balancer, in_table, eligible }
     }
 
     /// Chooses a server for a client of `vip`, passing over those in `tried`.
@@ -93,6 +95,11 @@ impl Pool {
             None if self.eligible > tried.len() => Pick::Busy,
             None => Pick::Nobody,
         }
+    }
+
+    /// Whether the server with this index can be chosen now, its limit aside.
+    pub fn is_eligible(&self, index: usize) -> bool {
+        self.in_table[index]
     }
 
     /// How many servers can be chosen now.
