@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod balance;
 pub mod config;
+pub mod demo;
 pub mod health;
 pub mod model;
 pub mod snapshot;
