@@ -58,7 +58,7 @@ fn run_loaded(config: Config, path: &Path, reloads: Reloads, demo: bool) -> anyh
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
         let mut balancer = Balancer::start(config, path.to_owned(), reloads).await?;
         if let Some(servers) = &servers {
-            println!("{}", demo::banner(balancer.config(), servers));
+            println!("{}", demo::banner(balancer.config()));
             tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
         }
         balancer.serve(&mut signals).await;

@@ -122,7 +122,7 @@ impl State {
         let mut changes = std::mem::take(&mut self.changes);
         for change in &mut changes {
             if let Some(entry) = self.pools.get(&change.server.backend) {
-                change.usable = entry.pool.usable();
+                change.usable = entry.pool.eligible();
                 change.of = entry.pool.servers.len();
             }
         }

@@ -4,6 +4,8 @@
 //! What must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
 //! next snapshot carries on.
 
+#[cfg(test)]
+pub(crate) mod fixture;
 mod pool;
 mod slots;
 

@@ -22,7 +22,7 @@ pub struct Pool {
     pub live: Arc<PoolLive>,
     balancer: Arc<dyn Balancer>,
     members: Vec<Member>,
-    usable: usize,
+    eligible: usize,
 }
 
 /// The part of a backend that outlives snapshots.
@@ -86,12 +86,12 @@ impl Pool {
                 eligible: can_serve(server) && server.config.backup == backups,
             })
             .collect();
-        let usable = members.iter().filter(|m| m.eligible).count();
+        let eligible = members.iter().filter(|m| m.eligible).count();
         let balancer = match before {
             Some(b) if b.members == members && b.config.algorithm == config.algorithm => b.balancer.clone(),
             _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
         };
-        Pool { config, servers, live, balancer, members, usable }
+        Pool { config, servers, live, balancer, members, eligible }
     }
 
     /// Chooses a server for a client of `vip`, passing over those in `tried`.
@@ -100,20 +100,25 @@ impl Pool {
         let flow = balance::flow_hash(self.config.hash, client, vip);
         match self.balancer.pick(flow, &loads) {
             Some(index) => Pick::Server(index),
-            None if self.usable > tried.len() => Pick::Busy,
+            None if self.eligible > tried.len() => Pick::Busy,
             None => Pick::Nobody,
         }
     }
 
+    /// Whether the server with this index can be chosen, its limit aside.
+    pub fn is_eligible(&self, index: usize) -> bool {
+        self.members[index].eligible
+    }
+
     /// How many servers can be chosen.
-    pub fn usable(&self) -> usize {
-        self.usable
+    pub fn eligible(&self) -> usize {
+        self.eligible
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("name", &self.config.name).field("usable", &self.usable).finish()
+        f.debug_struct("Pool").field("name", &self.config.name).field("eligible", &self.eligible).finish()
     }
 }
 

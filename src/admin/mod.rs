@@ -1,0 +1,14 @@
+//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics` and `/healthz`.
+//!
+//! [`Report`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
+//! its Prometheus text, so the two never disagree on what a number means.
+
+mod http;
+mod process;
+mod prometheus;
+mod report;
+
+pub use http::{Source, serve};
+pub use process::Process;
+pub use prometheus::render;
+pub use report::{BackendReport, FrontendReport, HealthReport, Report, ServerReport, TrafficReport};

@@ -1,0 +1,249 @@
+//! The report as Prometheus text. Pure.
+
+mod page;
+
+use std::time::SystemTime;
+
+use self::page::{Labels, Page, labels};
+use super::{Process, Report, TrafficReport};
+
+/// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
+/// cause one.
+pub fn render(report: &Report, process: &Process) -> prometheus::Result<String> {
+    let mut page = Page::default();
+    page.gauge(
+        "convey_build_info",
+        "Always 1; the label is the version that runs.",
+        &[(labels([("version", report.version)]), ())],
+        |()| 1.0,
+    );
+    totals(&mut page, report);
+    frontends(&mut page, report);
+    backends(&mut page, report);
+    servers(&mut page, report);
+    process_metrics(&mut page, report, process);
+    page.encode()
+}
+
+fn totals(page: &mut Page, report: &Report) {
+    let totals = TrafficReport {
+        total_connections: report.total_connections,
+        current_connections: report.current_connections,
+        bytes_rx: report.total_bytes_rx,
+        bytes_tx: report.total_bytes_tx,
+    };
+    traffic(page, "convey", "all frontends, removed ones included", &[(Vec::new(), totals)], |all| all);
+}
+
+fn frontends(page: &mut Page, report: &Report) {
+    let all: Vec<_> = report.frontends.iter().map(|(name, f)| (labels([("frontend", name)]), f)).collect();
+    traffic(page, "convey_frontend", "the frontend", &all, |f| &f.traffic);
+    page.gauge("convey_frontend_max_connections", "Connections it serves at once.", &all, |f| {
+        f.max_connections.map(f64::from)
+    });
+    let mut ended = Vec::new();
+    for (name, f) in &report.frontends {
+        ended
+            .extend(f.ended.iter().map(|(reason, n)| (labels([("frontend", name), ("reason", reason)]), *n)));
+    }
+    page.counter(
+        "convey_frontend_connections_ended_total",
+        "Connections that ended otherwise than by both sides closing.",
+        &ended,
+        |n| *n as f64,
+    );
+    page.counter(
+        "convey_frontend_accept_backoffs_total",
+        "Times accepting paused because descriptors or memory ran out.",
+        &all,
+        |f| f.accept_backoffs as f64,
+    );
+}
+
+fn backends(page: &mut Page, report: &Report) {
+    let all: Vec<_> = report.backends.iter().map(|(name, b)| (labels([("backend", name)]), b)).collect();
+    traffic(page, "convey_backend", "the backend", &all, |b| &b.traffic);
+    page.counter(
+        "convey_backend_connect_failures_total",
+        "Attempts to connect to one of its servers that failed.",
+        &all,
+        |b| b.connect_failures as f64,
+    );
+    page.counter(
+        "convey_backend_retries_total",
+        "Attempts to connect that were repeated on another server.",
+        &all,
+        |b| b.retries as f64,
+    );
+    page.gauge("convey_backend_servers", "Servers configured.", &all, |b| b.servers.len() as f64);
+    page.gauge("convey_backend_servers_up", "Servers that are healthy.", &all, |b| b.servers_up as f64);
+}
+
+fn servers(page: &mut Page, report: &Report) {
+    let mut all = Vec::new();
+    for (backend, b) in &report.backends {
+        all.extend(b.servers.iter().map(|(name, s)| (labels([("backend", backend), ("server", name)]), s)));
+    }
+    page.gauge("convey_server_up", "Whether the server is healthy.", &all, |s| flag(s.up));
+    page.gauge(
+        "convey_server_eligible",
+        "Whether the server can be chosen: healthy, of some weight, not a backup that is not needed.",
+        &all,
+        |s| flag(s.eligible),
+    );
+    page.gauge(
+        "convey_server_health_changed_timestamp_seconds",
+        "When the server's health last changed, in Unix time.",
+        &all,
+        |s| unix_time(s.health.since),
+    );
+    page.gauge("convey_server_weight", "Share of new connections in the backend.", &all, |s| {
+        f64::from(s.weight)
+    });
+    page.gauge("convey_server_max_connections", "Connections it is given at once.", &all, |s| {
+        s.max_connections.map(f64::from)
+    });
+    traffic(page, "convey_server", "the server", &all, |s| &s.traffic);
+    page.counter(
+        "convey_server_connect_failures_total",
+        "Attempts to connect to the server that failed.",
+        &all,
+        |s| s.connect_failures as f64,
+    );
+    page.counter(
+        "convey_server_retries_total",
+        "Attempts repeated on another server after one on this failed.",
+        &all,
+        |s| s.retries as f64,
+    );
+}
+
+fn traffic<T>(
+    page: &mut Page,
+    prefix: &str,
+    whose: &str,
+    members: &[(Labels, T)],
+    of: impl Fn(&T) -> &TrafficReport,
+) {
+    let name = |suffix: &str| format!("{prefix}_{suffix}");
+    let help = |what: &str| format!("{what} {whose}.");
+    page.counter(&name("connections_total"), &help("Connections taken by"), members, |member| {
+        of(member).total_connections as f64
+    });
+    page.gauge(&name("open_connections"), &help("Connections open at"), members, |member| {
+        of(member).current_connections as f64
+    });
+    page.counter(
+        &name("received_bytes_total"),
+        &help("Bytes received from clients for"),
+        members,
+        |member| of(member).bytes_rx as f64,
+    );
+    page.counter(&name("sent_bytes_total"), &help("Bytes sent to clients for"), members, |member| {
+        of(member).bytes_tx as f64
+    });
+}
+
+/// Under the names that Prometheus client libraries agree on.
+fn process_metrics(page: &mut Page, report: &Report, process: &Process) {
+    let this = &[(Vec::new(), process)];
+    page.gauge("process_start_time_seconds", "When the process started, in Unix time.", this, |_| {
+        unix_time(report.started)
+    });
+    page.counter("process_cpu_seconds_total", "Processor time used, user and system.", this, |p| {
+        p.cpu_seconds
+    });
+    page.gauge("process_open_fds", "Open file descriptors.", this, |p| p.open_fds.map(|n| n as f64));
+    page.gauge("process_max_fds", "Most file descriptors that may be open.", this, |p| {
+        p.max_fds.map(|n| n as f64)
+    });
+    page.gauge("process_resident_memory_bytes", "Resident memory.", this, |p| {
+        p.resident_memory_bytes.map(|n| n as f64)
+    });
+}
+
+fn flag(value: bool) -> f64 {
+    f64::from(u8::from(value))
+}
+
+fn unix_time(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::{Mode, Timestamp};
+    use crate::snapshot::{Snapshot, fixture};
+    use crate::stats::Counter;
+
+    /// A frontend and a backend named `name`, with one server up and one down.
+    fn busy(name: &str) -> Snapshot {
+        let mut limited = fixture::server("a", "127.0.0.1:8081");
+        limited.max_connections = Some(50);
+        let down = fixture::down("connection refused", Duration::from_millis(500));
+        let servers = vec![(limited, fixture::up()), (fixture::server("b", "127.0.0.1:8082"), down)];
+        let pool = fixture::pool(name, servers);
+        let frontend = fixture::frontend(name, &["127.0.0.1:8080"], &pool);
+        frontend.live.traffic.add(0, Counter::Opened, 3);
+        frontend.live.traffic.add(0, Counter::Closed, 1);
+        frontend.live.traffic.add(0, Counter::NoServer, 1);
+        pool.live.traffic.add(0, Counter::Retries, 4);
+        pool.servers[0].live.traffic.add(0, Counter::BytesTx, 1 << 52);
+        pool.servers[1].live.traffic.add(0, Counter::ConnectFailures, 5);
+        let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
+        snapshot.totals.add(0, Counter::BytesRx, 123);
+        snapshot
+    }
+
+    fn text(snapshot: &Snapshot, process: &Process) -> String {
+        let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        render(&Report::new(snapshot, Mode::Proxy, started, Timestamp(0)), process).unwrap()
+    }
+
+    #[test]
+    fn every_number_of_the_report_is_a_sample() {
+        let process = Process {
+            cpu_seconds: 1.5,
+            open_fds: Some(20),
+            max_fds: Some(1024),
+            resident_memory_bytes: Some(8_192),
+        };
+        let text = text(&busy("web"), &process);
+        for sample in [
+            concat!("convey_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            "convey_received_bytes_total 123",
+            "convey_frontend_connections_total{frontend=\"web\"} 3",
+            "convey_frontend_open_connections{frontend=\"web\"} 2",
+            "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"no_server\"} 1",
+            "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"cut\"} 0",
+            "convey_backend_retries_total{backend=\"web\"} 4",
+            "convey_backend_servers{backend=\"web\"} 2",
+            "convey_backend_servers_up{backend=\"web\"} 1",
+            "convey_server_up{backend=\"web\",server=\"a\"} 1",
+            "convey_server_up{backend=\"web\",server=\"b\"} 0",
+            "convey_server_eligible{backend=\"web\",server=\"b\"} 0",
+            "convey_server_health_changed_timestamp_seconds{backend=\"web\",server=\"b\"} 1700000000.5",
+            "convey_server_max_connections{backend=\"web\",server=\"a\"} 50",
+            "convey_server_sent_bytes_total{backend=\"web\",server=\"a\"} 4503599627370496",
+            "convey_server_connect_failures_total{backend=\"web\",server=\"b\"} 5",
+            "process_start_time_seconds 1700000000",
+            "process_cpu_seconds_total 1.5",
+            "process_open_fds 20",
+            "process_max_fds 1024",
+            "process_resident_memory_bytes 8192",
+        ] {
+            assert!(text.lines().any(|line| line == sample), "no `{sample}` in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_limit_or_is_not_known_has_no_sample() {
+        let text = text(&busy("web"), &Process::default());
+        assert!(!text.contains("convey_server_max_connections{backend=\"web\",server=\"b\"}"), "{text}");
+        assert!(!text.contains("convey_frontend_max_connections"), "{text}");
+        assert!(!text.contains("process_max_fds"), "{text}");
+    }
+}

@@ -1,0 +1,184 @@
+//! One line that shows the balancer at work.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::time::MissedTickBehavior;
+
+use crate::snapshot::{Pool, Server, Snapshot};
+use crate::stats::Counter;
+
+/// Connections and bytes so far, and each server's share of its backend's connections. Pure.
+pub fn live_line(snapshot: &Snapshot) -> String {
+    let totals = &snapshot.totals;
+    let open = totals.current();
+    let all = totals.sum(Counter::Opened);
+    let plural = if all == 1 { "" } else { "s" };
+    let received = human_bytes(totals.sum(Counter::BytesRx));
+    let sent = human_bytes(totals.sum(Counter::BytesTx));
+    let mut line = format!("{all} connection{plural} ({open} open), {received} in, {sent} out");
+    for pool in &snapshot.pools {
+        line.push_str(" |");
+        if snapshot.pools.len() > 1 {
+            line.push_str(&format!(" {}:", pool.config.name));
+        }
+        line.push_str(&shares(pool));
+    }
+    line
+}
+
+/// Shows the line every second until dropped, or until standard output is closed. A terminal shows one
+/// line that changes; anything else gets a new line whenever it has changed.
+pub async fn show_live(snapshot: Arc<ArcSwap<Snapshot>>) {
+    let stdout = io::stdout();
+    let mut display = Display { terminal: stdout.is_terminal(), out: stdout, shown: String::new() };
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        second.tick().await;
+        let line = live_line(&snapshot.load());
+        if display.show(line).is_err() {
+            return;
+        }
+    }
+}
+
+fn shares(pool: &Pool) -> String {
+    let opened = |server: &Server| server.live.traffic.sum(Counter::Opened);
+    let all: u64 = pool.servers.iter().map(|server| opened(server)).sum();
+    let share = |server: &Arc<Server>| {
+        let percent = opened(server) as f64 * 100.0 / all.max(1) as f64;
+        let down = if server.health.up { "" } else { " (down)" };
+        format!(" {} {percent:.0}%{down}", server.config.name)
+    };
+    pool.servers.iter().map(share).collect()
+}
+
+/// Decimal units, one digit after the point.
+fn human_bytes(bytes: u64) -> String {
+    if bytes < 1_000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1e3;
+    let mut units = ["kB", "MB", "GB", "TB", "PB", "EB"].into_iter();
+    let mut unit = units.next();
+    // From 999.95 on it would be printed as 1000.0.
+    while value >= 999.95 {
+        value /= 1e3;
+        unit = units.next();
+    }
+    format!("{value:.1} {}", unit.unwrap_or_default())
+}
+
+struct Display<W: Write> {
+    out: W,
+    terminal: bool,
+    shown: String,
+}
+
+impl<W: Write> Display<W> {
+    fn show(&mut self, line: String) -> io::Result<()> {
+        if self.terminal {
+            // Even if nothing changed: a log message may have overwritten it. Automatic wrapping is off
+            // meanwhile, since a wrapped line could not be rewritten.
+            write!(self.out, "\r\x1b[K\x1b[?7l{line}\x1b[?7h")?;
+        } else if line != self.shown {
+            writeln!(self.out, "{line}")?;
+        }
+        self.out.flush()?;
+        self.shown = line;
+        Ok(())
+    }
+}
+
+impl<W: Write> Drop for Display<W> {
+    /// Leaves the cursor on a line of its own.
+    fn drop(&mut self) {
+        if self.terminal && !self.shown.is_empty() {
+            let _ = self.out.write_all(b"\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::fixture::{down, pool, server, snapshot, up};
+
+    #[test]
+    fn the_line_tells_connections_bytes_and_each_servers_share() {
+        let servers = [("a", 6), ("b", 4), ("c", 2)];
+        let config = |name: &str| (server(name, "127.0.0.1:8081"), up());
+        let web = pool("web", servers.iter().map(|(name, _)| config(name)).collect());
+        for (server, (_, opened)) in web.servers.iter().zip(servers) {
+            server.live.traffic.add(0, Counter::Opened, opened);
+        }
+        let snapshot = snapshot(vec![], vec![web]);
+        snapshot.totals.add(0, Counter::Opened, 12);
+        snapshot.totals.add(0, Counter::Closed, 11);
+        snapshot.totals.add(0, Counter::BytesRx, 1_234);
+        snapshot.totals.add(0, Counter::BytesTx, 3_400_000);
+        assert_eq!(
+            live_line(&snapshot),
+            "12 connections (1 open), 1.2 kB in, 3.4 MB out | a 50% b 33% c 17%"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_down_is_marked_and_backends_are_named_if_there_are_several() {
+        let web = pool("web", vec![(server("a", "127.0.0.1:8081"), down("timed out", Duration::ZERO))]);
+        let api = pool("api", vec![(server("x", "127.0.0.1:8082"), up())]);
+        api.servers[0].live.traffic.add(0, Counter::Opened, 1);
+        let snapshot = snapshot(vec![], vec![api, web]);
+        snapshot.totals.add(0, Counter::Opened, 1);
+        let line = live_line(&snapshot);
+        assert_eq!(line, "1 connection (1 open), 0 B in, 0 B out | api: x 100% | web: a 0% (down)");
+    }
+
+    #[test]
+    fn bytes_are_shown_in_the_unit_that_keeps_them_short() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.0 kB"),
+            (999_949, "999.9 kB"),
+            (999_950, "1.0 MB"),
+            (5_000_000_000, "5.0 GB"),
+            (7_300_000_000_000, "7.3 TB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(human_bytes(bytes), text);
+        }
+    }
+
+    fn shown(terminal: bool, lines: &[&str]) -> String {
+        let mut out = Vec::new();
+        let mut display = Display { out: &mut out, terminal, shown: String::new() };
+        lines.iter().for_each(|line| display.show(line.to_string()).unwrap());
+        drop(display);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_log_file_gets_a_line_only_when_something_changed() {
+        assert_eq!(shown(false, &["1 open", "1 open", "2 open", "1 open"]), "1 open\n2 open\n1 open\n");
+    }
+
+    #[test]
+    fn a_terminal_gets_one_line_rewritten_and_then_a_fresh_one() {
+        let text = shown(true, &["1 open", "2 open"]);
+        let clear = "\r\x1b[K\x1b[?7l";
+        assert_eq!(text, format!("{clear}1 open\x1b[?7h{clear}2 open\x1b[?7h\n"));
+    }
+
+    #[test]
+    fn a_closed_standard_output_ends_the_display_without_a_panic() {
+        let (reader, out) = io::pipe().unwrap();
+        drop(reader);
+        let mut display = Display { out, terminal: true, shown: "before".into() };
+        let error = display.show("after".into()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+}

@@ -1,0 +1,12 @@
+//! What `convey demo` adds to the balancer: servers to balance over, a text that says what runs where, and
+//! a line that shows it at work.
+
+mod banner;
+#[cfg(test)]
+mod fixture;
+mod live;
+mod servers;
+
+pub use banner::banner;
+pub use live::{live_line, show_live};
+pub use servers::{DemoError, Servers, start_servers};

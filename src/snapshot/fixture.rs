@@ -1,0 +1,65 @@
+//! Snapshots made by hand, for the tests of those who read them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
+use crate::model::{self, Algorithm, HashOn, HealthCheck, ProbeKind, Timestamp};
+
+/// A server of weight 1 without a limit.
+pub(crate) fn server(name: &str, addr: &str) -> model::Server {
+    let addr = addr.parse().unwrap();
+    model::Server { name: name.into(), addr, weight: 1, backup: false, max_connections: None }
+}
+
+/// Up since the program started.
+pub(crate) fn up() -> Health {
+    Health { up: true, reason: "connected".into(), since: Timestamp(0) }
+}
+
+/// Down since some time after the program started.
+pub(crate) fn down(reason: &str, after: Duration) -> Health {
+    Health { up: false, reason: reason.into(), since: Timestamp(after.as_nanos() as u64) }
+}
+
+/// A backend with round robin.
+pub(crate) fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend {
+    let second = Duration::from_secs(1);
+    let health_check =
+        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: second, timeout: second, rise: 1, fall: 1 };
+    model::Backend {
+        name: name.into(),
+        algorithm: Algorithm::RoundRobin,
+        hash: HashOn::Source,
+        health_check,
+        servers,
+    }
+}
+
+/// A backend that nobody has used.
+pub(crate) fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Pool> {
+    let config = backend(name, servers.iter().map(|(server, _)| server.clone()).collect());
+    let servers = servers
+        .into_iter()
+        .map(|(config, health)| Arc::new(Server { config, health, live: Arc::new(ServerLive::new(1)) }))
+        .collect();
+    Arc::new(Pool::new(Arc::new(config), servers, Arc::new(PoolLive::new(1)), None))
+}
+
+/// A frontend without a limit that nobody has connected to.
+pub(crate) fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> {
+    let config = model::Frontend {
+        name: name.into(),
+        listen: listen.iter().map(|addr| addr.parse().unwrap()).collect(),
+        backend: pool.config.name.clone(),
+        max_connections: None,
+    };
+    Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(1)) })
+}
+
+/// A state of these frontends and pools, counted by one core.
+pub(crate) fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapshot {
+    let listeners =
+        frontends.iter().flat_map(|f| f.config.listen.iter().map(|addr| (*addr, f.clone()))).collect();
+    Snapshot { listeners, frontends, pools, ..Snapshot::empty(1) }
+}

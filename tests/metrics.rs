@@ -1,0 +1,116 @@
+//! What `/metrics` serves, judged by Prometheus' own checker.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use convey::admin::{Source, serve};
+use convey::model::{Algorithm, Backend, Frontend, HashOn, HealthCheck, Mode, ProbeKind, Server, Timestamp};
+use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    let promtool = Command::new("promtool").arg("--version").output().is_ok();
+    let stories: [(&str, &str); 3] = [
+        ("promtool_has_nothing_to_say_about_the_metrics", "web"),
+        ("promtool_has_nothing_to_say_about_names_that_need_escaping", "a\"b\\c\nd é"),
+        ("promtool_has_nothing_to_say_before_the_first_configuration", ""),
+    ];
+    let trials = stories.map(|(story, name)| {
+        let trial = Trial::test(story, move || promtool_accepts(&scrape(state(name))));
+        let reason = "promtool is not installed (Debian package prometheus)";
+        if promtool { trial } else { ignored(trial, reason) }
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+}
+
+fn ignored(trial: Trial, reason: &str) -> Trial {
+    trial.with_kind(reason).with_ignored_flag(true)
+}
+
+fn promtool_accepts(text: &str) -> Result<(), Failed> {
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    promtool.stdin.take().ok_or("no standard input")?.write_all(text.as_bytes())?;
+    let output = promtool.wait_with_output()?;
+    let said = [output.stdout, output.stderr].concat();
+    if !output.status.success() || !said.is_empty() {
+        return Err(format!("{}: {}\n{text}", output.status, String::from_utf8_lossy(&said)).into());
+    }
+    Ok(())
+}
+
+/// The body of one real request for `/metrics`.
+fn scrape(snapshot: Snapshot) -> String {
+    let source = Source {
+        snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
+        mode: Mode::Proxy,
+        started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        now: Box::new(|| Timestamp(0)),
+        draining: Arc::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.77.2.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let client = tokio::task::spawn_blocking(move || get_metrics(addr));
+        tokio::select! {
+            () = serve(listener, Arc::new(source)) => unreachable!("serves until dropped"),
+            body = client => body.unwrap(),
+        }
+    })
+}
+
+fn get_metrics(addr: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    body.to_owned()
+}
+
+/// A frontend, a backend and two servers (one of them down) that are all called `name`, every optional
+/// limit set; nothing at all if the name is empty.
+fn state(name: &str) -> Snapshot {
+    if name.is_empty() {
+        return Snapshot::empty(1);
+    }
+    let servers = [("127.0.0.1:8081", true), ("127.0.0.1:8082", false)].map(|(addr, up)| {
+        let name = format!("{name}{addr}");
+        let addr = addr.parse().unwrap();
+        let config = Server { name, addr, weight: 1, backup: false, max_connections: Some(9) };
+        let health = Health { up, reason: "probed".into(), since: Timestamp(1) };
+        Arc::new(snapshot::Server { config, health, live: Arc::new(ServerLive::new(1)) })
+    });
+    let second = Duration::from_secs(1);
+    let backend = Backend {
+        name: name.into(),
+        algorithm: Algorithm::RoundRobin,
+        hash: HashOn::Source,
+        health_check: HealthCheck {
+            kind: ProbeKind::Tcp,
+            port: None,
+            interval: second,
+            timeout: second,
+            rise: 1,
+            fall: 1,
+        },
+        servers: servers.iter().map(|server| server.config.clone()).collect(),
+    };
+    let pool = Arc::new(Pool::new(Arc::new(backend), servers.into(), Arc::new(PoolLive::new(1))));
+    let config =
+        Frontend { name: name.into(), listen: vec![], backend: name.into(), max_connections: Some(9) };
+    let live = Arc::new(FrontendLive::new(1));
+    let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
+    Snapshot { frontends: vec![frontend], pools: vec![pool], ..Snapshot::empty(1) }
+}
