@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -40,9 +40,9 @@ pub enum Command {
 /// What every command takes.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Configuration file
-    #[arg(short, long, value_name = "PATH", default_value = "config.toml", global = true)]
-    pub config: PathBuf,
+    /// Configuration file [default: config.toml]
+    #[arg(short, long, value_name = "PATH", global = true)]
+    config: Option<PathBuf>,
     /// Forward packets, rewriting them in both directions (not built yet)
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
@@ -52,6 +52,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// The configuration file.
+    pub fn config(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new("config.toml"))
+    }
+
+    /// Whether the command line names no file, and there is none where one is looked for then.
+    pub fn has_no_file(&self) -> bool {
+        self.config.is_none() && !self.config().exists()
+    }
+
     /// The mode the command line asks for; it overrides the file's.
     pub fn mode(&self) -> Option<Mode> {
         match (self.passthrough, self.dsr) {
@@ -97,15 +107,15 @@ mod tests {
         for line in ["convey check --config a.toml -d", "convey --config a.toml -d check"] {
             let cli = parse(line).unwrap();
             assert_eq!(cli.command, Some(Command::Check));
-            assert_eq!(cli.options.config, PathBuf::from("a.toml"));
+            assert_eq!(cli.options.config(), Path::new("a.toml"));
             assert_eq!(cli.options.mode(), Some(Mode::Dsr));
         }
     }
 
     #[test]
     fn the_original_spelling_still_works() {
-        assert_eq!(parse("convey --config=x.toml").unwrap().options.config, PathBuf::from("x.toml"));
-        assert_eq!(parse("convey").unwrap().options.config, PathBuf::from("config.toml"));
+        assert_eq!(parse("convey --config=x.toml").unwrap().options.config(), Path::new("x.toml"));
+        assert_eq!(parse("convey").unwrap().options.config(), Path::new("config.toml"));
         assert_eq!(parse("convey -p").unwrap().options.mode(), Some(Mode::Passthrough));
     }
 

@@ -107,7 +107,7 @@ fn state(name: &str) -> Snapshot {
         },
         servers: servers.iter().map(|server| server.config.clone()).collect(),
     };
-    let pool = Arc::new(Pool::new(Arc::new(backend), servers.into(), Arc::new(PoolLive::new(1))));
+    let pool = Arc::new(Pool::new(Arc::new(backend), servers.into(), Arc::new(PoolLive::new(1)), None));
     let config =
         Frontend { name: name.into(), listen: vec![], backend: name.into(), max_connections: Some(9) };
     let live = Arc::new(FrontendLive::new(1));

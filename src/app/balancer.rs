@@ -42,7 +42,9 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCod
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
 fn watch(path: &Path, reload: mpsc::Sender<()>) -> notify::Result<config::watch::Watch> {
-    config::watch::watch(path, move || drop(reload.try_send(())))
+    config::watch::watch(path, move || {
+        let _ = reload.try_send(());
+    })
 }
 
 /// Both ends of the wish to reload.
@@ -57,7 +59,7 @@ fn run_loaded(config: Config, path: &Path, reloads: Reloads, demo: bool) -> anyh
         let mut signals = Signals::new()?;
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
         let mut balancer = Balancer::start(config, path.to_owned(), reloads).await?;
-        if let Some(servers) = &servers {
+        if servers.is_some() {
             println!("{}", demo::banner(balancer.config()));
             tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
         }
@@ -127,7 +129,9 @@ impl Balancer {
                 () = &mut control => {}
                 wish = signals.next() => match wish {
                     Wish::Stop(_) => return,
-                    Wish::Reload => drop(self.reload.try_send(())),
+                    Wish::Reload => {
+                        let _ = self.reload.try_send(());
+                    }
                 }
             }
         }

@@ -9,8 +9,10 @@ mod signals;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
+
 use crate::cli::{Cli, Command, Options};
-use crate::config::{self, Loaded, LoadError};
+use crate::config::{self, LoadError, Loaded};
 use crate::demo;
 use crate::model::Mode;
 
@@ -66,22 +68,28 @@ impl Failure {
 }
 
 fn balance(options: &Options) -> Result<ExitCode, Failure> {
-    balancer::run(&options.config, options.mode(), false)
+    balancer::run(options.config(), options.mode(), false)
 }
 
 fn check(options: &Options) -> Result<ExitCode, Failure> {
-    let loaded = load(&options.config, options.mode())?;
+    let loaded = load(options.config(), options.mode())?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    println!("{} is valid; it would run:\n", options.config.display());
+    println!("{} is valid; it would run:\n", options.config().display());
     print!("{}", describe::describe(&loaded.config));
     Ok(ExitCode::SUCCESS)
 }
 
 fn try_out(options: &Options) -> Result<ExitCode, Failure> {
-    // The sample is part of the binary: the demo needs no file, but follows one that is there.
-    let sample = demo::Sample::unless_exists(&options.config)?;
-    let path = sample.as_ref().map_or(options.config.as_path(), demo::Sample::path);
-    balancer::run(path, options.mode(), true)
+    if !options.has_no_file() {
+        return balancer::run(options.config(), options.mode(), true);
+    }
+    let sample = demo::Sample::new().context("cannot write the sample configuration")?;
+    println!(
+        "there is no {} here; this is the sample: {}\n",
+        options.config().display(),
+        sample.path().display()
+    );
+    balancer::run(&sample.path(), options.mode(), true)
 }
 
 /// Loads a configuration that this version can run; `mode` overrides the file's.

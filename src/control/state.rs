@@ -186,8 +186,7 @@ impl State {
     fn build_pool(&self, config: &Arc<Backend>, live: &Arc<PoolLive>, before: Option<&Pool>) -> Arc<Pool> {
         let servers = config.servers.iter().map(|server| {
             let entry = &self.servers[&key(config, server)];
-            let health =
-                Health { up: entry.state.is_up(), reason: entry.reason.clone(), since: entry.since };
+            let health = Health { up: entry.state.is_up(), reason: entry.reason.clone(), since: entry.since };
             Arc::new(snapshot::Server { config: server.clone(), health, live: entry.live.clone() })
         });
         Arc::new(Pool::new(config.clone(), servers.collect(), live.clone(), before))
@@ -206,9 +205,9 @@ impl State {
                 })
             })
             .collect();
-        let listeners = frontends.iter().flat_map(|frontend| {
-            frontend.config.listen.iter().map(|addr| (*addr, frontend.clone()))
-        });
+        let listeners = frontends
+            .iter()
+            .flat_map(|frontend| frontend.config.listen.iter().map(|addr| (*addr, frontend.clone())));
         Arc::new(Snapshot {
             listeners: listeners.collect(),
             pools: config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect(),
@@ -324,7 +323,10 @@ mod tests {
         state.on_probe(&a, false, "connect failed".into(), Timestamp(5));
         let (snapshot, changes) = state.settle().unwrap();
         assert_eq!(chosen(&snapshot), ["b"]);
-        assert_eq!((changes.len(), changes[0].change, changes[0].usable, changes[0].of), (1, Change::Down, 1, 2));
+        assert_eq!(
+            (changes.len(), changes[0].change, changes[0].usable, changes[0].of),
+            (1, Change::Down, 1, 2)
+        );
         let health = &snapshot.pools[0].servers[0].health;
         assert_eq!(health, &Health { up: false, reason: "connect failed".into(), since: Timestamp(5) });
 
@@ -373,7 +375,8 @@ mod tests {
         state.on_probe(&a, false, "down".into(), Timestamp(1));
         state.settle();
 
-        let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80"), server("c", "10.0.0.4:80")];
+        let mut servers =
+            vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80"), server("c", "10.0.0.4:80")];
         servers[1].weight = 5;
         let after = state.configure(config(servers), Timestamp(2));
         assert_eq!(chosen(&after), ["b", "c"]);

@@ -5,8 +5,10 @@ mod banner;
 #[cfg(test)]
 mod fixture;
 mod live;
+mod sample;
 mod servers;
 
 pub use banner::banner;
 pub use live::{live_line, show_live};
+pub use sample::Sample;
 pub use servers::{DemoError, Servers, start_servers};

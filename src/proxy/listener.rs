@@ -37,7 +37,9 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
         match TcpListener::from_std(socket) {
-            Ok(listener) => Acceptor { vip, listener, context, backoff: Backoff::default() }.run(stopped).await,
+            Ok(listener) => {
+                Acceptor { vip, listener, context, backoff: Backoff::default() }.run(stopped).await
+            }
             Err(error) => warn!("cannot accept on {vip}: {error}"),
         }
     });

@@ -40,7 +40,8 @@ pub struct Ready {
 impl Workers {
     /// Starts `count` threads; they serve nothing yet.
     pub fn start(count: usize, shared: &Shared) -> io::Result<Self> {
-        let threads = (0..count).map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
+        let threads =
+            (0..count).map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
         Ok(Workers { threads, listening: BTreeSet::new() })
     }
 

@@ -52,7 +52,8 @@ impl Pipe {
     /// there is nothing to read.
     pub(super) fn fill(&mut self, from: &TcpStream) -> io::Result<usize> {
         debug_assert!(self.is_empty());
-        self.held = from.try_io(Interest::READABLE, || Ok(splice(from, None, &self.write, None, SIZE, FLAGS)?))?;
+        self.held =
+            from.try_io(Interest::READABLE, || Ok(splice(from, None, &self.write, None, SIZE, FLAGS)?))?;
         // Splicing does not tell TCP that its reader has caught up; without this the sender waits for a
         // delayed ACK (40 ms) at the end of each burst.
         let _ = set_tcp_quickack(from, true);

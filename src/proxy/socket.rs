@@ -65,6 +65,7 @@ fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
 /// connections inherit both from their listener (tcp(7)).
 fn tune(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    let probes = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
+    let probes =
+        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
     socket.set_tcp_keepalive(&probes)
 }

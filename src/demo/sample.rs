@@ -1,0 +1,41 @@
+//! The repository's `config.toml`, carried in the binary: the demo needs no file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// A copy of the sample in a folder of its own; gone when dropped.
+#[derive(Debug)]
+pub struct Sample {
+    folder: TempDir,
+}
+
+impl Sample {
+    /// Writes the copy.
+    pub fn new() -> io::Result<Sample> {
+        let sample = Sample { folder: tempfile::Builder::new().prefix("convey-demo-").tempdir()? };
+        std::fs::write(sample.path(), include_str!("../../config.toml"))?;
+        Ok(sample)
+    }
+
+    /// Where the copy is, to be edited while the demo runs.
+    pub fn path(&self) -> PathBuf {
+        Path::new(self.folder.path()).join("config.toml")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn the_sample_is_a_valid_file_until_the_demo_ends() {
+        let sample = Sample::new().unwrap();
+        let path = sample.path();
+        assert!(config::load(&path).unwrap().warnings.is_empty());
+        drop(sample);
+        assert!(!path.exists());
+    }
+}
