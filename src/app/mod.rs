@@ -2,7 +2,6 @@
 
 mod balancer;
 mod clock;
-mod describe;
 mod limits;
 mod signals;
 
@@ -75,7 +74,7 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
     let loaded = load(options.config(), options.mode())?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     println!("{} is valid; it would run:\n", options.config().display());
-    print!("{}", describe::describe(&loaded.config));
+    print!("{}", config::describe(&loaded.config));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,6 @@
 //! The configuration file: read, validated, compared and watched.
 
+mod describe;
 mod diff;
 mod file;
 mod hint;
@@ -9,6 +10,7 @@ mod validate;
 mod values;
 pub mod watch;
 
+pub use describe::describe;
 pub use diff::{Diff, diff};
 pub use problem::{LoadError, Problem};
 
