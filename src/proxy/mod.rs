@@ -47,10 +47,12 @@ impl Workers {
 
     /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound.
     pub fn prepare(&mut self, wanted: &BTreeSet<SocketAddr>) -> Result<Ready, BindError> {
-        let new = wanted
-            .difference(&self.listening)
-            .map(|addr| Ok((*addr, socket::listen(*addr, self.threads.len())?)))
-            .collect::<Result<_, BindError>>()?;
+        let mut new: Vec<(SocketAddr, _)> = Vec::new();
+        for addr in wanted.difference(&self.listening) {
+            let ours = self.listening.iter().chain(new.iter().map(|(addr, _)| addr));
+            let sockets = socket::listen(*addr, self.threads.len(), ours)?;
+            new.push((*addr, sockets));
+        }
         Ok(Ready { new, gone: self.listening.difference(wanted).copied().collect() })
     }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use log::debug;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -137,6 +138,7 @@ impl Session {
             }
             Err(error) => {
                 lease.count(Counter::ConnectFailures, 1);
+                debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
                 if blames_server(&error) {
                     self.tell_failure(&lease, &error);
                 }
@@ -164,6 +166,7 @@ impl Session {
     fn end(&mut self, reason: Option<Counter>) {
         self.ended = true;
         if let Some(reason) = reason {
+            debug!("{} -> {}: ended: {}", self.client, self.vip, reason.label());
             self.count(reason, 1);
         }
     }
@@ -182,7 +185,8 @@ impl Drop for Session {
         self.count(Counter::Closed, 1);
         self.frontend.live.slots.release();
         if self.frontend.config.max_connections.is_some() {
-            self.frontend.live.freed.notify_one();
+            // All of them: a listener that is woken may have no client for the slot, a session has one.
+            self.frontend.live.freed.notify_waiters();
         }
     }
 }

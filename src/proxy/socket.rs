@@ -19,12 +19,19 @@ pub struct BindError {
 /// Longest accept queue; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 
-/// Binds `addr` `count` times; the kernel spreads new connections over the sockets.
-pub(super) fn listen(addr: SocketAddr, count: usize) -> Result<Vec<std::net::TcpListener>, BindError> {
+/// Binds `addr` `count` times; the kernel spreads new connections over the sockets. `ours` are the
+/// addresses that this process has bound.
+pub(super) fn listen<'a>(
+    addr: SocketAddr,
+    count: usize,
+    ours: impl IntoIterator<Item = &'a SocketAddr>,
+) -> Result<Vec<std::net::TcpListener>, BindError> {
     let failed = |cause| BindError { addr, cause };
     // SO_REUSEPORT alone would let a second balancer share the port without a word. A bind without it
-    // fails if anybody listens there.
-    drop(bound(addr, false).map_err(failed)?);
+    // fails if anybody listens there, us on an overlapping address included.
+    if !ours.into_iter().any(|bound| overlap(*bound, addr)) {
+        drop(bound(addr, false).map_err(failed)?);
+    }
     let socket = || {
         let socket = bound(addr, true)?;
         socket.listen(BACKLOG)?;
@@ -49,6 +56,12 @@ pub(super) async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(addr).await
 }
 
+/// Whether one of two addresses is the wildcard that covers the other.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && wildcard
+}
+
 fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     if addr.is_ipv6() {
@@ -68,4 +81,37 @@ fn tune(socket: &SockRef<'_>) -> io::Result<()> {
     let probes =
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
     socket.set_tcp_keepalive(&probes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free_port(ip: &str) -> SocketAddr {
+        let listener = std::net::TcpListener::bind((ip, 0)).unwrap();
+        listener.local_addr().unwrap()
+    }
+
+    #[test]
+    fn every_worker_gets_a_socket_on_the_same_address() {
+        let addr = free_port("127.0.0.1");
+        assert_eq!(listen(addr, 3, []).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn an_address_somebody_listens_on_is_refused_by_name() {
+        let addr = free_port("127.0.0.1");
+        let _other_balancer = listen(addr, 1, []).unwrap();
+        let error = listen(addr, 1, []).unwrap_err().to_string();
+        assert_eq!(error, format!("cannot listen on {addr}: Address already in use (os error 98)"));
+    }
+
+    #[test]
+    fn a_wildcard_may_stand_beside_an_address_of_ours() {
+        let narrow = free_port("127.0.0.1");
+        let wide = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), narrow.port());
+        let _narrow = listen(narrow, 2, []).unwrap();
+        assert!(listen(wide, 2, []).is_err(), "somebody else's");
+        assert!(listen(wide, 2, [&narrow]).is_ok());
+    }
 }

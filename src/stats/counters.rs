@@ -53,6 +53,11 @@ impl Counter {
         (Counter::ServerReset, "server_reset"),
         (Counter::Cut, "cut"),
     ];
+
+    /// The label of an end; empty for what is not one.
+    pub fn label(self) -> &'static str {
+        Counter::ENDS.iter().find(|(end, _)| *end == self).map_or("", |(_, label)| label)
+    }
 }
 
 /// The counters of one frontend, backend or server: one set for each core, summed by readers.
