@@ -1,6 +1,10 @@
 //! The words every room shares: what a frontend, a backend and a server *are* once the configuration
 //! has been validated. Nothing here does anything.
 
+mod flow;
+
+pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;

@@ -1,0 +1,104 @@
+//! Why a packet goes no further.
+
+/// The reason a packet was dropped. Its label is the metric, the trace text and what tests look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DropReason {
+    /// The frame ends before its headers do.
+    Truncated,
+    /// An IP version other than the EtherType says.
+    BadVersion,
+    /// A header length that cannot be: IPv4 below 20 bytes, TCP below 20, or beyond the packet.
+    BadHeaderLength,
+    /// The IP total length is shorter than its headers or longer than the frame.
+    BadTotalLength,
+    /// A fragment; not forwarded yet.
+    Fragment,
+    /// A source that no packet on a wire has: loopback, multicast, broadcast, unspecified (RFC 1122, section
+    /// 3.2.1.3).
+    Martian,
+    /// From one of our own VIPs or SNAT addresses: it would loop.
+    VipLoop,
+    /// DSR: the client is the server that was chosen; its answer would not leave it.
+    ClientIsServer,
+    /// TTL 1: it may go no further (RFC 791).
+    TtlExceeded,
+    /// Longer than the next hop's MTU.
+    TooBig,
+    /// The route's next hop has no link-layer address yet.
+    NextHopUnresolved,
+    /// No route leads there.
+    NoRoute,
+    /// No flow, and not one that may begin one.
+    NoFlow,
+    /// No server is up. The client was told by a reset, unless too many had to be.
+    NoServer,
+    /// The connection table is full of flows that must not be evicted.
+    TableFull,
+    /// No SNAT port is free for the server.
+    SnatExhausted,
+    /// Its server was taken out, and the flow with it.
+    ServerGone,
+    /// The queue to a worker was full.
+    WorkerQueueFull,
+    /// The queue to the transmit thread was full.
+    TransmitQueueFull,
+    /// The interface refused it.
+    TransmitFailed,
+    /// The kernel's capture buffer was full.
+    CaptureOverrun,
+}
+
+impl DropReason {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [DropReason; DropReason::CaptureOverrun as usize + 1] = [
+        DropReason::Truncated,
+        DropReason::BadVersion,
+        DropReason::BadHeaderLength,
+        DropReason::BadTotalLength,
+        DropReason::Fragment,
+        DropReason::Martian,
+        DropReason::VipLoop,
+        DropReason::ClientIsServer,
+        DropReason::TtlExceeded,
+        DropReason::TooBig,
+        DropReason::NextHopUnresolved,
+        DropReason::NoRoute,
+        DropReason::NoFlow,
+        DropReason::NoServer,
+        DropReason::TableFull,
+        DropReason::SnatExhausted,
+        DropReason::ServerGone,
+        DropReason::WorkerQueueFull,
+        DropReason::TransmitQueueFull,
+        DropReason::TransmitFailed,
+        DropReason::CaptureOverrun,
+    ];
+
+    /// The label; lower case with underscores.
+    pub const fn label(self) -> &'static str {
+        match self {
+            DropReason::Truncated => "truncated",
+            DropReason::BadVersion => "bad_version",
+            DropReason::BadHeaderLength => "bad_header_length",
+            DropReason::BadTotalLength => "bad_total_length",
+            DropReason::Fragment => "fragment",
+            DropReason::Martian => "martian",
+            DropReason::VipLoop => "vip_loop",
+            DropReason::ClientIsServer => "client_is_server",
+            DropReason::TtlExceeded => "ttl_exceeded",
+            DropReason::TooBig => "too_big",
+            DropReason::NextHopUnresolved => "next_hop_unresolved",
+            DropReason::NoRoute => "no_route",
+            DropReason::NoFlow => "no_flow",
+            DropReason::NoServer => "no_server",
+            DropReason::TableFull => "table_full",
+            DropReason::SnatExhausted => "snat_exhausted",
+            DropReason::ServerGone => "server_gone",
+            DropReason::WorkerQueueFull => "worker_queue_full",
+            DropReason::TransmitQueueFull => "transmit_queue_full",
+            DropReason::TransmitFailed => "transmit_failed",
+            DropReason::CaptureOverrun => "capture_overrun",
+        }
+    }
+}

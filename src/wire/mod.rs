@@ -1,0 +1,1 @@
+//! Packets as bytes. Pure: views over frames, their checksums, their rewriting.
