@@ -1,0 +1,71 @@
+//! Where the fields of the headers are, and how they are read and written. All numbers are big-endian.
+
+/// An Ethernet II header without VLAN tag.
+pub(super) const ETHERNET_LEN: usize = 14;
+/// An IPv4 header without options.
+pub(super) const IPV4_LEN: usize = 20;
+/// A TCP header without options.
+pub(super) const TCP_LEN: usize = 20;
+
+/// Ethernet II (IEEE 802.3, clause 3.2).
+pub(super) mod ethernet {
+    use std::ops::Range;
+
+    pub(crate) const DST: Range<usize> = 0..6;
+    pub(crate) const SRC: Range<usize> = 6..12;
+    pub(crate) const TYPE: usize = 12;
+
+    /// The EtherType of IPv4.
+    pub(crate) const IPV4: u16 = 0x0800;
+}
+
+/// IPv4 (RFC 791, section 3.1).
+pub(super) mod ipv4 {
+    /// Version in the upper four bits, header length in 32-bit words in the lower four.
+    pub(crate) const VERSION_AND_LEN: usize = 0;
+    pub(crate) const TOTAL_LEN: usize = 2;
+    /// Three flags and, in the lower 13 bits, where the fragment belongs in units of 8 bytes.
+    pub(crate) const FRAGMENT: usize = 6;
+    pub(crate) const TTL: usize = 8;
+    pub(crate) const PROTOCOL: usize = 9;
+    pub(crate) const CHECKSUM: usize = 10;
+    pub(crate) const SRC: usize = 12;
+    pub(crate) const DST: usize = 16;
+
+    pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
+    /// Zero in a packet that is whole: the offset and "more fragments".
+    pub(crate) const FRAGMENT_MASK: u16 = 0x3fff;
+}
+
+/// TCP (RFC 9293, section 3.1).
+pub(super) mod tcp {
+    pub(crate) const SRC_PORT: usize = 0;
+    pub(crate) const DST_PORT: usize = 2;
+    pub(crate) const SEQ: usize = 4;
+    pub(crate) const ACK: usize = 8;
+    /// Header length in 32-bit words in the upper four bits.
+    pub(crate) const DATA_OFFSET: usize = 12;
+    pub(crate) const FLAGS: usize = 13;
+    pub(crate) const WINDOW: usize = 14;
+    pub(crate) const CHECKSUM: usize = 16;
+}
+
+#[inline]
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline]
+pub(super) fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[inline]
+pub(super) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
