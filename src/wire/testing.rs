@@ -1,12 +1,13 @@
 //! Packets of every kind, and judges that share no code with what they judge.
 
+use std::net::SocketAddrV4;
+
 use etherparse::{Ethernet2Slice, Ipv4Slice, TcpSlice, checksum::Sum16BitWords};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::net::SocketAddrV4;
 
 use super::TcpPacket;
-use super::fields::{ETHERNET_LEN, IPV4_LEN};
+use super::fields::ETHERNET_LEN;
 use crate::model::NextHop;
 
 /// Where rewritten packets go to.
@@ -63,7 +64,7 @@ pub(super) fn checksums_hold(frame: &[u8]) -> (bool, bool) {
 /// the complement there. Without padding.
 pub(super) fn complete(frame: &mut [u8]) {
     let ip_len = usize::from(frame[ETHERNET_LEN] & 0x0f) * 4;
-    let segment = &mut frame[ETHERNET_LEN + ip_len.max(IPV4_LEN)..];
+    let segment = &mut frame[ETHERNET_LEN + ip_len..];
     let checksum = Sum16BitWords::new().add_slice(segment).ones_complement().to_be();
     segment[16..18].copy_from_slice(&checksum.to_be_bytes());
 }
