@@ -1,6 +1,10 @@
 //! The words every room shares: what a frontend, a backend and a server *are* once the configuration
 //! has been validated. Nothing here does anything.
 
+mod fault;
+
+pub use fault::speaks_against_peer;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
