@@ -211,9 +211,10 @@ impl DataPath for Proxy {
         self.0.prepare(listen).map_err(|error| error.to_string())
     }
 
-    async fn switch(&mut self, ready: proxy::Ready, publish: impl FnOnce()) {
+    async fn switch<T>(&mut self, ready: proxy::Ready, publish: impl FnOnce() -> T) -> T {
         self.0.close(&ready).await;
-        publish();
+        let published = publish();
         self.0.open(ready);
+        published
     }
 }

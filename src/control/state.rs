@@ -1,7 +1,8 @@
 //! What runs and what is known of it. Pure: events in, snapshots and changes out.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::hash::Hash;
+use std::sync::{Arc, Weak};
 
 use crate::config::Config;
 use crate::health::{self, Change};
@@ -14,8 +15,10 @@ pub struct State {
     cores: usize,
     config: Option<Config>,
     totals: Arc<Traffic>,
-    frontends: HashMap<String, Arc<FrontendLive>>,
+    frontends: Kept<String, FrontendLive>,
+    backends: Kept<String, PoolLive>,
     pools: HashMap<String, PoolEntry>,
+    kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
     changes: Vec<HealthChange>,
 }
@@ -30,13 +33,12 @@ pub struct HealthChange {
     /// Why, in words for an operator.
     pub reason: String,
     /// Servers of its backend that can be chosen after this (and all other changes of the moment).
-    pub usable: usize,
+    pub eligible: usize,
     /// Servers its backend has.
     pub of: usize,
 }
 
 struct PoolEntry {
-    live: Arc<PoolLive>,
     pool: Arc<Pool>,
     stale: bool,
 }
@@ -56,8 +58,10 @@ impl State {
             cores,
             config: None,
             totals: Arc::new(Traffic::new(cores)),
-            frontends: HashMap::new(),
+            frontends: Kept::default(),
+            backends: Kept::default(),
             pools: HashMap::new(),
+            kept_servers: Kept::default(),
             servers: HashMap::new(),
             changes: Vec::new(),
         }
@@ -69,16 +73,10 @@ impl State {
     }
 
     /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
-    /// connections and health.
+    /// connections and health; so does what was taken away and comes back while connections are open.
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.keep_servers(&config, now);
         self.keep_pools(&config);
-        let cores = self.cores;
-        let mut old = std::mem::take(&mut self.frontends);
-        for frontend in &config.frontends {
-            let live = old.remove(&frontend.name).unwrap_or_else(|| Arc::new(FrontendLive::new(cores)));
-            self.frontends.insert(frontend.name.clone(), live);
-        }
         self.config = Some(config);
         self.snapshot()
     }
@@ -86,9 +84,10 @@ impl State {
     /// Takes the outcome of a probe. Nothing is published before [`State::settle`].
     pub fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
+        let first = !entry.state.is_proven();
         match entry.state.on_probe(success, &entry.check) {
             Some(change) => self.changed(server, change, reason, now),
-            None if entry.reason == NOT_PROBED => self.noted(server, reason),
+            None if first => self.noted(server, reason),
             None => {}
         }
     }
@@ -116,13 +115,13 @@ impl State {
         }
         for name in stale {
             let entry = &self.pools[&name];
-            let pool = self.build_pool(&entry.pool.config, &entry.live, Some(&entry.pool));
-            self.pools.insert(name, PoolEntry { live: pool.live.clone(), pool, stale: false });
+            let pool = self.build_pool(&entry.pool.config, &entry.pool.live, Some(&entry.pool));
+            self.pools.insert(name, PoolEntry { pool, stale: false });
         }
         let mut changes = std::mem::take(&mut self.changes);
         for change in &mut changes {
             if let Some(entry) = self.pools.get(&change.server.backend) {
-                change.usable = entry.pool.eligible();
+                change.eligible = entry.pool.eligible();
                 change.of = entry.pool.servers.len();
             }
         }
@@ -137,8 +136,10 @@ impl State {
     fn changed(&mut self, server: &ServerKey, change: Change, reason: String, now: Timestamp) {
         if let Some(entry) = self.servers.get_mut(server) {
             entry.since = now;
+            entry.live.connect_succeeded(); // a new state begins a new row of failures
         }
-        let news = HealthChange { server: server.clone(), change, reason: reason.clone(), usable: 0, of: 0 };
+        let news =
+            HealthChange { server: server.clone(), change, reason: reason.clone(), eligible: 0, of: 0 };
         self.changes.push(news);
         self.noted(server, reason);
     }
@@ -158,11 +159,15 @@ impl State {
             for server in &backend.servers {
                 let key = key(backend, server);
                 let check = backend.health_check.clone();
+                let cores = self.cores;
+                let live = self.kept_servers.get(&key, || ServerLive::new(cores));
+                let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
                 let entry = match old.remove(&key) {
-                    // What no probe confirms any more is not held against a server.
-                    Some(entry) if check.kind != ProbeKind::None => ServerEntry { check, ..entry },
-                    Some(entry) => ServerEntry::new(entry.live, check, now),
-                    None => ServerEntry::new(Arc::new(ServerLive::new(self.cores)), check, now),
+                    // What no probe has said, or confirms any more, is no reason.
+                    Some(entry) if is_probed(&entry.check) && is_probed(&check) => {
+                        ServerEntry { check, ..entry }
+                    }
+                    _ => ServerEntry::new(live, check, now),
                 };
                 self.servers.insert(key, entry);
             }
@@ -172,14 +177,11 @@ impl State {
     fn keep_pools(&mut self, config: &Config) {
         let mut old = std::mem::take(&mut self.pools);
         for backend in &config.backends {
-            let before = old.remove(&backend.name);
-            let live = match &before {
-                Some(entry) => entry.live.clone(),
-                None => Arc::new(PoolLive::new(self.cores)),
-            };
-            let before = before.map(|entry| entry.pool);
+            let cores = self.cores;
+            let live = self.backends.get(&backend.name, || PoolLive::new(cores));
+            let before = old.remove(&backend.name).map(|entry| entry.pool);
             let pool = self.build_pool(&Arc::new(backend.clone()), &live, before.as_deref());
-            self.pools.insert(backend.name.clone(), PoolEntry { live, pool, stale: false });
+            self.pools.insert(backend.name.clone(), PoolEntry { pool, stale: false });
         }
     }
 
@@ -192,7 +194,7 @@ impl State {
         Arc::new(Pool::new(config.clone(), servers.collect(), live.clone(), before))
     }
 
-    fn snapshot(&self) -> Arc<Snapshot> {
+    fn snapshot(&mut self) -> Arc<Snapshot> {
         let Some(config) = &self.config else { return Arc::new(Snapshot::empty(self.cores)) };
         let frontends: Vec<Arc<Frontend>> = config
             .frontends
@@ -201,7 +203,7 @@ impl State {
                 Arc::new(Frontend {
                     config: frontend.clone(),
                     pool: self.pools[&frontend.backend].pool.clone(),
-                    live: self.frontends[&frontend.name].clone(),
+                    live: self.frontends.get(&frontend.name, || FrontendLive::new(self.cores)),
                 })
             })
             .collect();
@@ -218,12 +220,32 @@ impl State {
     }
 }
 
-const NOT_PROBED: &str = "not probed yet";
-
 impl ServerEntry {
     fn new(live: Arc<ServerLive>, check: HealthCheck, now: Timestamp) -> Self {
-        let reason = if check.kind == ProbeKind::None { "no health check" } else { NOT_PROBED };
+        let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
         ServerEntry { live, check, state: health::State::default(), reason: reason.to_owned(), since: now }
+    }
+}
+
+/// What outlives its configuration as long as somebody holds it: connections hold what they are counted at,
+/// the snapshot holds the rest.
+struct Kept<K, V>(HashMap<K, Weak<V>>);
+
+impl<K, V> Default for Kept<K, V> {
+    fn default() -> Self {
+        Kept(HashMap::new())
+    }
+}
+
+impl<K: Hash + Eq + Clone, V> Kept<K, V> {
+    fn get(&mut self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
+        if let Some(kept) = self.0.get(key).and_then(Weak::upgrade) {
+            return kept;
+        }
+        self.0.retain(|_, kept| kept.strong_count() > 0);
+        let made = Arc::new(make());
+        self.0.insert(key.clone(), Arc::downgrade(&made));
+        made
     }
 }
 
@@ -324,7 +346,7 @@ mod tests {
         let (snapshot, changes) = state.settle().unwrap();
         assert_eq!(chosen(&snapshot), ["b"]);
         assert_eq!(
-            (changes.len(), changes[0].change, changes[0].usable, changes[0].of),
+            (changes.len(), changes[0].change, changes[0].eligible, changes[0].of),
             (1, Change::Down, 1, 2)
         );
         let health = &snapshot.pools[0].servers[0].health;
@@ -360,7 +382,7 @@ mod tests {
         state.on_probe(&b, false, "y".into(), Timestamp(1));
         let (snapshot, changes) = state.settle().unwrap();
         assert!(chosen(&snapshot).is_empty());
-        assert_eq!(changes.iter().map(|change| change.usable).collect::<Vec<_>>(), [0, 0]);
+        assert_eq!(changes.iter().map(|change| change.eligible).collect::<Vec<_>>(), [0, 0]);
         assert!(state.settle().is_none());
     }
 
