@@ -148,14 +148,15 @@ impl Balancer {
         let second = async {
             loop {
                 if let Wish::Stop(signal) = signals.next().await {
-                    return signal;
+                    return (signal, totals.current());
                 }
             }
         };
         tokio::select! {
             () = workers.drain(patience) => {}
-            signal = second => {
-                warn!("stopped at once: {} connections were cut", totals.current());
+            // Counted before this branch runs: by then the drain has been given up, and they are being cut.
+            (signal, open) = second => {
+                warn!("stopped at once: {open} connections were cut");
                 return ExitCode::from(128 + signal);
             }
         }
