@@ -98,8 +98,11 @@ impl<D: DataPath> Task<D> {
     fn settle(&mut self) {
         let Some((snapshot, changes)) = self.state.settle() else { return };
         publish(&self.snapshot, snapshot);
-        for change in changes {
-            report(&change);
+        changes.iter().for_each(report);
+        let empty = changes.iter().filter(|news| news.change == Change::Down && news.usable == 0);
+        let empty: BTreeSet<&str> = empty.map(|news| news.server.backend.as_str()).collect();
+        for backend in empty {
+            error!("backend {backend} has no server left: its connections are refused");
         }
     }
 
@@ -143,8 +146,5 @@ fn report(news: &HealthChange) {
     match change {
         Change::Up => info!("server {server} is up: {reason} ({usable} of {of} usable)"),
         Change::Down => warn!("server {server} is down: {reason} ({usable} of {of} usable)"),
-    }
-    if *change == Change::Down && *usable == 0 {
-        error!("backend {} has no server left: its connections are refused", server.backend);
     }
 }
