@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::signals::{Signals, Wish};
-use super::{Failure, clock, limits, load};
+use super::{Failure, clock, limits, load, print};
 use crate::config::{self, Config};
 use crate::control::{DataPath, Events, State, Task};
 use crate::health::Schedule;
@@ -66,7 +66,7 @@ fn run_loaded(
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
         let mut balancer = Balancer::start(config, path.to_owned(), reloads, open_files).await?;
         if servers.is_some() {
-            println!("{}", demo::banner(balancer.config()));
+            print(&demo::banner(balancer.config()));
             tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
         }
         balancer.serve(&mut signals).await;
@@ -163,14 +163,15 @@ impl Balancer {
         let second = async {
             loop {
                 if let Wish::Stop(signal) = signals.next().await {
-                    return signal;
+                    return (signal, totals.current());
                 }
             }
         };
         tokio::select! {
             () = workers.drain(patience) => {}
-            signal = second => {
-                warn!("stopped at once: {} connections were cut", totals.current());
+            // Counted before this branch runs: by then the drain has been given up, and they are being cut.
+            (signal, open) = second => {
+                warn!("stopped at once: {open} connections were cut");
                 return ExitCode::from(128 + signal);
             }
         }

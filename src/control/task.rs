@@ -100,9 +100,7 @@ impl<D: DataPath> Task<D> {
     fn settle(&mut self) {
         let Some((snapshot, changes)) = self.state.settle() else { return };
         let before = publish(&self.snapshot, snapshot);
-        for change in changes {
-            report(&change);
-        }
+        changes.iter().for_each(report);
         self.tell_who_is_empty(&before);
     }
 

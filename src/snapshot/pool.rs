@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Slots};
 use crate::balance::{self, Balancer, Loads, Member};
-use crate::model;
+use crate::model::{self, HashOn};
 use crate::stats::Traffic;
 
 /// A backend with the table built for its servers' present health.
@@ -99,11 +99,15 @@ impl Pool {
         Pool { config, servers, live, balancer, members, eligible, limited }
     }
 
-    /// Chooses a server for a client of `vip`, passing over those in `tried`.
+    /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         let loads = Now { pool: self, tried };
-        let flow = balance::flow_hash(self.config.hash, client, vip);
-        match self.balancer.pick(flow, &loads) {
+        let picked = if tried.is_empty() {
+            self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
+        } else {
+            balance::substitute(&self.members, balance::flow_hash(HashOn::Tuple, client, vip), &loads)
+        };
+        match picked {
             Some(index) => Pick::Server(index),
             None if self.eligible > tried.len() => Pick::Busy,
             None => Pick::Nobody,
