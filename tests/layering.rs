@@ -29,7 +29,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 ];
 
 /// Files and directories, from `src`, that take data and the time as arguments.
-const PURE: &[&str] = &["model.rs", "balance", "snapshot", "health/state.rs", "control/state.rs"];
+const PURE: &[&str] = &["model", "balance", "snapshot", "health/state.rs", "control/state.rs"];
 
 /// What nothing pure may name: sockets, threads, files, logs, clocks.
 const IMPURE: &[&str] =

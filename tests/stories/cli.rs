@@ -63,7 +63,8 @@ fn a_missing_file_is_named() {
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert_eq!(
             ran.stderr,
-            "convey: cannot read /nowhere/some.toml: No such file or directory (os error 2)\n"
+            "convey: cannot read /nowhere/some.toml: No such file or directory (os error 2)\n\
+             Name a file with --config, or try `convey demo`.\n"
         );
     }
 }

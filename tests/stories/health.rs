@@ -136,7 +136,7 @@ fn without_probes_a_dead_server_costs_no_request() {
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
     let failures = balancer.stat("/backends/pool/servers/a/connect_failures");
-    assert!(failures.as_u64() >= Some(10), "every other turn was that of a: {failures}");
+    assert_eq!(failures, 10, "every other turn was that of a");
     assert_eq!(balancer.stat("/backends/pool/retries"), failures);
     assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true);
 }
@@ -155,7 +155,7 @@ fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
     let failures = balancer.stat("/backends/pool/servers/a/connect_failures");
-    assert!(failures.as_u64() >= Some(2), "every other turn was that of a: {failures}");
+    assert_eq!(failures, 2, "every other turn was that of a");
     assert_eq!(balancer.given_to("b"), 4);
 }
 

@@ -16,6 +16,10 @@ stories!("limits":
     a_full_server_is_passed_over_and_when_all_are_full_clients_wait,
     who_waits_too_long_for_a_full_server_is_refused_and_counted,
     a_raised_limit_lets_in_those_who_wait,
+    a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one,
+    a_full_frontend_that_is_renamed_strands_nobody,
+    a_burst_on_a_full_frontend_waits_in_the_kernel,
+    who_came_first_to_a_full_server_is_served_first,
     an_idle_connection_is_closed_and_counted,
     a_connection_that_talks_is_not_idle,
     the_limit_of_open_files_is_raised_to_what_is_allowed [Need::Prlimit],
@@ -88,6 +92,80 @@ fn a_raised_limit_lets_in_those_who_wait() {
     waiting.iter_mut().for_each(|stream| stream.read_exact(&mut [0]).unwrap());
 }
 
+fn a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one() {
+    for (frontend, server) in [("max_connections = 1", ""), ("", "max_connections = 1")] {
+        let lab = Lab::new();
+        let _server = Server::echo(lab.server(1));
+        let setup = |frontend: &str, server: &str| {
+            let setup = Setup::new(&lab).frontend(frontend).timeouts("connect = 3600");
+            setup.server("a", lab.server(1), server)
+        };
+        let balancer = Balancer::start(&lab, &setup("", ""));
+        let mut held = connect(lab.vip());
+        ping(&mut held).unwrap();
+        balancer.save(&setup(frontend, server));
+        balancer.wait_for_log("reload: ");
+        let mut waiting = vec_of(6, || connect(lab.vip()));
+        waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+        assert!(waiting.iter_mut().all(nothing_comes));
+        drop(held);
+        serve_all(waiting);
+    }
+}
+
+fn a_full_frontend_that_is_renamed_strands_nobody() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let mut waiting = vec_of(6, || connect(lab.vip()));
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    balancer.save(&setup.to_string().replace("[frontends.web]", "[frontends.www]"));
+    serve_all(waiting);
+    ping(&mut held).unwrap();
+}
+
+fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let base = balancer.fds().sockets;
+    let burst = vec_of(200, || connect(lab.vip()));
+    // One is served, with a socket on either side; each worker may hold one more.
+    let workers = available_parallelism().unwrap().get();
+    let held = balancer.fds().sockets - base;
+    assert!(held <= 2 + workers, "{held} sockets for one connection");
+    drop(burst);
+}
+
+fn who_came_first_to_a_full_server_is_served_first() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut served = connect(lab.vip());
+    ping(&mut served).unwrap();
+    let mut queue = Vec::new();
+    for n in 2..12 {
+        let mut next = connect(lab.vip());
+        next.write_all(b"!").unwrap();
+        balancer.wait_for_stat("/current_connections", n);
+        queue.push(next);
+    }
+    // Who comes after a place is free, but before those who wait have heard of it, is not served first.
+    for mut next in queue {
+        drop(served);
+        let mut late = connect(lab.vip());
+        late.write_all(b"!").unwrap();
+        next.read_exact(&mut [0]).unwrap();
+        assert!(nothing_comes(&mut late));
+        served = next;
+    }
+}
+
 fn an_idle_connection_is_closed_and_counted() {
     let lab = Lab::new();
     let _server = Server::echo(lab.server(1));
@@ -134,16 +212,33 @@ fn without_descriptors_accepting_pauses_until_there_are_some_again() {
     let balancer = Balancer::start_with(&lab, &setup, limited(&format!("{few}:{few}")));
     let base = balancer.fds();
     // Every connection takes two: more than half of these find none.
-    let clients: Vec<TcpStream> = (0..few).map(|_| connect(lab.vip())).collect();
+    let mut clients = vec_of(few, || connect(lab.vip()));
+    clients.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
     balancer.wait_for_log(&format!("cannot accept on {}", lab.vip()));
     let cpu_time = used_while(&balancer, Duration::from_millis(500));
     assert!(cpu_time < Duration::from_millis(250), "busy for {cpu_time:?} of 500 ms with nothing to do");
 
-    drop(clients);
-    wait_for("a new client to be served", || ping(&mut connect(lab.vip())).ok());
+    serve_all(clients);
     assert!(balancer.stat("/frontends/web/accept_backoffs").as_u64().unwrap() > 0);
     balancer.wait_for_stat("/current_connections", 0);
     wait_for("the descriptors to be given back", || (balancer.fds() == base).then_some(()));
+}
+
+fn vec_of(n: usize, make: impl Fn() -> TcpStream) -> Vec<TcpStream> {
+    (0..n).map(|_| make()).collect()
+}
+
+/// Each client leaves once it has been answered, so that the next can be; whoever is served is next.
+fn serve_all(mut waiting: Vec<TcpStream>) {
+    waiting.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+    wait_for("everybody to be served", || {
+        waiting.retain_mut(|stream| match stream.read(&mut [0]) {
+            Ok(1) => false,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+            other => panic!("not served: {other:?}"),
+        });
+        waiting.is_empty().then_some(())
+    });
 }
 
 fn two_held(lab: &Lab) -> [TcpStream; 2] {

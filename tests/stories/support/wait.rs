@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Looks again and again until there is an answer.
-pub(crate) fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = clock();
     loop {
         if let Some(found) = look() {
