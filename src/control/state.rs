@@ -407,6 +407,38 @@ mod tests {
     }
 
     #[test]
+    fn a_server_taken_away_and_put_back_still_knows_its_open_connections() {
+        let mut state = State::new(1);
+        let before = state.configure(two_servers(), Timestamp(0));
+        let held = before.pools[0].servers[1].live.clone(); // as an open connection does
+        assert!(held.slots.try_take(None));
+        drop(before);
+        state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(1));
+        let after = state.configure(two_servers(), Timestamp(2));
+        assert_eq!(after.pools[0].servers[1].live.slots.open(), 1);
+    }
+
+    #[test]
+    fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
+        let mut config = two_servers();
+        config.backends[0].health_check.fall = 3;
+        let a = key_of(&config, 0);
+        let mut state = State::new(1);
+        let live = state.configure(config, Timestamp(0)).pools[0].servers[0].live.clone();
+        let fail = |state: &mut State, now| {
+            let in_a_row = live.connect_failed();
+            let failures = ConnectFailures { server: a.clone(), in_a_row, error: "refused".into() };
+            state.on_connect_failures(&failures, Timestamp(now));
+        };
+        (1..=3).for_each(|now| fail(&mut state, now));
+        assert_eq!(state.settle().unwrap().1[0].change, Change::Down);
+        state.on_probe(&a, true, "connect succeeded".into(), Timestamp(4));
+        assert_eq!(state.settle().unwrap().1[0].change, Change::Up);
+        fail(&mut state, 5);
+        assert!(state.settle().is_none());
+    }
+
+    #[test]
     fn a_server_that_moves_to_another_address_starts_afresh() {
         let first = two_servers();
         let a = key_of(&first, 0);
