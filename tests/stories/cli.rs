@@ -48,10 +48,17 @@ fn packet_modes_say_that_they_are_not_built_yet() {
     let in_the_file = lab.directory().join("dsr.toml");
     fs::write(&in_the_file, format!("mode = \"dsr\"\n{setup}")).unwrap();
     let in_the_file = in_the_file.to_str().unwrap();
-    for args in
-        [&["-p"][..], &["--dsr"], &["check", "-p"], &["--config", in_the_file], &["check", "-c", in_the_file]]
-    {
-        let ran = convey(args);
+    let sample = lab.directory().join("sample.toml");
+    fs::write(&sample, setup.to_string()).unwrap();
+    let sample = sample.to_str().unwrap();
+    for (args, file) in [
+        (&["-p"][..], sample),
+        (&["--dsr"], sample),
+        (&["check", "-p"], sample),
+        (&[], in_the_file),
+        (&["check"], in_the_file),
+    ] {
+        let ran = convey(&[args, &["--config", file]].concat());
         assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
         assert!(ran.stderr.contains("not built yet"), "{args:?}: {ran:?}");
     }
