@@ -84,6 +84,7 @@ Exit codes:
   0  clean stop
   1  the configuration is invalid, or start-up failed
   2  wrong usage
+  128 + N  ended at once by a second signal N
 
 Try it: convey demo";
 

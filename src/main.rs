@@ -1,6 +1,6 @@
 //! The `convey` command.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write, stderr};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -15,12 +15,14 @@ fn main() -> ExitCode {
 
 /// One line an event: time, level, text. `RUST_LOG` chooses what is shown.
 fn start_log() {
+    // The demo's live line may stand where the event goes.
+    let clear = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
-        .format(|buffer, record| {
+        .format(move |buffer, record| {
             let level = record.level();
             let style = buffer.default_level_style(level);
             let time = buffer.timestamp_millis();
-            writeln!(buffer, "{time} {style}{level:<5}{style:#} {}", record.args())
+            writeln!(buffer, "{clear}{time} {style}{level:<5}{style:#} {}", record.args())
         })
         .init();
 }

@@ -52,6 +52,9 @@ struct Limits {
 
 const LIMITS: Limits = Limits { connections: 64, lifetime: Duration::from_secs(10) };
 
+/// More than it takes to answer a request that is already there.
+const HONEST: Duration = Duration::from_millis(10);
+
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -68,12 +71,14 @@ async fn serve_within(limits: Limits, listener: TcpListener, source: Arc<Source>
             }
         };
         while tasks.try_join_next().is_some() {}
-        open.retain(|task| !task.is_finished());
-        if open.len() >= limits.connections
-            && let Some(oldest) = open.pop_front()
+        // In a burst of honest clients somebody is done at once; only if all are slow must one go.
+        if tasks.len() >= limits.connections
+            && tokio::time::timeout(HONEST, tasks.join_next()).await.is_err()
+            && let Some(oldest) = open.iter().find(|task| !task.is_finished())
         {
             oldest.abort();
         }
+        open.retain(|task| !task.is_finished());
         open.push_back(tasks.spawn(converse(stream, source.clone(), limits.lifetime)));
     }
 }
@@ -97,7 +102,7 @@ fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             response
         }
-        "/stats" => page("application/json", serde_json::to_string_pretty(&source.report())),
+        "/stats" => page("application/json", json(&source.report())),
         "/metrics" => page(prometheus::TEXT_FORMAT, render(&source.report(), &Process::read())),
         "/healthz" if source.draining.load(Ordering::Relaxed) => {
             text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
@@ -111,6 +116,11 @@ impl Source {
     fn report(&self) -> Report {
         Report::new(&self.snapshot.load(), self.mode, self.started, (self.now)())
     }
+}
+
+/// For people as much as for programs: indented, and with the prompt of a shell on a line of its own.
+fn json(report: &Report) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(report).map(|text| text + "\n")
 }
 
 fn page<E: Display>(kind: &'static str, body: Result<String, E>) -> Response<Full<Bytes>> {
@@ -133,7 +143,7 @@ fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Ful
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
+    use std::io::{ErrorKind, Write};
     use std::net::SocketAddr;
 
     use http_body_util::{BodyExt, Empty};
@@ -183,6 +193,7 @@ mod tests {
         let answer = ask(addr, Method::GET, "/stats").await;
         assert_eq!(answer.status(), StatusCode::OK);
         assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
+        assert!(answer.body().ends_with("}\n"));
         let before = stats(answer);
         assert_eq!(before["uptime_seconds"], 5);
         assert_eq!(before["frontends"]["web"]["current_connections"], 0);
@@ -243,18 +254,18 @@ mod tests {
         assert_eq!(answer.body(), "");
     }
 
-    /// Waits until the server ends the connection; what it said before that.
-    async fn ended(client: &TcpStream) -> usize {
-        let end = async {
+    /// Waits until the server says something, and returns how much, or ends the connection: 0.
+    async fn heard(client: &TcpStream) -> usize {
+        let heard = async {
             loop {
                 client.readable().await.unwrap();
                 match client.try_read(&mut [0; 64]) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    end => return end.unwrap_or(0),
+                    heard => return heard.unwrap_or(0),
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), end).await.expect("not ended by the server")
+        tokio::time::timeout(Duration::from_secs(10), heard).await.expect("the server does nothing")
     }
 
     #[tokio::test]
@@ -266,8 +277,26 @@ mod tests {
             silent.push(TcpStream::connect(addr).await.unwrap());
         }
         assert_eq!(ask(addr, Method::GET, "/healthz").await.status(), StatusCode::OK);
-        assert_eq!(ended(&silent[0]).await, 0, "the oldest makes room");
+        assert_eq!(heard(&silent[0]).await, 0, "the oldest makes room");
         assert_eq!(silent[1].try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_clients_is_answered_to_the_last() {
+        let limits = Limits { connections: 4, lifetime: Duration::from_secs(3600) };
+        let addr = start(limits, &source()).await;
+        // The server has no turn before all of them have asked.
+        let burst: Vec<_> = (0..40)
+            .map(|_| {
+                let mut client = std::net::TcpStream::connect(addr).unwrap();
+                client.write_all(b"GET /healthz HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
+                client.set_nonblocking(true).unwrap();
+                TcpStream::from_std(client).unwrap()
+            })
+            .collect();
+        for client in &burst {
+            assert!(heard(client).await > 0, "no answer");
+        }
     }
 
     #[tokio::test]
@@ -277,6 +306,6 @@ mod tests {
         let client = TcpStream::connect(addr).await.unwrap();
         client.writable().await.unwrap();
         client.try_write(b"GET /stats HTTP/1.1\r\nHost: con").unwrap();
-        assert_eq!(ended(&client).await, 0, "half a request gets no answer");
+        assert_eq!(heard(&client).await, 0, "half a request gets no answer");
     }
 }

@@ -108,7 +108,7 @@ pub struct ServerReport {
     pub traffic: TrafficReport,
     /// Attempts to connect to it that failed.
     pub connect_failures: u64,
-    /// Attempts repeated on another server after one on this failed.
+    /// Attempts to connect to it after one to another server had failed.
     pub retries: u64,
 }
 

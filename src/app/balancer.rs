@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::signals::{Signals, Wish};
-use super::{Failure, clock, limits, load};
+use super::{Failure, clock, limits, load, print};
 use crate::config::{self, Config};
 use crate::control::{DataPath, Events, State, Task};
 use crate::health::Schedule;
@@ -36,8 +36,8 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCod
     let _watch = watch.inspect_err(|error| {
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
     });
-    limits::raise_file_limit();
-    Ok(run_loaded(loaded.config, path, Reloads { reload, reloads }, demo)?)
+    let open_files = limits::raise_file_limit();
+    Ok(run_loaded(loaded.config, path, Reloads { reload, reloads }, open_files, demo)?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -53,14 +53,20 @@ struct Reloads {
     reloads: mpsc::Receiver<()>,
 }
 
-fn run_loaded(config: Config, path: &Path, reloads: Reloads, demo: bool) -> anyhow::Result<ExitCode> {
+fn run_loaded(
+    config: Config,
+    path: &Path,
+    reloads: Reloads,
+    open_files: u64,
+    demo: bool,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
-        let mut balancer = Balancer::start(config, path.to_owned(), reloads).await?;
+        let mut balancer = Balancer::start(config, path.to_owned(), reloads, open_files).await?;
         if servers.is_some() {
-            println!("{}", demo::banner(balancer.config()));
+            print(&demo::banner(balancer.config()));
             tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
         }
         balancer.serve(&mut signals).await;
@@ -78,7 +84,12 @@ struct Balancer {
 
 impl Balancer {
     /// Starts from the inside out: clients are let in last.
-    async fn start(config: Config, path: PathBuf, reloads: Reloads) -> anyhow::Result<Balancer> {
+    async fn start(
+        config: Config,
+        path: PathBuf,
+        reloads: Reloads,
+        open_files: u64,
+    ) -> anyhow::Result<Balancer> {
         let cores = available_parallelism().map_or(1, |cores| cores.get());
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(cores)));
         let draining = Arc::new(AtomicBool::new(false));
@@ -87,7 +98,11 @@ impl Balancer {
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
         let Reloads { reload, reloads } = reloads;
-        let shared = proxy::Shared { snapshot: snapshot.clone(), failures: failure };
+        let shared = proxy::Shared {
+            snapshot: snapshot.clone(),
+            failures: failure,
+            descriptors: proxy::Descriptors::share(open_files, cores),
+        };
         let workers = Workers::start(cores, &shared).context("cannot start the worker threads")?;
         let mut task = Task {
             state: State::new(cores),
@@ -148,14 +163,15 @@ impl Balancer {
         let second = async {
             loop {
                 if let Wish::Stop(signal) = signals.next().await {
-                    return signal;
+                    return (signal, totals.current());
                 }
             }
         };
         tokio::select! {
             () = workers.drain(patience) => {}
-            signal = second => {
-                warn!("stopped at once: {} connections were cut", totals.current());
+            // Counted before this branch runs: by then the drain has been given up, and they are being cut.
+            (signal, open) = second => {
+                warn!("stopped at once: {open} connections were cut");
                 return ExitCode::from(128 + signal);
             }
         }
@@ -196,9 +212,10 @@ impl DataPath for Proxy {
         self.0.prepare(listen).map_err(|error| error.to_string())
     }
 
-    async fn switch(&mut self, ready: proxy::Ready, publish: impl FnOnce()) {
+    async fn switch<T>(&mut self, ready: proxy::Ready, publish: impl FnOnce() -> T) -> T {
         self.0.close(&ready).await;
-        publish();
+        let published = publish();
         self.0.open(ready);
+        published
     }
 }

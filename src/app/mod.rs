@@ -5,6 +5,7 @@ mod clock;
 mod limits;
 mod signals;
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -52,6 +53,7 @@ impl Failure {
             }
             Failure::Config(unreadable) => {
                 eprintln!("convey: {unreadable}");
+                eprintln!("Name a file with --config, or try `convey demo`.");
                 ExitCode::from(1)
             }
             Failure::Start(error) => {
@@ -73,8 +75,8 @@ fn balance(options: &Options) -> Result<ExitCode, Failure> {
 fn check(options: &Options) -> Result<ExitCode, Failure> {
     let loaded = load(options.config(), options.mode())?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    println!("{} is valid; it would run:\n", options.config().display());
-    print!("{}", config::describe(&loaded.config));
+    print(&format!("{} is valid; it would run:\n\n", options.config().display()));
+    print(&config::describe(&loaded.config));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,22 +85,22 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
         return balancer::run(options.config(), options.mode(), true);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
-    println!(
-        "there is no {} here; this is the sample: {}\n",
-        options.config().display(),
-        sample.path().display()
-    );
-    balancer::run(&sample.path(), options.mode(), true)
+    let (missing, path) = (options.config().display(), sample.path());
+    print(&format!("there is no {missing} here; this is the sample: {}\n\n", path.display()));
+    balancer::run(&path, options.mode(), true)
 }
 
 /// Loads a configuration that this version can run; `mode` overrides the file's.
 fn load(path: &Path, mode: Option<Mode>) -> Result<Loaded, Failure> {
-    if let Some(mode) = mode.filter(|mode| *mode != Mode::Proxy) {
-        return Err(Failure::NotBuilt(mode));
-    }
-    let loaded = config::load(path).map_err(Failure::Config)?;
+    let mut loaded = config::load(path).map_err(Failure::Config)?;
+    loaded.config.mode = mode.unwrap_or(loaded.config.mode);
     match loaded.config.mode {
         Mode::Proxy => Ok(loaded),
         mode => Err(Failure::NotBuilt(mode)),
     }
+}
+
+/// To standard output; whether anybody still reads it is not our business.
+fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
 }

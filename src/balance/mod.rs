@@ -47,6 +47,18 @@ pub trait Balancer: Send + Sync {
     fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize>;
 }
 
+/// The server that takes the place of one that did not answer: any that can, spread by the flow. A substitute
+/// takes no turn: with one server of two dead, its turns would else fall to the other one, and every flow
+/// would meet the dead server first.
+pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
+    let start = flow.below(members.len().max(1));
+    let around = (start..members.len()).chain(0..start);
+    around.into_iter().find(|&index| {
+        let Member { weight, eligible, .. } = members[index];
+        eligible && weight > 0 && loads.usable(index)
+    })
+}
+
 /// Builds the table of an algorithm. `turn` is the position of round robin (and the tie-breaker of least
 /// connections); it outlives the table, so that a rebuilt table carries on where the old one was.
 pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -> Box<dyn Balancer> {

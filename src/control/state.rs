@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::kept::Kept;
 use crate::config::Config;
 use crate::health::{self, Change};
 use crate::model::{Backend, ConnectFailures, HealthCheck, ProbeKind, Server, ServerKey, Timestamp};
@@ -14,8 +15,10 @@ pub struct State {
     cores: usize,
     config: Option<Config>,
     totals: Arc<Traffic>,
-    frontends: HashMap<String, Arc<FrontendLive>>,
+    frontends: Kept<String, FrontendLive>,
+    backends: Kept<String, PoolLive>,
     pools: HashMap<String, PoolEntry>,
+    kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
     changes: Vec<HealthChange>,
 }
@@ -30,13 +33,12 @@ pub struct HealthChange {
     /// Why, in words for an operator.
     pub reason: String,
     /// Servers of its backend that can be chosen after this (and all other changes of the moment).
-    pub usable: usize,
+    pub eligible: usize,
     /// Servers its backend has.
     pub of: usize,
 }
 
 struct PoolEntry {
-    live: Arc<PoolLive>,
     pool: Arc<Pool>,
     stale: bool,
 }
@@ -56,8 +58,10 @@ impl State {
             cores,
             config: None,
             totals: Arc::new(Traffic::new(cores)),
-            frontends: HashMap::new(),
+            frontends: Kept::default(),
+            backends: Kept::default(),
             pools: HashMap::new(),
+            kept_servers: Kept::default(),
             servers: HashMap::new(),
             changes: Vec::new(),
         }
@@ -69,16 +73,10 @@ impl State {
     }
 
     /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
-    /// connections and health.
+    /// connections and health; so does what was taken away and comes back while connections are open.
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.keep_servers(&config, now);
         self.keep_pools(&config);
-        let cores = self.cores;
-        let mut old = std::mem::take(&mut self.frontends);
-        for frontend in &config.frontends {
-            let live = old.remove(&frontend.name).unwrap_or_else(|| Arc::new(FrontendLive::new(cores)));
-            self.frontends.insert(frontend.name.clone(), live);
-        }
         self.config = Some(config);
         self.snapshot()
     }
@@ -86,9 +84,10 @@ impl State {
     /// Takes the outcome of a probe. Nothing is published before [`State::settle`].
     pub fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
+        let first = !entry.state.is_proven();
         match entry.state.on_probe(success, &entry.check) {
             Some(change) => self.changed(server, change, reason, now),
-            None if entry.reason == NOT_PROBED => self.noted(server, reason),
+            None if first => self.noted(server, reason),
             None => {}
         }
     }
@@ -116,13 +115,13 @@ impl State {
         }
         for name in stale {
             let entry = &self.pools[&name];
-            let pool = self.build_pool(&entry.pool.config, &entry.live, Some(&entry.pool));
-            self.pools.insert(name, PoolEntry { live: pool.live.clone(), pool, stale: false });
+            let pool = self.build_pool(&entry.pool.config, &entry.pool.live, Some(&entry.pool));
+            self.pools.insert(name, PoolEntry { pool, stale: false });
         }
         let mut changes = std::mem::take(&mut self.changes);
         for change in &mut changes {
             if let Some(entry) = self.pools.get(&change.server.backend) {
-                change.usable = entry.pool.eligible();
+                change.eligible = entry.pool.eligible();
                 change.of = entry.pool.servers.len();
             }
         }
@@ -137,8 +136,10 @@ impl State {
     fn changed(&mut self, server: &ServerKey, change: Change, reason: String, now: Timestamp) {
         if let Some(entry) = self.servers.get_mut(server) {
             entry.since = now;
+            entry.live.connect_succeeded(); // a new state begins a new row of failures
         }
-        let news = HealthChange { server: server.clone(), change, reason: reason.clone(), usable: 0, of: 0 };
+        let news =
+            HealthChange { server: server.clone(), change, reason: reason.clone(), eligible: 0, of: 0 };
         self.changes.push(news);
         self.noted(server, reason);
     }
@@ -158,11 +159,15 @@ impl State {
             for server in &backend.servers {
                 let key = key(backend, server);
                 let check = backend.health_check.clone();
+                let cores = self.cores;
+                let live = self.kept_servers.get(&key, || ServerLive::new(cores));
+                let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
                 let entry = match old.remove(&key) {
-                    // What no probe confirms any more is not held against a server.
-                    Some(entry) if check.kind != ProbeKind::None => ServerEntry { check, ..entry },
-                    Some(entry) => ServerEntry::new(entry.live, check, now),
-                    None => ServerEntry::new(Arc::new(ServerLive::new(self.cores)), check, now),
+                    // What no probe has said, or confirms any more, is no reason.
+                    Some(entry) if is_probed(&entry.check) && is_probed(&check) => {
+                        ServerEntry { check, ..entry }
+                    }
+                    _ => ServerEntry::new(live, check, now),
                 };
                 self.servers.insert(key, entry);
             }
@@ -172,14 +177,11 @@ impl State {
     fn keep_pools(&mut self, config: &Config) {
         let mut old = std::mem::take(&mut self.pools);
         for backend in &config.backends {
-            let before = old.remove(&backend.name);
-            let live = match &before {
-                Some(entry) => entry.live.clone(),
-                None => Arc::new(PoolLive::new(self.cores)),
-            };
-            let before = before.map(|entry| entry.pool);
+            let cores = self.cores;
+            let live = self.backends.get(&backend.name, || PoolLive::new(cores));
+            let before = old.remove(&backend.name).map(|entry| entry.pool);
             let pool = self.build_pool(&Arc::new(backend.clone()), &live, before.as_deref());
-            self.pools.insert(backend.name.clone(), PoolEntry { live, pool, stale: false });
+            self.pools.insert(backend.name.clone(), PoolEntry { pool, stale: false });
         }
     }
 
@@ -192,7 +194,7 @@ impl State {
         Arc::new(Pool::new(config.clone(), servers.collect(), live.clone(), before))
     }
 
-    fn snapshot(&self) -> Arc<Snapshot> {
+    fn snapshot(&mut self) -> Arc<Snapshot> {
         let Some(config) = &self.config else { return Arc::new(Snapshot::empty(self.cores)) };
         let frontends: Vec<Arc<Frontend>> = config
             .frontends
@@ -201,7 +203,7 @@ impl State {
                 Arc::new(Frontend {
                     config: frontend.clone(),
                     pool: self.pools[&frontend.backend].pool.clone(),
-                    live: self.frontends[&frontend.name].clone(),
+                    live: self.frontends.get(&frontend.name, || FrontendLive::new(self.cores)),
                 })
             })
             .collect();
@@ -218,11 +220,9 @@ impl State {
     }
 }
 
-const NOT_PROBED: &str = "not probed yet";
-
 impl ServerEntry {
     fn new(live: Arc<ServerLive>, check: HealthCheck, now: Timestamp) -> Self {
-        let reason = if check.kind == ProbeKind::None { "no health check" } else { NOT_PROBED };
+        let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
         ServerEntry { live, check, state: health::State::default(), reason: reason.to_owned(), since: now }
     }
 }
@@ -232,222 +232,4 @@ fn key(backend: &Backend, server: &Server) -> ServerKey {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::config::{Passthrough, Stats};
-    use crate::model::{self, Algorithm, HashOn, Mode, Timeouts};
-    use crate::snapshot::Pick;
-    use crate::stats::Counter;
-
-    const SECOND: Duration = Duration::from_secs(1);
-    const VIP: &str = "10.0.0.1:80";
-
-    fn server(name: &str, addr: &str) -> Server {
-        Server {
-            name: name.into(),
-            addr: addr.parse().unwrap(),
-            weight: 1,
-            backup: false,
-            max_connections: None,
-        }
-    }
-
-    /// One frontend on [`VIP`] in front of these servers; one failed probe takes a server out.
-    fn config(servers: Vec<Server>) -> Config {
-        let health_check = HealthCheck {
-            kind: ProbeKind::Tcp,
-            port: None,
-            interval: SECOND,
-            timeout: SECOND,
-            rise: 1,
-            fall: 1,
-        };
-        Config {
-            mode: Mode::Proxy,
-            frontends: vec![model::Frontend {
-                name: "web".into(),
-                listen: vec![VIP.parse().unwrap()],
-                backend: "pool".into(),
-                max_connections: None,
-            }],
-            backends: vec![Backend {
-                name: "pool".into(),
-                algorithm: Algorithm::RoundRobin,
-                hash: HashOn::Source,
-                health_check,
-                servers,
-            }],
-            stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
-            timeouts: Timeouts { connect: SECOND, idle: SECOND, drain: SECOND },
-            passthrough: Passthrough {
-                connection_tracker_capacity: 1,
-                workers: None,
-                stats_update_frequency: 1,
-            },
-        }
-    }
-
-    fn two_servers() -> Config {
-        config(vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")])
-    }
-
-    fn key_of(config: &Config, index: usize) -> ServerKey {
-        key(&config.backends[0], &config.backends[0].servers[index])
-    }
-
-    /// The names of the servers that 20 new connections go to.
-    fn chosen(snapshot: &Snapshot) -> Vec<String> {
-        let vip: SocketAddr = VIP.parse().unwrap();
-        let pool = &snapshot.listeners[&vip].pool;
-        let mut names: Vec<String> = (0..20)
-            .filter_map(|port| match pool.pick(SocketAddr::new(vip.ip(), 1000 + port), vip, &[]) {
-                Pick::Server(index) => Some(pool.servers[index].config.name.clone()),
-                Pick::Busy | Pick::Nobody => None,
-            })
-            .collect();
-        names.sort();
-        names.dedup();
-        names
-    }
-
-    #[test]
-    fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
-        let config = two_servers();
-        let a = key_of(&config, 0);
-        let mut state = State::new(1);
-        assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a", "b"]);
-
-        state.on_probe(&a, false, "connect failed".into(), Timestamp(5));
-        let (snapshot, changes) = state.settle().unwrap();
-        assert_eq!(chosen(&snapshot), ["b"]);
-        assert_eq!(
-            (changes.len(), changes[0].change, changes[0].usable, changes[0].of),
-            (1, Change::Down, 1, 2)
-        );
-        let health = &snapshot.pools[0].servers[0].health;
-        assert_eq!(health, &Health { up: false, reason: "connect failed".into(), since: Timestamp(5) });
-
-        state.on_probe(&a, true, "connect succeeded".into(), Timestamp(9));
-        let (snapshot, changes) = state.settle().unwrap();
-        assert_eq!(chosen(&snapshot), ["a", "b"]);
-        assert_eq!(changes[0].change, Change::Up);
-    }
-
-    #[test]
-    fn the_first_good_probe_is_shown_but_is_no_news() {
-        let config = two_servers();
-        let a = key_of(&config, 0);
-        let mut state = State::new(1);
-        state.configure(config, Timestamp(0));
-        state.on_probe(&a, true, "connect succeeded".into(), Timestamp(1));
-        let (snapshot, changes) = state.settle().unwrap();
-        assert!(changes.is_empty());
-        assert_eq!(snapshot.pools[0].servers[0].health.reason, "connect succeeded");
-        state.on_probe(&a, true, "connect succeeded".into(), Timestamp(2));
-        assert!(state.settle().is_none(), "a steady server publishes nothing");
-    }
-
-    #[test]
-    fn many_outcomes_settle_in_one_snapshot() {
-        let config = two_servers();
-        let (a, b) = (key_of(&config, 0), key_of(&config, 1));
-        let mut state = State::new(1);
-        state.configure(config, Timestamp(0));
-        state.on_probe(&a, false, "x".into(), Timestamp(1));
-        state.on_probe(&b, false, "y".into(), Timestamp(1));
-        let (snapshot, changes) = state.settle().unwrap();
-        assert!(chosen(&snapshot).is_empty());
-        assert_eq!(changes.iter().map(|change| change.usable).collect::<Vec<_>>(), [0, 0]);
-        assert!(state.settle().is_none());
-    }
-
-    #[test]
-    fn a_reload_keeps_counters_and_health_of_what_stays() {
-        let first = two_servers();
-        let a = key_of(&first, 0);
-        let mut state = State::new(1);
-        let before = state.configure(first, Timestamp(0));
-        before.pools[0].servers[1].live.traffic.add(0, Counter::Opened, 7);
-        before.frontends[0].live.traffic.add(0, Counter::Opened, 7);
-        state.on_probe(&a, false, "down".into(), Timestamp(1));
-        state.settle();
-
-        let mut servers =
-            vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80"), server("c", "10.0.0.4:80")];
-        servers[1].weight = 5;
-        let after = state.configure(config(servers), Timestamp(2));
-        assert_eq!(chosen(&after), ["b", "c"]);
-        assert_eq!(after.pools[0].servers[1].live.traffic.sum(Counter::Opened), 7);
-        assert_eq!(after.frontends[0].live.traffic.sum(Counter::Opened), 7);
-    }
-
-    #[test]
-    fn a_server_that_moves_to_another_address_starts_afresh() {
-        let first = two_servers();
-        let a = key_of(&first, 0);
-        let mut state = State::new(1);
-        state.configure(first, Timestamp(0));
-        state.on_probe(&a, false, "down".into(), Timestamp(1));
-        state.settle();
-        let moved = config(vec![server("a", "10.0.0.9:80"), server("b", "10.0.0.3:80")]);
-        assert_eq!(chosen(&state.configure(moved, Timestamp(2))), ["a", "b"]);
-        state.on_probe(&a, false, "late news of the old address".into(), Timestamp(3));
-        assert!(state.settle().is_none());
-    }
-
-    #[test]
-    fn backups_serve_only_while_no_other_server_is_up() {
-        let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
-        servers[1].backup = true;
-        let config = config(servers);
-        let a = key_of(&config, 0);
-        let mut state = State::new(1);
-        assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a"]);
-        state.on_probe(&a, false, "down".into(), Timestamp(1));
-        assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
-        state.on_probe(&a, true, "up".into(), Timestamp(2));
-        assert_eq!(chosen(&state.settle().unwrap().0), ["a"]);
-    }
-
-    #[test]
-    fn a_server_without_health_check_is_never_taken_out() {
-        let mut config = two_servers();
-        config.backends[0].health_check.kind = ProbeKind::None;
-        let server = key_of(&config, 0);
-        let mut state = State::new(1);
-        state.configure(config, Timestamp(0));
-        let failures = ConnectFailures { server, in_a_row: 99, error: "refused".into() };
-        state.on_connect_failures(&failures, Timestamp(1));
-        assert!(state.settle().is_none());
-    }
-
-    #[test]
-    fn a_health_check_taken_away_brings_its_down_servers_back() {
-        let mut config = two_servers();
-        let a = key_of(&config, 0);
-        let mut state = State::new(1);
-        state.configure(config.clone(), Timestamp(0));
-        state.on_probe(&a, false, "down".into(), Timestamp(1));
-        assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
-        config.backends[0].health_check.kind = ProbeKind::None;
-        assert_eq!(chosen(&state.configure(config, Timestamp(2))), ["a", "b"]);
-    }
-
-    #[test]
-    fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
-        let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
-        servers.iter_mut().for_each(|server| server.max_connections = Some(1));
-        let mut state = State::new(1);
-        let snapshot = state.configure(config(servers), Timestamp(0));
-        let vip: SocketAddr = VIP.parse().unwrap();
-        let pool = &snapshot.pools[0];
-        assert!(pool.servers[0].live.slots.try_take(Some(1)));
-        assert_eq!(chosen(&snapshot), ["b"]);
-        assert!(pool.servers[1].live.slots.try_take(Some(1)));
-        assert_eq!(pool.pick(vip, vip, &[]), Pick::Busy);
-        assert_eq!(pool.pick(vip, vip, &[0, 1]), Pick::Nobody);
-    }
-}
+mod tests;

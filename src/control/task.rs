@@ -25,8 +25,8 @@ pub trait DataPath {
     fn prepare(&mut self, listen: &BTreeSet<SocketAddr>) -> Result<Self::Ready, String>;
 
     /// Stops serving what is no longer wanted, calls `publish`, starts serving what is new: so each
-    /// connection meets a snapshot that knows its frontend.
-    fn switch(&mut self, ready: Self::Ready, publish: impl FnOnce()) -> impl Future<Output = ()>;
+    /// connection meets a snapshot that knows its frontend. Returns what `publish` does.
+    fn switch<T>(&mut self, ready: Self::Ready, publish: impl FnOnce() -> T) -> impl Future<Output = T>;
 }
 
 /// What the task waits for.
@@ -62,7 +62,9 @@ impl<D: DataPath> Task<D> {
         let ready = self.data_path.prepare(&listen)?;
         let snapshot = self.state.configure(config, (self.now)());
         let published = &self.snapshot;
-        self.data_path.switch(ready, || publish(published, snapshot)).await;
+        let publish = || publish(published, snapshot);
+        let before = self.data_path.switch(ready, publish).await;
+        self.tell_who_is_empty(&before);
         self.schedule.set(self.state.probes());
         Ok(())
     }
@@ -97,9 +99,23 @@ impl<D: DataPath> Task<D> {
 
     fn settle(&mut self) {
         let Some((snapshot, changes)) = self.state.settle() else { return };
-        publish(&self.snapshot, snapshot);
-        for change in changes {
-            report(&change);
+        let before = publish(&self.snapshot, snapshot);
+        changes.iter().for_each(report);
+        self.tell_who_is_empty(&before);
+    }
+
+    /// Tells which backends lost their last server, or have one again, since `before`.
+    fn tell_who_is_empty(&self, before: &Snapshot) {
+        let empty = |snapshot: &Snapshot| -> BTreeSet<String> {
+            let used = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+            used.filter(|pool| pool.eligible() == 0).map(|pool| pool.config.name.clone()).collect()
+        };
+        let (before, now) = (empty(before), empty(&self.snapshot.load()));
+        for backend in now.difference(&before) {
+            error!("backend {backend} has no server left: its clients are refused");
+        }
+        for backend in before.difference(&now) {
+            info!("backend {backend} serves again");
         }
     }
 
@@ -113,10 +129,13 @@ impl<D: DataPath> Task<D> {
         loaded.warnings.iter().for_each(|warning: &Problem| warn!("{warning}"));
         let Some(running) = self.state.config() else { return };
         let diff = config::diff(running, &loaded.config);
+        // What needs a restart is not in force before it: the next save is compared with what is.
+        let (mode, stats, passthrough) = (running.mode, running.stats, running.passthrough);
+        let config = Config { mode, stats, passthrough, ..loaded.config };
         if diff.changes.is_empty() && diff.needs_restart.is_empty() {
             return info!("{file} read again: nothing that matters has changed");
         }
-        if let Err(problem) = self.configure(loaded.config).await {
+        if let Err(problem) = self.configure(config).await {
             error!("{problem}");
             return error!("{file} not reloaded: the running configuration stays");
         }
@@ -125,9 +144,12 @@ impl<D: DataPath> Task<D> {
     }
 }
 
-fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) {
-    published.store(snapshot.clone());
+/// Publishes a snapshot and returns the one before. Who waits on what either of them has looks again.
+fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+    let before = published.swap(snapshot.clone());
+    before.wake_waiting();
     snapshot.wake_waiting();
+    before
 }
 
 fn refuse(file: &str, error: LoadError) {
@@ -139,12 +161,9 @@ fn refuse(file: &str, error: LoadError) {
 }
 
 fn report(news: &HealthChange) {
-    let HealthChange { server, change, reason, usable, of } = news;
+    let HealthChange { server, change, reason, eligible, of } = news;
     match change {
-        Change::Up => info!("server {server} is up: {reason} ({usable} of {of} usable)"),
-        Change::Down => warn!("server {server} is down: {reason} ({usable} of {of} usable)"),
-    }
-    if *change == Change::Down && *usable == 0 {
-        error!("backend {} has no server left: its connections are refused", server.backend);
+        Change::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
+        Change::Down => warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)"),
     }
 }

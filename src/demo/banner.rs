@@ -19,7 +19,7 @@ pub fn banner(config: &Config) -> String {
     }
     if let Some(addr) = config.frontends.first().and_then(|frontend| frontend.listen.first()) {
         let url = format!("http://{}/", reachable(*addr));
-        text.push_str(&format!("\ntry it:\n  for i in $(seq 12); do curl -s {url}; done\n"));
+        text.push_str(&format!("\ntry it:\n  for i in $(seq 12); do curl -s {url}; done\n\n"));
     }
     text
 }

@@ -72,6 +72,9 @@ fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {}", unit.unwrap_or_default())
 }
 
+/// To the beginning of the line, then erase to its end.
+const CLEAR: &str = "\r\x1b[K";
+
 struct Display<W: Write> {
     out: W,
     terminal: bool,
@@ -83,7 +86,7 @@ impl<W: Write> Display<W> {
         if self.terminal {
             // Even if nothing changed: a log message may have overwritten it. Automatic wrapping is off
             // meanwhile, since a wrapped line could not be rewritten.
-            write!(self.out, "\r\x1b[K\x1b[?7l{line}\x1b[?7h")?;
+            write!(self.out, "{CLEAR}\x1b[?7l{line}\x1b[?7h")?;
         } else if line != self.shown {
             writeln!(self.out, "{line}")?;
         }
@@ -94,10 +97,10 @@ impl<W: Write> Display<W> {
 }
 
 impl<W: Write> Drop for Display<W> {
-    /// Leaves the cursor on a line of its own.
+    /// Leaves the terminal as if the line had never been there.
     fn drop(&mut self) {
         if self.terminal && !self.shown.is_empty() {
-            let _ = self.out.write_all(b"\n");
+            let _ = write!(self.out, "{CLEAR}").and_then(|()| self.out.flush());
         }
     }
 }
@@ -167,10 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_one_line_rewritten_and_then_a_fresh_one() {
+    fn a_terminal_gets_one_line_that_is_rewritten_and_in_the_end_erased() {
         let text = shown(true, &["1 open", "2 open"]);
-        let clear = "\r\x1b[K\x1b[?7l";
-        assert_eq!(text, format!("{clear}1 open\x1b[?7h{clear}2 open\x1b[?7h\n"));
+        let erase = "\r\x1b[K";
+        assert_eq!(text, format!("{erase}\x1b[?7l1 open\x1b[?7h{erase}\x1b[?7l2 open\x1b[?7h{erase}"));
     }
 
     #[test]

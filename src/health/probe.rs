@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::model::{HealthCheck, ProbeKind};
+use crate::model::{HealthCheck, ProbeKind, speaks_against_peer};
 
 /// Why a probe failed, in words for an operator.
 #[derive(Debug, Error)]
@@ -24,6 +24,13 @@ pub(super) enum ProbeError {
     Http(#[from] hyper::Error),
     #[error("HTTP status {found}, expected {}-{}", expected.start(), expected.end())]
     Status { found: u16, expected: RangeInclusive<u16> },
+}
+
+impl ProbeError {
+    /// Whether the probe failed for want of something here, and so says nothing of the server.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self, ProbeError::Connect(error) if !speaks_against_peer(error))
+    }
 }
 
 /// Probes the server at `addr`; says what was seen.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use log::warn;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -66,11 +67,17 @@ impl Drop for Schedule {
 async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outcome>) {
     loop {
         let started = Instant::now();
-        let (success, reason) = match probe(server.addr, &check).await {
-            Ok(seen) => (true, seen),
-            Err(error) => (false, error.to_string()),
+        let outcome = match probe(server.addr, &check).await {
+            Ok(seen) => Some((true, seen)),
+            Err(error) if error.is_ours() => {
+                warn!("server {server} could not be probed: {error}; its health stays as it is");
+                None
+            }
+            Err(error) => Some((false, error.to_string())),
         };
-        if outcomes.send(Outcome { server: server.clone(), success, reason }).await.is_err() {
+        if let Some((success, reason)) = outcome
+            && outcomes.send(Outcome { server: server.clone(), success, reason }).await.is_err()
+        {
             return;
         }
         sleep_until(started + jittered(check.interval)).await;

@@ -35,6 +35,11 @@ impl State {
         self.up
     }
 
+    /// Whether any news has confirmed it yet.
+    pub fn is_proven(&self) -> bool {
+        self.proven
+    }
+
     /// Takes the outcome of a probe.
     pub fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<Change> {
         if !self.proven {

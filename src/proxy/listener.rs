@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use log::warn;
 use rustix::io::Errno;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::session;
+use super::session::Session;
 use super::socket;
 use super::worker::Context;
-use crate::snapshot::Frontend;
 use crate::stats::Counter;
 
 /// A listener that runs.
@@ -56,64 +56,81 @@ struct Acceptor {
 impl Acceptor {
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         loop {
-            tokio::select! {
+            let accepted = tokio::select! {
                 biased;
                 _ = &mut stopped => break,
-                () = self.accept_one() => {}
+                accepted = self.accept() => accepted,
+            };
+            let Some((stream, mut session)) = accepted else { continue };
+            // While the frontend is full its clients wait in the kernel's queue, all but this one.
+            if !session.try_seat() {
+                tokio::select! {
+                    biased;
+                    _ = &mut stopped => {
+                        tokio::spawn(session.serve(stream));
+                        break;
+                    }
+                    () = session.wait_for_seat() => {}
+                }
             }
+            tokio::spawn(session.serve(stream));
         }
         self.empty_queue();
     }
 
-    /// Accepts a connection and starts to serve it. Never cancelled between the two, so none is lost.
-    async fn accept_one(&mut self) {
-        self.wait_for_room().await;
+    /// The next connection; `None` if there is none just now. Loses none when dropped.
+    async fn accept(&mut self) -> Option<(TcpStream, Session)> {
+        if self.context.is_short_of_descriptors() {
+            self.back_off("too few descriptors left").await;
+            return None;
+        }
         match self.listener.accept().await {
             Ok((stream, client)) => {
-                self.backoff = Backoff { last_told: self.backoff.last_told, ..Backoff::default() };
-                self.serve(stream, client);
+                self.backoff.pauses = 0;
+                let session = self.session(client)?;
+                Some((stream, session))
             }
             Err(error) if is_shortage(&error) => {
-                if let Some(frontend) = self.frontend() {
-                    frontend.live.traffic.add(self.context.core, Counter::AcceptBackoff, 1);
-                }
-                self.backoff.pause(self.vip, &error).await;
+                self.back_off(&error.to_string()).await;
+                None
             }
             // The client gave up while it waited in the queue: nothing to serve, nothing to tell.
-            Err(_) => {}
+            Err(_) => None,
         }
     }
 
-    /// While the frontend is full its clients wait in the kernel's queue.
-    async fn wait_for_room(&self) {
-        while let Some(frontend) = self.frontend() {
-            let freed = frontend.live.freed.notified();
-            if frontend.live.slots.has_room(frontend.config.max_connections) {
-                return;
-            }
-            freed.await;
-        }
-    }
-
+    /// Serves what is still queued, and closes the listener.
     fn empty_queue(self) {
         socket::queue_no_more(&self.listener);
-        let Ok(listener) = self.listener.into_std() else { return };
-        while let Ok((stream, client)) = listener.accept() {
-            let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-            if let (Ok(stream), Some(frontend)) = (stream, self.context.frontend(self.vip)) {
-                tokio::spawn(session::serve(stream, client, self.vip, frontend, self.context.clone()));
+        loop {
+            // Not through the runtime: "would block" must mean that the queue is empty.
+            let accepted = SockRef::from(&self.listener).accept();
+            match accepted {
+                Ok((socket, client)) => {
+                    let stream =
+                        socket.set_nonblocking(true).and_then(|()| TcpStream::from_std(socket.into()));
+                    let session = client.as_socket().and_then(|client| self.session(client));
+                    if let (Ok(stream), Some(session)) = (stream, session) {
+                        tokio::spawn(session.serve(stream));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => return warn!("clients queued at {} are lost: {error}", self.vip),
             }
         }
     }
 
-    fn serve(&self, stream: TcpStream, client: SocketAddr) {
-        if let Some(frontend) = self.frontend() {
-            tokio::spawn(session::serve(stream, client, self.vip, frontend, self.context.clone()));
-        }
+    fn session(&self, client: SocketAddr) -> Option<Session> {
+        let frontend = self.context.frontend(self.vip)?;
+        Some(Session::new(client, self.vip, frontend, self.context.clone()))
     }
 
-    fn frontend(&self) -> Option<Arc<Frontend>> {
-        self.context.frontend(self.vip)
+    async fn back_off(&mut self, why: &str) {
+        if let Some(frontend) = self.context.frontend(self.vip) {
+            frontend.live.traffic.add(self.context.core, Counter::AcceptBackoff, 1);
+        }
+        self.backoff.pause(self.vip, why).await;
     }
 }
 
@@ -133,10 +150,10 @@ struct Backoff {
 impl Backoff {
     const TELL_EVERY: Duration = Duration::from_secs(10);
 
-    async fn pause(&mut self, vip: SocketAddr, error: &io::Error) {
+    async fn pause(&mut self, vip: SocketAddr, why: &str) {
         if self.last_told.is_none_or(|told| told.elapsed() >= Self::TELL_EVERY) {
             self.last_told = Some(Instant::now());
-            warn!("cannot accept on {vip}: {error}; trying again until it works");
+            warn!("cannot accept on {vip}: {why}; its clients wait");
         }
         sleep(Duration::from_millis(5 << self.pauses.min(7))).await;
         self.pauses += 1;

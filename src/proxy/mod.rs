@@ -3,6 +3,7 @@
 //! One worker thread for each core, each with a single-threaded runtime and listeners of its own: the
 //! kernel spreads new connections over them (`SO_REUSEPORT`), and a connection lives and dies on one core.
 
+mod lease;
 mod listener;
 mod pipe;
 mod relay;
@@ -11,7 +12,7 @@ mod socket;
 mod worker;
 
 pub use socket::BindError;
-pub use worker::Shared;
+pub use worker::{Descriptors, Shared};
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,9 +1,10 @@
 //! Moving bytes from socket to socket inside the kernel: splice(2) through pooled pipes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
@@ -18,6 +19,13 @@ const POOLED: usize = 64;
 
 thread_local! {
     static POOL: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+    static OPEN: Cell<usize> = const { Cell::new(0) };
+    static LIMIT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Most pipes this thread opens.
+pub(super) fn limit(pipes: usize) {
+    LIMIT.set(pipes);
 }
 
 /// A pipe on the way from one socket to another.
@@ -48,12 +56,10 @@ impl Pipe {
         self.held == 0
     }
 
-    /// Fills the empty pipe from a socket; 0 is the end of the stream. Clears the socket's readiness when
-    /// there is nothing to read.
+    /// Fills the empty pipe from a socket; 0 is the end of the stream.
     pub(super) fn fill(&mut self, from: &TcpStream) -> io::Result<usize> {
         debug_assert!(self.is_empty());
-        self.held =
-            from.try_io(Interest::READABLE, || Ok(splice(from, None, &self.write, None, SIZE, FLAGS)?))?;
+        self.held = splice(from, None, &self.write, None, SIZE, FLAGS)?;
         // Splicing does not tell TCP that its reader has caught up; without this the sender waits for a
         // delayed ACK (40 ms) at the end of each burst.
         let _ = set_tcp_quickack(from, true);
@@ -70,9 +76,19 @@ impl Pipe {
     }
 
     fn new() -> io::Result<Pipe> {
+        if OPEN.get() >= LIMIT.get() {
+            return Err(Errno::MFILE.into());
+        }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let _ = fcntl_setpipe_size(&write, SIZE);
+        OPEN.set(OPEN.get() + 1);
         Ok(Pipe { read, write, held: 0 })
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        OPEN.set(OPEN.get() - 1);
     }
 }
 

@@ -44,6 +44,9 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
+/// Longest time between two looks at a connection that stands still.
+const LONGEST_PULSE: Duration = Duration::from_secs(15);
+
 /// Relays between `client` and `server`. `count` is told the bytes received from and sent to the client
 /// as they move. A connection without a byte for `idle` (up to a quarter longer) ends.
 pub(super) async fn relay(
@@ -54,25 +57,32 @@ pub(super) async fn relay(
 ) -> End {
     let mut up = Direction::default();
     let mut down = Direction::default();
-    let mut quiet = Quiet::default();
-    let mut quarter = pin!(sleep(idle / 4));
+    let mut quiet = Quiet::new(idle);
+    let mut pulse = pin!(sleep(quiet.pulse));
     poll_fn(|cx| {
         let before = (up.moved, down.moved);
-        let up_poll = up.poll(cx, client, server);
-        let down_poll = down.poll(cx, server, client);
+        let up_poll = up.poll(cx, client, server, down.done);
+        let down_poll = down.poll(cx, server, client, up.done);
         let moved = (up.moved - before.0, down.moved - before.1);
         if moved != (0, 0) {
             count(moved.0, moved.1);
-            quiet = Quiet::default();
+            quiet.over();
         }
         if let Some(end) = end(up_poll, down_poll) {
             return Poll::Ready(end);
         }
-        while quarter.as_mut().poll(cx).is_ready() {
-            if quiet.is_over() {
+        while pulse.as_mut().poll(cx).is_ready() {
+            if quiet.pulse_passed() {
                 return Poll::Ready(End::Idle);
             }
-            quarter.as_mut().reset(Instant::now() + idle / 4);
+            // A side that does not read keeps us from reading the other, and so from seeing its reset.
+            if up.is_blocked() && is_gone(client) {
+                return Poll::Ready(End::ClientReset);
+            }
+            if down.is_blocked() && is_gone(server) {
+                return Poll::Ready(End::ServerReset);
+            }
+            pulse.as_mut().reset(Instant::now() + quiet.pulse);
         }
         Poll::Pending
     })
@@ -84,26 +94,43 @@ pub(super) async fn relay(
 /// A direction that can no longer be written does not end the connection at once: the side that refuses
 /// our bytes may have sent a last answer before, and that is still delivered.
 fn end(up: Poll<Done>, down: Poll<Done>) -> Option<End> {
-    use Done::{Finished, ReadFailed, WriteFailed};
+    use Done::{Closed, Finished, ReadFailed, Reset};
     match (up, down) {
         (Poll::Ready(ReadFailed), _) => Some(End::ClientReset),
         (_, Poll::Ready(ReadFailed)) => Some(End::ServerReset),
-        (Poll::Ready(_), Poll::Ready(WriteFailed)) => Some(End::ClientReset),
+        (Poll::Ready(_), Poll::Ready(Reset | Closed)) => Some(End::ClientReset),
         // A server that closed without reading all it was sent: its answer went out in order.
         (Poll::Ready(_), Poll::Ready(Finished)) => Some(End::Closed),
         _ => None,
     }
 }
 
-/// Counts quarters of the idle timeout without a byte. The first may have begun with one, so it takes
-/// five.
-#[derive(Default)]
-struct Quiet(u8);
+fn is_gone(stream: &TcpStream) -> bool {
+    !matches!(stream.take_error(), Ok(None))
+}
+
+/// Counts the time without a byte in pulses, so that moving bytes reads no clock.
+struct Quiet {
+    pulse: Duration,
+    idle: Duration,
+    /// Whole pulses without a byte; `None` while the present one may have begun with some.
+    time: Option<Duration>,
+}
 
 impl Quiet {
-    fn is_over(&mut self) -> bool {
-        self.0 += 1;
-        self.0 > 4
+    fn new(idle: Duration) -> Quiet {
+        Quiet { pulse: (idle / 4).min(LONGEST_PULSE), idle, time: Some(Duration::ZERO) }
+    }
+
+    fn over(&mut self) {
+        self.time = None;
+    }
+
+    /// Whether the idle timeout is over.
+    fn pulse_passed(&mut self) -> bool {
+        let time = self.time.map_or(Duration::ZERO, |time| time + self.pulse);
+        self.time = Some(time);
+        time >= self.idle
     }
 }
 
@@ -112,8 +139,19 @@ impl Quiet {
 enum Done {
     /// The end of the stream was passed on.
     Finished,
+    /// The source reset the connection, or vanished.
     ReadFailed,
-    WriteFailed,
+    /// The destination reset the connection. Writing may be what hears of it first, and then reading
+    /// no longer does.
+    Reset,
+    /// The destination had closed before.
+    Closed,
+}
+
+impl Done {
+    fn write_failed(error: &io::Error) -> Done {
+        if error.kind() == io::ErrorKind::BrokenPipe { Done::Closed } else { Done::Reset }
+    }
 }
 
 /// One direction of a connection.
@@ -133,42 +171,63 @@ struct Direction {
 }
 
 impl Direction {
-    fn poll(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<Done> {
+    /// Whether the destination does not take what is held.
+    fn is_blocked(&self) -> bool {
+        self.done.is_none() && (!self.rest.is_empty() || self.pipe.as_ref().is_some_and(|p| !p.is_empty()))
+    }
+
+    /// Moves what there is to move. `other` is how the other direction has ended.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+        other: Option<Done>,
+    ) -> Poll<Done> {
         if let Some(done) = self.done {
             return Poll::Ready(done);
         }
         for _ in 0..TURNS {
-            let step = match ready!(self.poll_step(cx, from, to)) {
-                Step::Again => continue,
-                Step::Done(done) => done,
-            };
-            self.done = Some(step);
-            self.give_pipe_back();
-            return Poll::Ready(step);
+            if let Err(done) = ready!(self.poll_step(cx, from, to, other)) {
+                self.done = Some(done);
+                self.give_pipe_back();
+                return Poll::Ready(done);
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
     /// Writes what is held, or reads more.
-    fn poll_step(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<Step> {
-        match ready!(self.poll_write_held(cx, to)) {
-            Ok(()) => {}
-            Err(_) => return Poll::Ready(Step::Done(Done::WriteFailed)),
+    fn poll_step(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+        other: Option<Done>,
+    ) -> Poll<Result<(), Done>> {
+        if let Err(error) = ready!(self.poll_write_held(cx, to)) {
+            return Poll::Ready(Err(Done::write_failed(&error)));
         }
         if self.at_end {
-            // The only error is that the other side is gone; the other direction will say so.
-            let _ = ready!(Pin::new(to).poll_shutdown(cx));
-            return Poll::Ready(Step::Done(Done::Finished));
+            // If both have ended, closing says so.
+            if other != Some(Done::Finished) {
+                // The only error is that the other side is gone; the other direction will say so.
+                let _ = ready!(Pin::new(to).poll_shutdown(cx));
+            }
+            return Poll::Ready(Err(Done::Finished));
         }
-        let read = if self.splicing { self.poll_fill(cx, from) } else { self.poll_copy(cx, from, to) };
+        let read = if self.splicing { self.poll_fill(cx, from, to) } else { self.poll_copy(cx, from, to) };
         match read {
-            Poll::Ready(Ok(())) => Poll::Ready(Step::Again),
+            // Writing to it has taken the news of the reset; this is no end of a stream.
+            Poll::Ready(Err(Done::Finished)) if other == Some(Done::Reset) => {
+                Poll::Ready(Err(Done::ReadFailed))
+            }
             Poll::Ready(Err(Done::Finished)) => {
                 self.at_end = true;
-                Poll::Ready(Step::Again)
+                Poll::Ready(Ok(()))
             }
-            Poll::Ready(Err(failed)) => Poll::Ready(Step::Done(failed)),
+            Poll::Ready(read) => Poll::Ready(read),
             Poll::Pending => {
                 self.give_pipe_back();
                 Poll::Pending
@@ -216,7 +275,7 @@ impl Direction {
             self.splicing = bytes.len() == SCRATCH;
             let sent = match Pin::new(to).poll_write(cx, bytes) {
                 Poll::Ready(Ok(sent)) => sent,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Done::WriteFailed)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Done::write_failed(&error))),
                 Poll::Pending => 0,
             };
             self.moved += sent as u64;
@@ -226,33 +285,41 @@ impl Direction {
     }
 
     /// Fills the pipe; [`Direction::poll_write_held`] empties it.
-    fn poll_fill(&mut self, cx: &mut Context<'_>, from: &mut TcpStream) -> Poll<Result<(), Done>> {
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+    ) -> Poll<Result<(), Done>> {
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
             None => match Pipe::get() {
                 Ok(pipe) => self.pipe.insert(pipe),
                 Err(_) => {
-                    self.splicing = false; // no descriptors left: copying needs none
+                    self.splicing = false; // no pipes left: copying needs none
                     return Poll::Ready(Ok(()));
                 }
             },
         };
-        loop {
-            if ready!(from.poll_read_ready(cx)).is_err() {
-                return Poll::Ready(Err(Done::ReadFailed));
-            }
-            match pipe.fill(from) {
-                Ok(0) => return Poll::Ready(Err(Done::Finished)),
-                Ok(n) => {
-                    self.small_reads = if n < SMALL { self.small_reads + 1 } else { 0 };
-                    if self.small_reads >= SMALL_READS {
-                        self.small_reads = 0;
-                        self.splicing = false;
-                    }
-                    return Poll::Ready(Ok(()));
+        if ready!(from.poll_read_ready(cx)).is_err() {
+            return Poll::Ready(Err(Done::ReadFailed));
+        }
+        match pipe.fill(from) {
+            Ok(n) if n > 0 => {
+                self.small_reads = if n < SMALL { self.small_reads + 1 } else { 0 };
+                if self.small_reads >= SMALL_READS {
+                    self.small_reads = 0;
+                    self.splicing = false;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
+                Poll::Ready(Ok(()))
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Poll::Ready(Err(Done::ReadFailed)),
+            // Nothing there, or the end of the stream, or urgent data (RFC 9293, section 3.8.5), which splicing
+            // does not get past: only reading can tell.
+            _ => {
+                let read = self.poll_copy(cx, from, to);
+                self.splicing = true;
+                read
             }
         }
     }
@@ -264,12 +331,6 @@ impl Direction {
             pipe.put();
         }
     }
-}
-
-/// What a step of a direction leads to.
-enum Step {
-    Again,
-    Done(Done),
 }
 
 #[cfg(test)]

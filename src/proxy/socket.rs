@@ -16,6 +16,32 @@ pub struct BindError {
     cause: io::Error,
 }
 
+/// A connection to one side. Dropped without an orderly close it is reset, so that whoever is there
+/// does not take what came so far for the whole.
+pub(super) struct Leg {
+    pub(super) stream: TcpStream,
+    in_order: bool,
+}
+
+impl Leg {
+    pub(super) fn new(stream: TcpStream) -> Leg {
+        Leg { stream, in_order: false }
+    }
+
+    /// Has the drop close the connection as usual: what was written still arrives.
+    pub(super) fn close_in_order(&mut self) {
+        self.in_order = true;
+    }
+}
+
+impl Drop for Leg {
+    fn drop(&mut self) {
+        if !self.in_order {
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
 /// Longest accept queue; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 
@@ -74,7 +100,7 @@ fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Small writes go out at once, and a peer that vanished is noticed within about two minutes. Accepted
+/// Small writes go out at once, and a peer that vanished is noticed within two and a half minutes. Accepted
 /// connections inherit both from their listener (tcp(7)).
 fn tune(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;

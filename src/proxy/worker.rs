@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
-use super::listener;
+use super::{listener, pipe};
 use crate::model::ConnectFailures;
 use crate::snapshot::{Frontend, Snapshot};
 
@@ -21,6 +21,28 @@ pub struct Shared {
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Where failed connects to servers are told.
     pub failures: mpsc::Sender<ConnectFailures>,
+    /// Descriptors this process may use.
+    pub descriptors: Descriptors,
+}
+
+/// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
+/// peak of connections does not blind us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Most connections, of two descriptors each.
+    pub connections: u64,
+    /// Most pipes for bulk transfers, of two descriptors each, in one worker.
+    pub pipes: usize,
+}
+
+impl Descriptors {
+    /// Shares `limit` descriptors out: an eighth stays in reserve, a quarter goes to the `workers`' pipes.
+    pub fn share(limit: u64, workers: usize) -> Descriptors {
+        let reserve = (limit / 8).clamp(24, 1024);
+        let pipes = limit / 4 / 2 / workers as u64;
+        let connections = limit.saturating_sub(reserve + pipes * 2 * workers as u64) / 2;
+        Descriptors { connections: connections.max(1), pipes: usize::try_from(pipes).unwrap_or(usize::MAX) }
+    }
 }
 
 /// What a worker is told to do.
@@ -48,6 +70,11 @@ impl Context {
     pub(super) fn frontend(&self, vip: SocketAddr) -> Option<Arc<Frontend>> {
         self.shared.snapshot.load().listeners.get(&vip).cloned()
     }
+
+    /// Whether another connection would leave too few descriptors for everything else.
+    pub(super) fn is_short_of_descriptors(&self) -> bool {
+        self.shared.snapshot.load().totals.current() >= self.shared.descriptors.connections
+    }
 }
 
 /// Starts the thread; it ends when its command channel is dropped.
@@ -64,6 +91,7 @@ pub(super) fn start(
 }
 
 async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<Command>) {
+    pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
     let context = Arc::new(Context { core, shared, _alive });
     let mut listeners = HashMap::new();

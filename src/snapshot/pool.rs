@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Slots};
 use crate::balance::{self, Balancer, Loads, Member};
-use crate::model;
+use crate::model::{self, HashOn};
 use crate::stats::Traffic;
 
 /// A backend with the table built for its servers' present health.
@@ -23,6 +23,7 @@ pub struct Pool {
     balancer: Arc<dyn Balancer>,
     members: Vec<Member>,
     eligible: usize,
+    limited: bool,
 }
 
 /// The part of a backend that outlives snapshots.
@@ -30,7 +31,10 @@ pub struct Pool {
 pub struct PoolLive {
     /// Its counters.
     pub traffic: Traffic,
-    /// Notified when a connection to a server with a limit ends.
+    /// Held by the connection whose turn it is while every server is at its limit; the others queue for
+    /// it in order.
+    pub queue: Mutex<()>,
+    /// Notified when a connection to a server ends.
     pub freed: Notify,
     turn: Arc<AtomicUsize>,
 }
@@ -91,14 +95,19 @@ impl Pool {
             Some(b) if b.members == members && b.config.algorithm == config.algorithm => b.balancer.clone(),
             _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
         };
-        Pool { config, servers, live, balancer, members, eligible }
+        let limited = servers.iter().any(|server| server.config.max_connections.is_some());
+        Pool { config, servers, live, balancer, members, eligible, limited }
     }
 
-    /// Chooses a server for a client of `vip`, passing over those in `tried`.
+    /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         let loads = Now { pool: self, tried };
-        let flow = balance::flow_hash(self.config.hash, client, vip);
-        match self.balancer.pick(flow, &loads) {
+        let picked = if tried.is_empty() {
+            self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
+        } else {
+            balance::substitute(&self.members, balance::flow_hash(HashOn::Tuple, client, vip), &loads)
+        };
+        match picked {
             Some(index) => Pick::Server(index),
             None if self.eligible > tried.len() => Pick::Busy,
             None => Pick::Nobody,
@@ -108,6 +117,11 @@ impl Pool {
     /// Whether the server with this index can be chosen, its limit aside.
     pub fn is_eligible(&self, index: usize) -> bool {
         self.members[index].eligible
+    }
+
+    /// Whether any server has a limit, so that connections may have to wait.
+    pub fn is_limited(&self) -> bool {
+        self.limited
     }
 
     /// How many servers can be chosen.
@@ -125,7 +139,12 @@ impl fmt::Debug for Pool {
 impl PoolLive {
     /// A backend nobody has used, counted by `cores` cores.
     pub fn new(cores: usize) -> Self {
-        PoolLive { traffic: Traffic::new(cores), freed: Notify::new(), turn: Arc::default() }
+        PoolLive {
+            traffic: Traffic::new(cores),
+            queue: Mutex::new(()),
+            freed: Notify::new(),
+            turn: Arc::default(),
+        }
     }
 }
 

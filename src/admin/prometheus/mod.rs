@@ -112,7 +112,7 @@ fn servers(page: &mut Page, report: &Report) {
     );
     page.counter(
         "convey_server_retries_total",
-        "Attempts repeated on another server after one on this failed.",
+        "Attempts to connect to the server after one to another had failed.",
         &all,
         |s| s.retries as f64,
     );

@@ -217,3 +217,47 @@ async fn a_reader_that_pauses_holds_the_sender_back_and_loses_nothing() {
     assert!([first, rest].concat() == data);
     sent.await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_reset_while_the_upload_is_blocked_is_not_taken_for_the_end_of_the_answer() {
+    let mut line = Line::new(NEVER).await;
+    fill(&mut line.client).await;
+    line.server.write_all(b"partial answer").await.unwrap();
+    assert_eq!(read_exactly(&mut line.client, 14).await, b"partial answer");
+    line.server.set_zero_linger().unwrap();
+    drop(line.server);
+    let error = read_to_end(&mut line.client).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(line.relay.await.unwrap().0, End::ServerReset);
+}
+
+#[tokio::test]
+async fn a_client_that_resets_while_its_server_does_not_read_is_noticed() {
+    let mut line = Line::new(Duration::from_secs(4)).await;
+    fill(&mut line.client).await;
+    line.client.set_zero_linger().unwrap();
+    drop(line.client);
+    assert_eq!(line.relay.await.unwrap().0, End::ClientReset);
+}
+
+#[tokio::test]
+async fn urgent_data_within_bulk_stops_nothing() {
+    let mut line = Line::new(NEVER).await;
+    let data = bytes(4_000_000);
+    let send = async {
+        line.client.write_all(&data).await.unwrap();
+        line.client.writable().await.unwrap();
+        socket2::SockRef::from(&line.client).send_out_of_band(b"!").unwrap();
+        line.client.write_all(&data).await.unwrap();
+        line.client.shutdown().await.unwrap();
+    };
+    let ((), read) = tokio::join!(send, read_to_end(&mut line.server));
+
+    assert!(read.unwrap() == [&data[..], &data[..]].concat(), "everything but the urgent byte");
+}
+
+/// Writes until nobody takes any more.
+async fn fill(stream: &mut TcpStream) {
+    let block = vec![0; 1 << 20];
+    while tokio::time::timeout(Duration::from_millis(300), stream.write_all(&block)).await.is_ok() {}
+}

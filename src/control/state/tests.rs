@@ -1,0 +1,235 @@
+//! Configurations, outcomes and virtual time in; snapshots and changes out.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::*;
+use crate::config::{Passthrough, Stats};
+use crate::model::{self, Algorithm, HashOn, Mode, Timeouts};
+use crate::snapshot::Pick;
+use crate::stats::Counter;
+
+const SECOND: Duration = Duration::from_secs(1);
+const VIP: &str = "10.0.0.1:80";
+
+fn server(name: &str, addr: &str) -> Server {
+    Server { name: name.into(), addr: addr.parse().unwrap(), weight: 1, backup: false, max_connections: None }
+}
+
+/// One frontend on [`VIP`] in front of these servers; one failed probe takes a server out.
+fn config(servers: Vec<Server>) -> Config {
+    let health_check =
+        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: SECOND, timeout: SECOND, rise: 1, fall: 1 };
+    Config {
+        mode: Mode::Proxy,
+        frontends: vec![model::Frontend {
+            name: "web".into(),
+            listen: vec![VIP.parse().unwrap()],
+            backend: "pool".into(),
+            max_connections: None,
+        }],
+        backends: vec![Backend {
+            name: "pool".into(),
+            algorithm: Algorithm::RoundRobin,
+            hash: HashOn::Source,
+            health_check,
+            servers,
+        }],
+        stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
+        timeouts: Timeouts { connect: SECOND, idle: SECOND, drain: SECOND },
+        passthrough: Passthrough { connection_tracker_capacity: 1, workers: None, stats_update_frequency: 1 },
+    }
+}
+
+fn two_servers() -> Config {
+    config(vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")])
+}
+
+fn key_of(config: &Config, index: usize) -> ServerKey {
+    key(&config.backends[0], &config.backends[0].servers[index])
+}
+
+/// The names of the servers that 20 new connections go to.
+fn chosen(snapshot: &Snapshot) -> Vec<String> {
+    let vip: SocketAddr = VIP.parse().unwrap();
+    let pool = &snapshot.listeners[&vip].pool;
+    let mut names: Vec<String> = (0..20)
+        .filter_map(|port| match pool.pick(SocketAddr::new(vip.ip(), 1000 + port), vip, &[]) {
+            Pick::Server(index) => Some(pool.servers[index].config.name.clone()),
+            Pick::Busy | Pick::Nobody => None,
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
+    let config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a", "b"]);
+
+    state.on_probe(&a, false, "connect failed".into(), Timestamp(5));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!(chosen(&snapshot), ["b"]);
+    assert_eq!(
+        (changes.len(), changes[0].change, changes[0].eligible, changes[0].of),
+        (1, Change::Down, 1, 2)
+    );
+    let health = &snapshot.pools[0].servers[0].health;
+    assert_eq!(health, &Health { up: false, reason: "connect failed".into(), since: Timestamp(5) });
+
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(9));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!(chosen(&snapshot), ["a", "b"]);
+    assert_eq!(changes[0].change, Change::Up);
+}
+
+#[test]
+fn the_first_good_probe_is_shown_but_is_no_news() {
+    let config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(1));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert!(changes.is_empty());
+    assert_eq!(snapshot.pools[0].servers[0].health.reason, "connect succeeded");
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(2));
+    assert!(state.settle().is_none(), "a steady server publishes nothing");
+}
+
+#[test]
+fn many_outcomes_settle_in_one_snapshot() {
+    let config = two_servers();
+    let (a, b) = (key_of(&config, 0), key_of(&config, 1));
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    state.on_probe(&a, false, "x".into(), Timestamp(1));
+    state.on_probe(&b, false, "y".into(), Timestamp(1));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert!(chosen(&snapshot).is_empty());
+    assert_eq!(changes.iter().map(|change| change.eligible).collect::<Vec<_>>(), [0, 0]);
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn a_reload_keeps_counters_and_health_of_what_stays() {
+    let first = two_servers();
+    let a = key_of(&first, 0);
+    let mut state = State::new(1);
+    let before = state.configure(first, Timestamp(0));
+    before.pools[0].servers[1].live.traffic.add(0, Counter::Opened, 7);
+    before.frontends[0].live.traffic.add(0, Counter::Opened, 7);
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    state.settle();
+
+    let mut servers =
+        vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80"), server("c", "10.0.0.4:80")];
+    servers[1].weight = 5;
+    let after = state.configure(config(servers), Timestamp(2));
+    assert_eq!(chosen(&after), ["b", "c"]);
+    assert_eq!(after.pools[0].servers[1].live.traffic.sum(Counter::Opened), 7);
+    assert_eq!(after.frontends[0].live.traffic.sum(Counter::Opened), 7);
+}
+
+#[test]
+fn a_server_taken_away_and_put_back_still_knows_its_open_connections() {
+    let mut state = State::new(1);
+    let before = state.configure(two_servers(), Timestamp(0));
+    let held = before.pools[0].servers[1].live.clone(); // as an open connection does
+    assert!(held.slots.try_take(None));
+    drop(before);
+    state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(1));
+    let after = state.configure(two_servers(), Timestamp(2));
+    assert_eq!(after.pools[0].servers[1].live.slots.open(), 1);
+}
+
+#[test]
+fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
+    let mut config = two_servers();
+    config.backends[0].health_check.fall = 3;
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    let live = state.configure(config, Timestamp(0)).pools[0].servers[0].live.clone();
+    let fail = |state: &mut State, now| {
+        let in_a_row = live.connect_failed();
+        let failures = ConnectFailures { server: a.clone(), in_a_row, error: "refused".into() };
+        state.on_connect_failures(&failures, Timestamp(now));
+    };
+    (1..=3).for_each(|now| fail(&mut state, now));
+    assert_eq!(state.settle().unwrap().1[0].change, Change::Down);
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(4));
+    assert_eq!(state.settle().unwrap().1[0].change, Change::Up);
+    fail(&mut state, 5);
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn a_server_that_moves_to_another_address_starts_afresh() {
+    let first = two_servers();
+    let a = key_of(&first, 0);
+    let mut state = State::new(1);
+    state.configure(first, Timestamp(0));
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    state.settle();
+    let moved = config(vec![server("a", "10.0.0.9:80"), server("b", "10.0.0.3:80")]);
+    assert_eq!(chosen(&state.configure(moved, Timestamp(2))), ["a", "b"]);
+    state.on_probe(&a, false, "late news of the old address".into(), Timestamp(3));
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn backups_serve_only_while_no_other_server_is_up() {
+    let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
+    servers[1].backup = true;
+    let config = config(servers);
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a"]);
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    state.on_probe(&a, true, "up".into(), Timestamp(2));
+    assert_eq!(chosen(&state.settle().unwrap().0), ["a"]);
+}
+
+#[test]
+fn a_server_without_health_check_is_never_taken_out() {
+    let mut config = two_servers();
+    config.backends[0].health_check.kind = ProbeKind::None;
+    let server = key_of(&config, 0);
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    let failures = ConnectFailures { server, in_a_row: 99, error: "refused".into() };
+    state.on_connect_failures(&failures, Timestamp(1));
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn a_health_check_taken_away_brings_its_down_servers_back() {
+    let mut config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    state.configure(config.clone(), Timestamp(0));
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    config.backends[0].health_check.kind = ProbeKind::None;
+    assert_eq!(chosen(&state.configure(config, Timestamp(2))), ["a", "b"]);
+}
+
+#[test]
+fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
+    let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
+    servers.iter_mut().for_each(|server| server.max_connections = Some(1));
+    let mut state = State::new(1);
+    let snapshot = state.configure(config(servers), Timestamp(0));
+    let vip: SocketAddr = VIP.parse().unwrap();
+    let pool = &snapshot.pools[0];
+    assert!(pool.servers[0].live.slots.try_take(Some(1)));
+    assert_eq!(chosen(&snapshot), ["b"]);
+    assert!(pool.servers[1].live.slots.try_take(Some(1)));
+    assert_eq!(pool.pick(vip, vip, &[]), Pick::Busy);
+    assert_eq!(pool.pick(vip, vip, &[0, 1]), Pick::Nobody);
+}

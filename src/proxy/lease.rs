@@ -1,0 +1,164 @@
+//! Finding a server for a session, and the place it takes there.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::debug;
+use rustix::io::Errno;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::session::Session;
+use super::socket::{self, Leg};
+use crate::model::{ConnectFailures, ServerKey, Timeouts, speaks_against_peer};
+use crate::snapshot::{Pick, Pool, Server};
+use crate::stats::Counter;
+
+/// Servers tried for one connection, the first one included.
+const ATTEMPTS: usize = 4;
+
+/// A connection's place at a server.
+pub(super) struct Lease {
+    pool: Arc<Pool>,
+    index: usize,
+    core: usize,
+    open: bool,
+}
+
+impl Session {
+    /// A connected server, or why there is none. The client has not been sent a byte yet, so a server that
+    /// does not answer is replaced by another.
+    pub(super) async fn connect_to_server(&self, timeouts: &Timeouts) -> Result<(Leg, Lease), Counter> {
+        let give_up = Instant::now() + timeouts.connect;
+        let mut pool = self.frontend().pool.clone();
+        let mut tried = Vec::new(); // allocates only once a connect has failed
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 && !Arc::ptr_eq(&pool, &self.frontend().pool) {
+                pool = self.frontend().pool.clone();
+                tried.clear();
+            }
+            let mut lease = match self.try_lease(&pool, &tried) {
+                Ok(lease) => lease,
+                Err(Pick::Nobody) if attempt == 0 => return Err(Counter::NoServer),
+                Err(Pick::Nobody) => break,
+                Err(_) => {
+                    tried.clear();
+                    self.queue(give_up).await?
+                }
+            };
+            if attempt > 0 {
+                lease.count(Counter::Retries, 1);
+            }
+            match lease.connect(timeouts.connect).await {
+                Ok(server) => return Ok((server, lease)),
+                Err(error) => {
+                    let addr = lease.server().config.addr;
+                    debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
+                    tried.push(lease.index);
+                    self.on_failure(&lease, &error);
+                }
+            }
+        }
+        Err(Counter::ConnectFailed)
+    }
+
+    /// A place at the server the pool picks. Where somebody queues already, nobody gets past.
+    fn try_lease(&self, pool: &Arc<Pool>, tried: &[usize]) -> Result<Lease, Pick> {
+        if pool.is_limited() && pool.live.queue.try_lock().is_err() {
+            return Err(Pick::Busy);
+        }
+        self.take_lease(pool, tried)
+    }
+
+    /// Waits for a place at a server; first come, first served.
+    async fn queue(&self, give_up: Instant) -> Result<Lease, Counter> {
+        let too_late = |_| Counter::QueueTimeout;
+        loop {
+            let live = self.frontend().pool.live.clone();
+            let _head = timeout_at(give_up, live.queue.lock()).await.map_err(too_late)?;
+            loop {
+                let freed = live.freed.notified();
+                // Looked up only now: of any later change `freed` tells.
+                let pool = self.frontend().pool.clone();
+                if !Arc::ptr_eq(&live, &pool.live) {
+                    break; // the frontend has another backend now, with a queue of its own
+                }
+                match self.take_lease(&pool, &[]) {
+                    Ok(lease) => return Ok(lease),
+                    Err(Pick::Nobody) => return Err(Counter::NoServer),
+                    Err(_) => timeout_at(give_up, freed).await.map_err(too_late)?,
+                }
+            }
+        }
+    }
+
+    fn take_lease(&self, pool: &Arc<Pool>, tried: &[usize]) -> Result<Lease, Pick> {
+        loop {
+            match pool.pick(self.client, self.vip, tried) {
+                Pick::Server(index) => {
+                    // `None`: another worker took the last slot since the pick.
+                    if let Some(lease) = Lease::take(pool, index, self.context.core) {
+                        return Ok(lease);
+                    }
+                }
+                nothing => return Err(nothing),
+            }
+        }
+    }
+
+    fn on_failure(&self, lease: &Lease, error: &io::Error) {
+        lease.count(Counter::ConnectFailures, 1);
+        if !speaks_against_peer(error) {
+            return;
+        }
+        let server = lease.server();
+        let in_a_row = server.live.connect_failed();
+        if in_a_row >= lease.pool.config.health_check.fall {
+            let key = ServerKey {
+                backend: lease.pool.config.name.clone(),
+                server: server.config.name.clone(),
+                addr: server.config.addr,
+            };
+            // A full channel has more of the same in it.
+            let news = ConnectFailures { server: key, in_a_row, error: error.to_string() };
+            let _ = self.context.shared.failures.try_send(news);
+        }
+    }
+}
+
+impl Lease {
+    /// Counts at the server and its backend.
+    pub(super) fn count(&self, counter: Counter, n: u64) {
+        self.server().live.traffic.add(self.core, counter, n);
+        self.pool.live.traffic.add(self.core, counter, n);
+    }
+
+    fn take(pool: &Arc<Pool>, index: usize, core: usize) -> Option<Lease> {
+        let server = &pool.servers[index];
+        let taken = server.live.slots.try_take(server.config.max_connections);
+        taken.then(|| Lease { pool: pool.clone(), index, core, open: false })
+    }
+
+    async fn connect(&mut self, patience: Duration) -> io::Result<Leg> {
+        let attempt = timeout(patience, socket::connect(self.server().config.addr)).await;
+        let stream = attempt.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+        self.open = true;
+        self.count(Counter::Opened, 1);
+        self.server().live.connect_succeeded();
+        Ok(Leg::new(stream))
+    }
+
+    fn server(&self) -> &Server {
+        &self.pool.servers[self.index]
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.open {
+            self.count(Counter::Closed, 1);
+        }
+        self.server().live.slots.release();
+        self.pool.live.freed.notify_one();
+    }
+}

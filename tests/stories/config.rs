@@ -1,0 +1,153 @@
+//! `convey check`, and files of every age.
+
+use std::fs;
+
+use crate::support::{Balancer, Lab, Ran, Server, Setup, ask, binary, run, stories};
+
+stories!("config":
+    a_valid_file_is_described,
+    every_mistake_is_reported_at_once_with_its_place,
+    a_file_written_for_the_original_loads_unchanged,
+    a_file_written_for_the_original_runs_unchanged,
+);
+
+fn a_valid_file_is_described() {
+    let lab = Lab::new();
+    let setup = Setup::new(&lab)
+        .frontend("max_connections = 1000")
+        .backend("algorithm = \"maglev\"")
+        .health("kind = \"http\"\npath = \"/health\"\ninterval = 3")
+        .server("a", lab.server(1), "weight = 7")
+        .server("b", lab.server(2), "backup = true");
+    let ran = check(&lab, &setup.to_string());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    for line in [
+        "is valid; it would run:".to_owned(),
+        "mode proxy".to_owned(),
+        format!("frontend web {} -> backend pool, at most 1000 connections", lab.vip()),
+        "backend pool (maglev by source; http check of /health for 200-399 every 3s, ".to_owned(),
+        format!("server a {} weight 7", lab.server(1)),
+        format!("server b {} weight 1, backup", lab.server(2)),
+        format!("statistics http://{}/stats", lab.stats()),
+    ] {
+        assert!(described(&ran).contains(&line), "no {line:?} in\n{}", ran.stdout);
+    }
+}
+
+fn every_mistake_is_reported_at_once_with_its_place() {
+    let lab = Lab::new();
+    let ran = check(
+        &lab,
+        r#"[frontends.web]
+listen_adr = "127.0.0.1:8080"
+backend = "app"
+
+[frontends.api]
+listen_addr = "127.0.0.1:8081"
+backend = "ap"
+
+[frontends.admin]
+listen_addr = "127.0.0.1:8081"
+backend = "app"
+
+[backends.app.servers.a]
+addr = "127.0.0.1:9000"
+weight = 70000
+
+[backends.empty.servers]
+
+[frontends.more]
+listen_addr = "127.0.0.1:8082"
+backend = "empty"
+"#,
+    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    for (place, words) in [
+        ("check.toml:2:1", "did you mean `listen_addr`?"),
+        ("check.toml:7:11", "did you mean `app`?"),
+        ("check.toml:10:15", "127.0.0.1:8081 is taken by frontends.api"),
+        ("check.toml:15:10", "found 70000; allowed: an integer from 0 to 65535"),
+        ("check.toml:17:", "no servers"),
+    ] {
+        let found = ran
+            .stderr
+            .lines()
+            .any(|line| line.starts_with("error: ") && line.contains(place) && line.contains(words));
+        assert!(found, "no error at {place} with {words:?} in\n{}", ran.stderr);
+    }
+}
+
+fn a_file_written_for_the_original_loads_unchanged() {
+    let lab = Lab::new();
+    let ran = check(&lab, ORIGINAL);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("warning: ") && ran.stderr.contains("backends.tcp_3001"), "{}", ran.stderr);
+    assert!(ran.stderr.lines().count() == 1, "{}", ran.stderr);
+    for line in ["frontend tcp_3000 0.0.0.0:3000 -> backend tcp_3000", "tcp check every 5s", "weight 10"] {
+        assert!(described(&ran).contains(line), "no {line:?} in\n{}", ran.stdout);
+    }
+}
+
+fn a_file_written_for_the_original_runs_unchanged() {
+    let lab = Lab::new();
+    let _servers = [1, 2].map(|n| Server::named("old", lab.server(n)));
+    // Only the addresses differ; the original served its statistics on all of them.
+    let file = ORIGINAL
+        .replace("0.0.0.0:3000", &lab.vip().to_string())
+        .replace("127.0.0.1:8080", &lab.server(1).to_string())
+        .replace("127.0.0.1:8081", &lab.server(2).to_string())
+        .replace("[stats]", &format!("[stats]\nlisten_addr = \"{}\"", lab.stats().ip()));
+    let balancer = Balancer::start(&lab, &file);
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "old".to_owned()));
+    assert_eq!(balancer.stat("/backends/tcp_3000/servers/server2/weight"), 20);
+}
+
+const ORIGINAL: &str = r#"
+[frontends]
+
+    [frontends.tcp_3000]
+    listen_addr = "0.0.0.0:3000"
+    backend = "tcp_3000"
+
+[backends]
+
+    [backends.tcp_3000]
+    health_check_interval = 5
+
+        [backends.tcp_3000.servers]
+
+            [backends.tcp_3000.servers.server1]
+            addr = "127.0.0.1:8080"
+            weight = 10
+
+            [backends.tcp_3000.servers.server2]
+            addr = "127.0.0.1:8081"
+            weight = 20
+
+    [backends.tcp_3001]
+    health_check_interval = 5
+
+        [backends.tcp_3001.servers]
+
+            [backends.tcp_3001.servers.server1]
+            addr = "127.0.0.1:8082"
+            weight = 10
+
+[stats]
+port = "7000"
+
+[passthrough]
+connection_tracker_capacity = 1000000
+workers = 4
+stats_update_frequency = 5
+"#;
+
+fn check(lab: &Lab, text: &str) -> Ran {
+    fs::write(lab.directory().join("check.toml"), text).unwrap();
+    run(binary().current_dir(lab.directory()).args(["check", "--config", "check.toml"]))
+}
+
+/// What was printed, without the spaces that make columns of it.
+fn described(ran: &Ran) -> String {
+    ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+}

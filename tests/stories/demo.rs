@@ -1,0 +1,66 @@
+//! `convey demo`.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::{Balancer, Lab, Need, Setup, binary, run, stories, tool};
+
+stories!("demo":
+    the_demo_serves_by_weight_and_ends_on_ctrl_c [Need::Curl],
+    the_demo_follows_the_file,
+    a_busy_port_ends_the_demo_with_its_name,
+);
+
+fn the_demo_serves_by_weight_and_ends_on_ctrl_c() {
+    let lab = Lab::new();
+    let mut demo = start(&lab);
+    let try_it = demo.wait_for_log("curl -s ");
+    assert!(try_it.contains(&format!("http://{}/", lab.vip())), "{try_it}");
+    let url = format!("http://{}/?[1-12]", lab.vip());
+    let curl = run(Command::new(tool("curl").unwrap()).args(["-sS", "-H", "Connection: close", &url]));
+    assert_eq!(curl.code, Some(0), "{curl:?}");
+    let of = |name: &str| {
+        curl.stdout.lines().filter(|line| line.starts_with(&format!("hello from {name} "))).count()
+    };
+    assert_eq!((of("a"), of("b")), (8, 4), "{curl:?}");
+    demo.wait_for_log("12 connections (0 open)");
+    demo.signal(Signal::INT);
+    assert_eq!(demo.wait(), 0);
+    assert!(demo.log().contains("stopped: every connection had ended"));
+}
+
+fn the_demo_follows_the_file() {
+    let lab = Lab::new();
+    let demo = start(&lab);
+    demo.save(&setup(&lab).to_string().replace("weight = 2", "weight = 5"));
+    demo.wait_for_log(&format!("reload: backend pool: weight of {} 2 -> 5", lab.server(1)));
+}
+
+fn a_busy_port_ends_the_demo_with_its_name() {
+    let lab = Lab::new();
+    let file = lab.directory().join("config.toml");
+    fs::write(&file, setup(&lab).to_string()).unwrap();
+    let demo = |busy: SocketAddr| {
+        let _busy = TcpListener::bind(busy).unwrap();
+        let ran = run(binary().arg("demo").arg("--config").arg(&file));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(&busy.to_string()), "{ran:?}");
+        assert!(ran.stderr.to_lowercase().contains("already in use"), "{ran:?}");
+    };
+    demo(lab.vip());
+    demo(lab.server(2));
+    demo(lab.stats());
+}
+
+fn start(lab: &Lab) -> Balancer {
+    let mut command = binary();
+    command.arg("demo");
+    Balancer::start_with(lab, &setup(lab), command)
+}
+
+fn setup(lab: &Lab) -> Setup {
+    Setup::new(lab).server("a", lab.server(1), "weight = 2").server("b", lab.server(2), "")
+}

@@ -1,0 +1,109 @@
+//! Stopping.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{Balancer, Lab, Server, Setup, clock, connect, ping, stories, wait_for};
+
+stories!("drain":
+    a_stop_lets_open_connections_finish_and_takes_no_new_ones,
+    ctrl_c_with_nothing_open_ends_at_once,
+    what_is_still_open_after_the_drain_timeout_is_cut_and_counted,
+    a_second_signal_ends_at_once,
+    clients_that_wait_to_be_accepted_when_the_signal_comes_are_served,
+    clients_that_wait_for_a_free_place_when_the_signal_comes_are_served,
+);
+
+fn a_stop_lets_open_connections_finish_and_takes_no_new_ones() {
+    let (lab, mut balancer, _server) = echoing("", "");
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
+    wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
+    assert_eq!(balancer.page("/healthz"), (503, "draining\n".to_owned()));
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(balancer.wait(), 0);
+    assert!(balancer.log().contains("stopped: every connection had ended"));
+}
+
+fn ctrl_c_with_nothing_open_ends_at_once() {
+    let (_lab, mut balancer, _server) = echoing("", "");
+    let start = clock();
+    balancer.signal(Signal::INT);
+    assert_eq!(balancer.wait(), 0);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(balancer.log().contains("stopped: every connection had ended"));
+}
+
+fn what_is_still_open_after_the_drain_timeout_is_cut_and_counted() {
+    let (lab, mut balancer, _server) = echoing("", "drain = 0.3");
+    let mut held = [(); 3].map(|()| connect(lab.vip()));
+    held.iter_mut().for_each(|stream| ping(stream).unwrap());
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+    assert!(balancer.log().contains("stopped: 3 connections were cut after 300ms"));
+    assert!(held.iter_mut().all(|stream| ping(stream).is_err()));
+}
+
+fn a_second_signal_ends_at_once() {
+    let (lab, mut balancer, _server) = echoing("", "drain = 3600");
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 1 open connections");
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 128 + 15);
+    assert!(balancer.log().contains("stopped at once: 1 connections were cut"));
+    assert!(ping(&mut held).is_err());
+}
+
+fn clients_that_wait_to_be_accepted_when_the_signal_comes_are_served() {
+    let (lab, mut balancer, _server) = echoing("", "");
+    // While it sleeps the kernel queues clients for it. The signal is there before it looks at them.
+    balancer.signal(Signal::STOP);
+    let mut waiting: Vec<TcpStream> = (0..50).map(|_| connect(lab.vip())).collect();
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    balancer.signal(Signal::TERM);
+    balancer.signal(Signal::CONT);
+    for stream in &mut waiting {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+    }
+    drop(waiting);
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
+    let (lab, mut balancer, _server) = echoing("max_connections = 1", "");
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let mut waiting: Vec<TcpStream> = (0..5).map(|_| connect(lab.vip())).collect();
+    balancer.signal(Signal::TERM);
+    wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
+    // All write before the first is read: whichever has the place must not wait for another's turn.
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    drop(held);
+    std::thread::scope(|scope| {
+        for mut stream in waiting {
+            scope.spawn(move || stream.read_exact(&mut [0]).unwrap());
+        }
+    });
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn echoing(frontend: &str, timeouts: &str) -> (Lab, Balancer, Server) {
+    let lab = Lab::new();
+    let server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend(frontend).timeouts(timeouts).server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    (lab, balancer, server)
+}
+
+fn is_refused(lab: &Lab) -> bool {
+    TcpStream::connect(lab.vip()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}

@@ -1,0 +1,202 @@
+//! Servers that die, answer wrongly, come back, or never answer at all.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use crate::support::{
+    Balancer, Lab, Need, Nginx, Server, Setup, Wrk, ask, clock, is_refused_with_reset, stories, wait_for,
+};
+
+stories!("health":
+    a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back [Need::Nginx, Need::Wrk],
+    when_every_server_is_down_clients_are_refused_at_once,
+    an_http_probe_takes_out_a_server_that_answers_503 [Need::Nginx],
+    clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back,
+    without_probes_a_dead_server_costs_no_request,
+    a_server_that_swallows_connects_costs_a_timeout_and_no_request,
+    backups_serve_only_while_no_other_server_is_left,
+);
+
+const FAST: &str = "interval = 0.1\nrise = 2\nfall = 2";
+
+fn a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back() {
+    const CONNECTIONS: u32 = 16;
+    let lab = Lab::new();
+    let [_a, mut b, _c] =
+        [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
+    let setup = Setup::new(&lab)
+        .health(FAST)
+        .server("a", lab.server(1), "")
+        .server("b", lab.server(2), "")
+        .server("c", lab.server(3), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let load = Wrk::start(&lab, lab.vip(), CONNECTIONS);
+    wait_for("requests to reach every server", || {
+        ["a", "b", "c"].iter().all(|name| balancer.given_to(name) > 100).then_some(())
+    });
+
+    b.kill();
+    balancer.wait_for_health("b", false);
+    let line = balancer.wait_for_log("is down");
+    assert!(line.contains(&format!("server pool/b ({}) is down: ", lab.server(2))), "{line}");
+    assert!(line.contains(" failed: Connection re") && line.ends_with("(2 of 3 can be chosen)"), "{line}");
+    let (of_b, of_a) = (balancer.given_to("b"), balancer.given_to("a"));
+    wait_for("requests to go on without b", || (balancer.given_to("a") > of_a + 200).then_some(()));
+    assert_eq!(balancer.given_to("b"), of_b);
+
+    let _b = Nginx::start(&lab, "b", lab.server(2));
+    balancer.wait_for_health("b", true);
+    let line = balancer.wait_for_log("is up");
+    assert!(line.ends_with("is up: connect succeeded (3 of 3 can be chosen)"), "{line}");
+    wait_for("requests to reach b again", || (balancer.given_to("b") > of_b + 100).then_some(()));
+
+    let summary = load.stop();
+    assert!(summary.failed <= CONNECTIONS.into(), "more failed than were in flight: {}", summary.text);
+}
+
+fn when_every_server_is_down_clients_are_refused_at_once() {
+    let lab = Lab::new();
+    let setup = Setup::new(&lab).health(FAST).server("a", lab.server(1), "").server("b", lab.server(2), "");
+    let balancer = Balancer::start(&lab, &setup);
+    balancer.wait_for_stat("/backends/pool/servers_up", 0);
+    balancer.wait_for_log("backend pool has no server left: its clients are refused");
+    let start = clock();
+    assert!(is_refused_with_reset(lab.vip()));
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    balancer.wait_for_stat("/frontends/web/ended/no_server", 1);
+
+    let _b = Server::named("b", lab.server(2));
+    balancer.wait_for_health("b", true);
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+}
+
+fn an_http_probe_takes_out_a_server_that_answers_503() {
+    let lab = Lab::new();
+    let [a, _b] = [("a", 1), ("b", 2)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
+    let setup = Setup::new(&lab)
+        .health("kind = \"http\"\npath = \"/up\"\ninterval = 0.1")
+        .server("a", lab.server(1), "")
+        .server("b", lab.server(2), "");
+    let balancer = Balancer::start(&lab, &setup);
+    balancer.wait_for_stat("/backends/pool/servers/a/health/reason", "HTTP status 200");
+
+    fs::rename(a.file("up"), a.file("down")).unwrap();
+    balancer.wait_for_health("a", false);
+    let line = balancer.wait_for_log("is down");
+    assert!(line.contains("is down: HTTP status 503, expected 200-399 (1 of 2 can be chosen)"), "{line}");
+    for _ in 0..10 {
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b\n".to_owned()));
+    }
+
+    fs::rename(a.file("down"), a.file("up")).unwrap();
+    balancer.wait_for_health("a", true);
+    wait_for("a to serve again", || (ask(lab.vip(), "/").unwrap().1 == "a\n").then_some(()));
+}
+
+fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
+    let lab = Lab::new();
+    let _a = Server::named("a", lab.server(1));
+    let b = Server::named("b", lab.server(2));
+    let setup = |interval: f64| {
+        Setup::new(&lab)
+            .health(&format!("interval = {interval}\nfall = 3"))
+            .server("a", lab.server(1), "")
+            .server("b", lab.server(2), "")
+    };
+    let balancer = Balancer::start(&lab, &setup(3600.0));
+    for name in ["a", "b"] {
+        // The first probe is over; the next one is an hour away.
+        let reason = format!("/backends/pool/servers/{name}/health/reason");
+        balancer.wait_for_stat(&reason, "connect succeeded");
+    }
+
+    drop(b);
+    for _ in 0..10 {
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    }
+    balancer.wait_for_health("b", false);
+    let line = balancer.wait_for_log("is down");
+    assert!(line.contains("3 connects in a row failed: Connection refused"), "{line}");
+
+    let _b = Server::named("b", lab.server(2));
+    balancer.save(&setup(0.1));
+    balancer.wait_for_health("b", true);
+    wait_for("b to serve again", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
+}
+
+fn without_probes_a_dead_server_costs_no_request() {
+    let lab = Lab::new();
+    let _b = Server::named("b", lab.server(2));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
+    let balancer = Balancer::start(&lab, &setup);
+    for _ in 0..20 {
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    }
+    let failures = balancer.stat("/backends/pool/servers/a/connect_failures");
+    assert_eq!(failures, 10, "every other turn was that of a");
+    assert_eq!(balancer.stat("/backends/pool/retries"), failures);
+    assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true);
+}
+
+fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {
+    let lab = Lab::new();
+    let _hole = BlackHole::open(lab.server(1));
+    let _b = Server::named("b", lab.server(2));
+    let setup = Setup::new(&lab).timeouts("connect = 0.2").server("a", lab.server(1), "").server(
+        "b",
+        lab.server(2),
+        "",
+    );
+    let balancer = Balancer::start(&lab, &setup);
+    for _ in 0..4 {
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    }
+    let failures = balancer.stat("/backends/pool/servers/a/connect_failures");
+    assert_eq!(failures, 2, "every other turn was that of a");
+    assert_eq!(balancer.given_to("b"), 4);
+}
+
+fn backups_serve_only_while_no_other_server_is_left() {
+    let lab = Lab::new();
+    let a = Server::named("a", lab.server(1));
+    let _spare = Server::named("spare", lab.server(2));
+    let setup = Setup::new(&lab).health(FAST).server("a", lab.server(1), "").server(
+        "spare",
+        lab.server(2),
+        "backup = true",
+    );
+    let balancer = Balancer::start(&lab, &setup);
+    let ten_go_to = |name: &str| {
+        for _ in 0..10 {
+            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, name.to_owned()));
+        }
+    };
+    ten_go_to("a");
+    assert_eq!(balancer.given_to("spare"), 0);
+    drop(a);
+    balancer.wait_for_health("a", false);
+    ten_go_to("spare");
+    let _a = Server::named("a", lab.server(1));
+    balancer.wait_for_health("a", true);
+    ten_go_to("a");
+}
+
+/// A listener that never accepts and whose queue is full: further connects get no answer at all.
+struct BlackHole {
+    _listener: Socket,
+    _filling: TcpStream,
+}
+
+impl BlackHole {
+    fn open(addr: SocketAddr) -> BlackHole {
+        let listener = Socket::new(Domain::for_address(addr), Type::STREAM, None).unwrap();
+        listener.bind(&addr.into()).unwrap();
+        listener.listen(0).unwrap();
+        // A queue of length zero holds one.
+        let filling = TcpStream::connect(addr).unwrap();
+        BlackHole { _listener: listener, _filling: filling }
+    }
+}

@@ -1,0 +1,279 @@
+//! More than is allowed, or than there is.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use crate::support::{
+    Balancer, Lab, Need, Server, Setup, binary, clock, connect, ping, stories, tool, wait_for, was_reset,
+};
+
+stories!("limits":
+    a_full_frontend_lets_the_next_client_wait_until_one_leaves,
+    a_full_server_is_passed_over_and_when_all_are_full_clients_wait,
+    who_waits_too_long_for_a_full_server_is_refused_and_counted,
+    a_raised_limit_lets_in_those_who_wait,
+    a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one,
+    a_full_frontend_that_is_renamed_strands_nobody,
+    a_burst_on_a_full_frontend_waits_in_the_kernel,
+    who_came_first_to_a_full_server_is_served_first,
+    an_idle_connection_is_closed_and_counted,
+    a_connection_that_talks_is_not_idle,
+    the_limit_of_open_files_is_raised_to_what_is_allowed [Need::Prlimit],
+    without_descriptors_accepting_pauses_until_there_are_some_again [Need::Prlimit],
+);
+
+fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend("max_connections = 2").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let [first, _second] = two_held(&lab);
+    let mut third = connect(lab.vip());
+    third.write_all(b"!").unwrap();
+    assert!(nothing_comes(&mut third));
+    assert_eq!(balancer.stat("/frontends/web/current_connections"), 2);
+    drop(first);
+    third.read_exact(&mut [0]).unwrap();
+    assert_eq!(balancer.given_to("a"), 3);
+}
+
+fn a_full_server_is_passed_over_and_when_all_are_full_clients_wait() {
+    let lab = Lab::new();
+    let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "weight = 100\nmax_connections = 1").server(
+        "b",
+        lab.server(2),
+        "weight = 1\nmax_connections = 1",
+    );
+    let balancer = Balancer::start(&lab, &setup);
+    let [first, _second] = two_held(&lab);
+    assert_eq!((balancer.given_to("a"), balancer.given_to("b")), (1, 1));
+    let mut third = connect(lab.vip());
+    third.write_all(b"!").unwrap();
+    assert!(nothing_comes(&mut third));
+    drop(first);
+    third.read_exact(&mut [0]).unwrap();
+    assert_eq!(balancer.given_to("a") + balancer.given_to("b"), 3);
+    assert_eq!(balancer.stat("/frontends/web/ended/queue_timeout"), 0);
+}
+
+fn who_waits_too_long_for_a_full_server_is_refused_and_counted() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).timeouts("connect = 0.2").server("a", lab.server(1), "max_connections = 1");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    assert!(was_reset(&mut connect(lab.vip())));
+    balancer.wait_for_stat("/frontends/web/ended/queue_timeout", 1);
+    ping(&mut held).unwrap();
+}
+
+fn a_raised_limit_lets_in_those_who_wait() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = |frontend: u32, server: u32| {
+        Setup::new(&lab).frontend(&format!("max_connections = {frontend}")).timeouts("connect = 3600").server(
+            "a",
+            lab.server(1),
+            &format!("max_connections = {server}"),
+        )
+    };
+    let balancer = Balancer::start(&lab, &setup(2, 1));
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let mut waiting = [(); 3].map(|()| connect(lab.vip()));
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    balancer.save(&setup(100, 100));
+    waiting.iter_mut().for_each(|stream| stream.read_exact(&mut [0]).unwrap());
+}
+
+fn a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one() {
+    for (frontend, server) in [("max_connections = 1", ""), ("", "max_connections = 1")] {
+        let lab = Lab::new();
+        let _server = Server::echo(lab.server(1));
+        let setup = |frontend: &str, server: &str| {
+            let setup = Setup::new(&lab).frontend(frontend).timeouts("connect = 3600");
+            setup.server("a", lab.server(1), server)
+        };
+        let balancer = Balancer::start(&lab, &setup("", ""));
+        let mut held = connect(lab.vip());
+        ping(&mut held).unwrap();
+        balancer.save(&setup(frontend, server));
+        balancer.wait_for_log("reload: ");
+        let mut waiting = vec_of(6, || connect(lab.vip()));
+        waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+        assert!(waiting.iter_mut().all(nothing_comes));
+        drop(held);
+        serve_all(waiting);
+    }
+}
+
+fn a_full_frontend_that_is_renamed_strands_nobody() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let mut waiting = vec_of(6, || connect(lab.vip()));
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    balancer.save(&setup.to_string().replace("[frontends.web]", "[frontends.www]"));
+    serve_all(waiting);
+    ping(&mut held).unwrap();
+}
+
+fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let base = balancer.fds().sockets;
+    let burst = vec_of(200, || connect(lab.vip()));
+    // One is served, with a socket on either side; each worker may hold one more.
+    let workers = available_parallelism().unwrap().get();
+    let held = balancer.fds().sockets - base;
+    assert!(held <= 2 + workers, "{held} sockets for one connection");
+    drop(burst);
+}
+
+fn who_came_first_to_a_full_server_is_served_first() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut served = connect(lab.vip());
+    ping(&mut served).unwrap();
+    let mut queue = Vec::new();
+    for n in 2..12 {
+        let mut next = connect(lab.vip());
+        next.write_all(b"!").unwrap();
+        balancer.wait_for_stat("/current_connections", n);
+        queue.push(next);
+    }
+    // Who comes after a place is free, but before those who wait have heard of it, is not served first.
+    for mut next in queue {
+        drop(served);
+        let mut late = connect(lab.vip());
+        late.write_all(b"!").unwrap();
+        next.read_exact(&mut [0]).unwrap();
+        assert!(nothing_comes(&mut late));
+        served = next;
+    }
+}
+
+fn an_idle_connection_is_closed_and_counted() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).timeouts("idle = 0.4").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut stream = connect(lab.vip());
+    ping(&mut stream).unwrap();
+    let start = clock();
+    assert!(was_reset(&mut stream));
+    assert!(start.elapsed() > Duration::from_millis(350), "after only {:?}", start.elapsed());
+    balancer.wait_for_stat("/frontends/web/ended/idle_timeout", 1);
+    balancer.wait_for_stat("/current_connections", 0);
+}
+
+fn a_connection_that_talks_is_not_idle() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).timeouts("idle = 0.2").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut talking = connect(lab.vip());
+    let mut idle = connect(lab.vip());
+    ping(&mut idle).unwrap();
+    while balancer.stat("/frontends/web/ended/idle_timeout") == 0 {
+        ping(&mut talking).unwrap();
+    }
+    ping(&mut talking).unwrap();
+    assert!(ping(&mut idle).is_err());
+}
+
+fn the_limit_of_open_files_is_raised_to_what_is_allowed() {
+    let lab = Lab::new();
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = Balancer::start_with(&lab, &setup, limited("256:1000"));
+    let limits = fs::read_to_string(balancer.proc("limits")).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(line.split_whitespace().nth(3), Some("1000"), "{line}");
+}
+
+fn without_descriptors_accepting_pauses_until_there_are_some_again() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let few = 60 + 10 * available_parallelism().unwrap().get();
+    let balancer = Balancer::start_with(&lab, &setup, limited(&format!("{few}:{few}")));
+    let base = balancer.fds();
+    // Every connection takes two: more than half of these find none.
+    let mut clients = vec_of(few, || connect(lab.vip()));
+    clients.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    balancer.wait_for_log(&format!("cannot accept on {}", lab.vip()));
+    let cpu_time = used_while(&balancer, Duration::from_millis(500));
+    assert!(cpu_time < Duration::from_millis(250), "busy for {cpu_time:?} of 500 ms with nothing to do");
+
+    serve_all(clients);
+    assert!(balancer.stat("/frontends/web/accept_backoffs").as_u64().unwrap() > 0);
+    balancer.wait_for_stat("/current_connections", 0);
+    wait_for("the descriptors to be given back", || (balancer.fds() == base).then_some(()));
+}
+
+fn vec_of(n: usize, make: impl Fn() -> TcpStream) -> Vec<TcpStream> {
+    (0..n).map(|_| make()).collect()
+}
+
+/// Each client leaves once it has been answered, so that the next can be; whoever is served is next.
+fn serve_all(mut waiting: Vec<TcpStream>) {
+    waiting.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+    wait_for("everybody to be served", || {
+        waiting.retain_mut(|stream| match stream.read(&mut [0]) {
+            Ok(1) => false,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+            other => panic!("not served: {other:?}"),
+        });
+        waiting.is_empty().then_some(())
+    });
+}
+
+fn two_held(lab: &Lab) -> [TcpStream; 2] {
+    [(); 2].map(|()| {
+        let mut stream = connect(lab.vip());
+        ping(&mut stream).unwrap();
+        stream
+    })
+}
+
+/// Whether the other side is silent, for long enough to believe it.
+fn nothing_comes(stream: &mut TcpStream) -> bool {
+    let patience = stream.read_timeout().unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let read = stream.read(&mut [0]);
+    stream.set_read_timeout(patience).unwrap();
+    read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+/// The balancer with a `soft:hard` limit of open files.
+fn limited(open_files: &str) -> Command {
+    let mut command = Command::new(tool("prlimit").unwrap());
+    command.arg(format!("--nofile={open_files}")).arg(binary().get_program());
+    command
+}
+
+/// Processor time used during a while.
+fn used_while(balancer: &Balancer, a_while: Duration) -> Duration {
+    let used = || {
+        let stat = fs::read_to_string(balancer.proc("stat")).unwrap();
+        let (_, after_name) = stat.rsplit_once(") ").unwrap();
+        let ticks = after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u32>().unwrap());
+        Duration::from_millis(10) * ticks.sum::<u32>()
+    };
+    let (start, before) = (clock(), used());
+    wait_for("a while to measure", || (start.elapsed() >= a_while).then_some(()));
+    used() - before
+}

@@ -1,0 +1,43 @@
+//! What a user of convey would tell: the real binary between real clients and real servers, on loopback.
+//!
+//! A story whose tool, privilege or limit is missing on this machine is reported as ignored, with the
+//! reason. `CONVEY_BIN` names another binary to test.
+#![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
+
+mod support;
+
+mod cli;
+mod config;
+mod demo;
+mod drain;
+mod health;
+mod limits;
+mod memory;
+mod proxy;
+mod reload;
+mod slow;
+mod stats;
+mod transfer;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+fn main() -> ExitCode {
+    support::raise_file_limit();
+    let stories = [
+        cli::stories(),
+        config::stories(),
+        demo::stories(),
+        drain::stories(),
+        health::stories(),
+        limits::stories(),
+        memory::stories(),
+        proxy::stories(),
+        reload::stories(),
+        slow::stories(),
+        stats::stories(),
+        transfer::stories(),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), stories.into_iter().flatten().collect()).exit_code()
+}

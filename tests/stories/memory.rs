@@ -1,0 +1,36 @@
+//! What a connection costs.
+
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+
+use crate::support::{Balancer, Lab, Need, Server, Setup, connect, stories, wait_for};
+
+stories!("memory":
+    five_thousand_idle_connections_cost_less_than_20_kilobytes_each [Need::OpenFiles(12_000)],
+);
+
+fn five_thousand_idle_connections_cost_less_than_20_kilobytes_each() {
+    const CONNECTIONS: usize = 5_000;
+    let lab = Lab::new();
+    let accepted: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+    let hold = accepted.clone();
+    let _server = Server::start(lab.server(1), move |stream| {
+        hold.lock().unwrap().push(stream);
+        Ok(())
+    });
+    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let (memory, fds) = (balancer.memory(), balancer.fds());
+
+    let clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(lab.vip())).collect();
+    wait_for("every connection to be established from end to end", || {
+        (accepted.lock().unwrap().len() == CONNECTIONS).then_some(())
+    });
+    balancer.wait_for_stat("/current_connections", CONNECTIONS);
+    let each = (balancer.memory() - memory) / CONNECTIONS as u64;
+    assert!(each < 20_000, "{each} bytes for each connection");
+
+    drop(clients);
+    accepted.lock().unwrap().clear();
+    balancer.wait_for_stat("/current_connections", 0);
+    wait_for("the descriptors to be given back", || (balancer.fds() == fds).then_some(()));
+}

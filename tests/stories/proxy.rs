@@ -1,0 +1,178 @@
+//! Which server a connection goes to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::process::Command;
+
+use crate::support::{
+    Balancer, Lab, Need, Nginx, Server, Setup, ask, ask_from, connect, ping, run, stories, tool,
+};
+
+stories!("proxy":
+    requests_are_spread_over_three_nginx_exactly_by_weight [Need::Nginx, Need::Curl],
+    every_algorithm_reaches_every_server,
+    a_client_stays_with_its_server_when_its_address_is_hashed,
+    connections_of_one_client_spread_when_the_tuple_is_hashed,
+    least_connections_prefers_the_server_that_became_idle,
+    a_server_of_weight_zero_gets_nothing,
+    a_server_may_speak_first,
+    clients_and_servers_of_both_ip_versions_meet [Need::Ipv6],
+);
+
+const ALGORITHMS: [&str; 4] = ["round_robin", "least_connections", "ring", "maglev"];
+
+fn requests_are_spread_over_three_nginx_exactly_by_weight() {
+    let lab = Lab::new();
+    let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
+    let setup = Setup::new(&lab)
+        .server("a", lab.server(1), "weight = 3")
+        .server("b", lab.server(2), "weight = 2")
+        .server("c", lab.server(3), "weight = 1");
+    let balancer = Balancer::start(&lab, &setup);
+    // With "close" curl opens a connection for each of them.
+    let url = format!("http://{}/?[1-600]", lab.vip());
+    let curl =
+        run(Command::new(tool("curl").unwrap()).args(["-sS", "--fail", "-H", "Connection: close", &url]));
+    assert_eq!((curl.code, curl.stderr.as_str()), (Some(0), ""));
+    let expected = BTreeMap::from([("a", 300), ("b", 200), ("c", 100)]);
+    assert_eq!(count(curl.stdout.lines()), expected);
+    assert_eq!(["a", "b", "c"].map(|name| balancer.given_to(name)), [300, 200, 100]);
+}
+
+fn every_algorithm_reaches_every_server() {
+    for algorithm in ALGORITHMS {
+        let lab = Lab::new();
+        let _servers = three_named(&lab);
+        let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}"));
+        let _balancer = Balancer::start(&lab, &setup);
+        let answers: Vec<String> = (100..160)
+            .map(|host| {
+                let (status, name) = ask_from(lab.ip(host), lab.vip(), "/").unwrap();
+                assert_eq!(status, 200);
+                name
+            })
+            .collect();
+        let reached = count(answers.iter().map(String::as_str));
+        assert_eq!(reached.len(), 3, "{algorithm}: {reached:?}");
+    }
+}
+
+fn a_client_stays_with_its_server_when_its_address_is_hashed() {
+    for algorithm in ["ring", "maglev"] {
+        let lab = Lab::new();
+        let _servers = three_named(&lab);
+        let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}\nhash = \"source\""));
+        let _balancer = Balancer::start(&lab, &setup);
+        let mut reached = BTreeSet::new();
+        for host in 100..130 {
+            let names = [(); 4].map(|()| ask_from(lab.ip(host), lab.vip(), "/").unwrap().1);
+            assert_eq!(BTreeSet::from(names.clone()).len(), 1, "{algorithm}: {names:?}");
+            reached.extend(names);
+        }
+        assert_eq!(reached.len(), 3, "{algorithm}: clients differ, and so do their servers");
+    }
+}
+
+fn connections_of_one_client_spread_when_the_tuple_is_hashed() {
+    for algorithm in ["ring", "maglev"] {
+        let lab = Lab::new();
+        let _servers = three_named(&lab);
+        let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}\nhash = \"tuple\""));
+        let _balancer = Balancer::start(&lab, &setup);
+        let names: BTreeSet<String> = (0..60).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+        assert_eq!(names.len(), 3, "{algorithm}");
+    }
+}
+
+fn least_connections_prefers_the_server_that_became_idle() {
+    let lab = Lab::new();
+    // Each server greets with its name, then keeps the connection.
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| greeting(name, &lab, n));
+    let setup = Setup::new(&lab)
+        .backend("algorithm = \"least_connections\"")
+        .server("a", lab.server(1), "")
+        .server("b", lab.server(2), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let open = || {
+        let mut stream = connect(lab.vip());
+        let mut name = [0];
+        stream.read_exact(&mut name).unwrap();
+        (char::from(name[0]), stream)
+    };
+    let held: Vec<_> = (0..6).map(|_| open()).collect();
+    assert_eq!(held.iter().filter(|(name, _)| *name == 'a').count(), 3);
+    let (of_a, _of_b): (Vec<_>, Vec<_>) = held.into_iter().partition(|(name, _)| *name == 'a');
+    drop(of_a);
+    balancer.wait_for_stat("/backends/pool/servers/a/current_connections", 0);
+    let next: Vec<_> = (0..3).map(|_| open()).collect();
+    assert!(next.iter().all(|(name, _)| *name == 'a'), "{next:?}");
+}
+
+fn a_server_of_weight_zero_gets_nothing() {
+    for algorithm in ALGORITHMS {
+        let lab = Lab::new();
+        let _servers = three_named(&lab);
+        let setup = Setup::new(&lab)
+            .backend(&format!("algorithm = {algorithm:?}"))
+            .server("a", lab.server(1), "")
+            .server("b", lab.server(2), "weight = 0");
+        let balancer = Balancer::start(&lab, &setup);
+        for host in 100..130 {
+            assert_eq!(ask_from(lab.ip(host), lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+        }
+        assert_eq!(balancer.given_to("b"), 0, "{algorithm}");
+    }
+}
+
+fn a_server_may_speak_first() {
+    let lab = Lab::new();
+    let _server = greeting("220 mail.example ready\r\n", &lab, 1);
+    let _balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let mut greeted = [0; 24];
+    connect(lab.vip()).read_exact(&mut greeted).unwrap();
+    assert_eq!(&greeted, b"220 mail.example ready\r\n");
+}
+
+fn clients_and_servers_of_both_ip_versions_meet() {
+    let lab = Lab::new();
+    let frontends = [lab.vip(), lab.v6(0)];
+    let servers = [lab.server(1), lab.v6(1)];
+    let _servers = servers.map(Server::echo);
+    let setup =
+        Setup::new(&lab).listen(&frontends).server("four", servers[0], "").server("six", servers[1], "");
+    let balancer = Balancer::start(&lab, &setup);
+    // Two connections through each frontend: round robin pairs it with both servers.
+    for frontend in frontends {
+        for _ in 0..2 {
+            ping(&mut connect(frontend)).unwrap();
+        }
+    }
+    assert_eq!((balancer.given_to("four"), balancer.given_to("six")), (2, 2));
+    balancer.wait_for_stat("/current_connections", 0);
+}
+
+fn three_named(lab: &Lab) -> [Server; 3] {
+    [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Server::named(name, lab.server(n)))
+}
+
+fn three(lab: &Lab) -> Setup {
+    Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), "").server(
+        "c",
+        lab.server(3),
+        "",
+    )
+}
+
+/// A server that says something and then waits for the client to close.
+fn greeting(text: &'static str, lab: &Lab, n: u8) -> Server {
+    Server::start(lab.server(n), move |mut stream| {
+        stream.write_all(text.as_bytes())?;
+        io::copy(&mut stream, &mut io::sink()).map(drop)
+    })
+}
+
+fn count<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u32> {
+    let mut counts = BTreeMap::new();
+    names.for_each(|name| *counts.entry(name).or_default() += 1);
+    counts
+}

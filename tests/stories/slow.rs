@@ -1,0 +1,124 @@
+//! Clients and servers that are slow, silent or rude are nobody else's problem.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
+
+use crate::support::{
+    Balancer, Fds, Lab, Need, Nginx, Server, Setup, ask, clock, connect, reset, send, stories, wait_for,
+};
+
+stories!("slow":
+    clients_that_do_not_read_stall_nobody [Need::Nginx],
+    a_server_that_never_answers_stalls_nobody,
+    five_hundred_clients_that_reset_their_download_leak_nothing [Need::Nginx],
+    a_hundred_clients_that_reset_a_stuck_upload_leak_nothing,
+);
+
+const MIB: u64 = 1024 * 1024;
+
+fn clients_that_do_not_read_stall_nobody() {
+    let lab = Lab::new();
+    let nginx = Nginx::start(&lab, "a", lab.server(1));
+    send(&mut File::create(nginx.file("big")).unwrap(), 32 * MIB).unwrap();
+    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let _slow: Vec<TcpStream> = (0..20).map(|_| download(&lab)).collect();
+    wait_for("all downloads to have begun", || {
+        let first_bytes = 20 * 100_000;
+        (balancer.stat("/total_bytes_tx").as_u64().unwrap() > first_bytes).then_some(())
+    });
+    all_are_served_swiftly(&lab, "a\n");
+    balancer.wait_for_stat("/current_connections", 20);
+}
+
+fn a_server_that_never_answers_stalls_nobody() {
+    let lab = Lab::new();
+    let _silent = Server::silent(lab.server(1));
+    let _swift = Server::named("swift", lab.server(2));
+    let slow_frontend = format!(
+        "[frontends.slow]\nlisten_addr = \"{}\"\nbackend = \"slow\"\n[backends.slow.servers.silent]\naddr = \"{}\"\n",
+        lab.second_vip(),
+        lab.server(1)
+    );
+    let setup = Setup::new(&lab).server("swift", lab.server(2), "").and(&slow_frontend);
+    let balancer = Balancer::start(&lab, &setup);
+    let mut waiting: Vec<TcpStream> = (0..50).map(|_| connect(lab.second_vip())).collect();
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap());
+    balancer.wait_for_stat("/backends/slow/current_connections", 50);
+    all_are_served_swiftly(&lab, "swift");
+    assert_eq!(balancer.stat("/frontends/slow/current_connections"), 50);
+}
+
+fn five_hundred_clients_that_reset_their_download_leak_nothing() {
+    let lab = Lab::new();
+    let nginx = Nginx::start(&lab, "a", lab.server(1));
+    send(&mut File::create(nginx.file("big")).unwrap(), 32 * MIB).unwrap();
+    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let base = balancer.fds();
+    thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let mut stream = download(&lab);
+                    // Well into the part that is spliced.
+                    stream.read_exact(&mut vec![0; 300_000]).unwrap();
+                    reset(stream);
+                }
+            });
+        }
+    });
+    balancer.wait_for_stat("/frontends/web/ended/client_reset", 500);
+    nothing_is_left(&balancer, base);
+}
+
+fn a_hundred_clients_that_reset_a_stuck_upload_leak_nothing() {
+    let lab = Lab::new();
+    let accepted: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+    let hold = accepted.clone();
+    let _server = Server::start(lab.server(1), move |stream| {
+        hold.lock().unwrap().push(stream);
+        Ok(())
+    });
+    let setup = Setup::new(&lab).timeouts("idle = 20").server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let base = balancer.fds();
+    for _ in 0..100 {
+        let mut stream = connect(lab.vip());
+        stream.set_write_timeout(Some(Duration::from_millis(2))).unwrap();
+        // Nobody reads: everything on the way fills up.
+        let stuck = send(&mut stream, 1024 * MIB).unwrap_err();
+        assert_eq!(stuck.kind(), ErrorKind::WouldBlock);
+        reset(stream);
+    }
+    balancer.wait_for_stat("/frontends/web/ended/client_reset", 100);
+    nothing_is_left(&balancer, base);
+}
+
+/// A client that asked for the big file and has not read anything.
+fn download(lab: &Lab) -> TcpStream {
+    let mut stream = connect(lab.vip());
+    stream.write_all(b"GET /big HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
+    stream
+}
+
+fn all_are_served_swiftly(lab: &Lab, answer: &str) {
+    for _ in 0..200 {
+        let start = clock();
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, answer.to_owned()));
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
+
+/// No connection and no socket is left, and no more pipes than are kept for the next ones.
+fn nothing_is_left(balancer: &Balancer, base: Fds) {
+    const KEPT: usize = 64;
+    balancer.wait_for_stat("/current_connections", 0);
+    let ends_of_pipes = 2 * KEPT * available_parallelism().unwrap().get();
+    wait_for("the descriptors to be given back", || {
+        let Fds { sockets, pipes } = balancer.fds();
+        (sockets == base.sockets && pipes <= base.pipes + ends_of_pipes).then_some(())
+    });
+}

@@ -1,0 +1,145 @@
+//! What the balancer says about itself.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{
+    Balancer, Lab, Need, Server, Setup, ask, check_to_end, connect, is_refused_with_reset, ping, run, send,
+    stories, tool,
+};
+
+stories!("stats":
+    bytes_and_connections_add_up_to_what_was_sent,
+    open_connections_are_shown_where_they_are,
+    promtool_accepts_the_metrics [Need::Promtool],
+    metrics_and_statistics_agree,
+    health_is_shown_with_its_reason_and_since_when,
+    a_page_that_does_not_exist_names_those_that_do,
+);
+
+fn bytes_and_connections_add_up_to_what_was_sent() {
+    let (lab, balancer, _servers) = two_echo_servers();
+    let sizes = [1_u64, 1_000, 65_536, 1_000_003];
+    for size in sizes {
+        let mut stream = connect(lab.vip());
+        send(&mut stream, size).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(check_to_end(&mut stream), size);
+    }
+    balancer.wait_for_stat("/current_connections", 0);
+    let bytes: u64 = sizes.iter().sum();
+    let stats = balancer.stats();
+    assert_eq!(
+        (&stats["total_connections"], &stats["total_bytes_rx"], &stats["total_bytes_tx"]),
+        (&4.into(), &bytes.into(), &bytes.into())
+    );
+    for of in [&stats["frontends"]["web"], &stats["backends"]["pool"]] {
+        assert_eq!((&of["total_connections"], &of["current_connections"]), (&4.into(), &0.into()), "{of:#}");
+        assert_eq!((&of["bytes_rx"], &of["bytes_tx"]), (&bytes.into(), &bytes.into()), "{of:#}");
+    }
+    // Round robin: the first and third connection went to one, the second and fourth to the other.
+    for (name, bytes) in [("a", sizes[0] + sizes[2]), ("b", sizes[1] + sizes[3])] {
+        let server = &stats["backends"]["pool"]["servers"][name];
+        assert_eq!(
+            (&server["total_connections"], &server["bytes_rx"]),
+            (&2.into(), &bytes.into()),
+            "{server:#}"
+        );
+        assert_eq!(&server["bytes_tx"], bytes);
+    }
+    let ended = stats["frontends"]["web"]["ended"].as_object().unwrap();
+    assert!(ended.values().all(|count| count == 0), "{ended:?}");
+}
+
+fn open_connections_are_shown_where_they_are() {
+    let (lab, balancer, _servers) = two_echo_servers();
+    let held: Vec<_> = (0..6).map(|_| connect(lab.vip())).collect();
+    balancer.wait_for_stat("/backends/pool/current_connections", 6);
+    let stats = balancer.stats();
+    assert_eq!(stats["current_connections"], 6);
+    assert_eq!(stats["frontends"]["web"]["current_connections"], 6);
+    for name in ["a", "b"] {
+        assert_eq!(stats["backends"]["pool"]["servers"][name]["current_connections"], 3);
+    }
+    drop(held);
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+    balancer.wait_for_stat("/current_connections", 0);
+    assert_eq!(balancer.stat("/total_connections"), 6);
+}
+
+fn promtool_accepts_the_metrics() {
+    let (lab, balancer, servers) = two_echo_servers();
+    drop(connect(lab.vip()));
+    drop(servers);
+    assert!(is_refused_with_reset(lab.vip()));
+    let (status, metrics) = balancer.page("/metrics");
+    assert_eq!(status, 200);
+    let file = lab.directory().join("metrics");
+    fs::write(&file, &metrics).unwrap();
+    // promtool reads standard input only.
+    let script = format!("exec \"$0\" check metrics < {}", file.display());
+    let said = run(Command::new("sh").arg("-c").arg(script).arg(tool("promtool").unwrap()));
+    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (Some(0), "", ""), "{metrics}");
+}
+
+fn metrics_and_statistics_agree() {
+    let (lab, balancer, _servers) = two_echo_servers();
+    let _held = [(); 3].map(|()| {
+        let mut stream = connect(lab.vip());
+        ping(&mut stream).unwrap();
+        stream
+    });
+    // A byte is counted once it has been sent; the backend's count is the last.
+    balancer.wait_for_stat("/backends/pool/bytes_tx", 3);
+    let metrics = balancer.page("/metrics").1;
+    for line in [
+        "convey_connections_total 3",
+        "convey_frontend_connections_total{frontend=\"web\"} 3",
+        "convey_frontend_open_connections{frontend=\"web\"} 3",
+        "convey_backend_received_bytes_total{backend=\"pool\"} 3",
+        "convey_server_sent_bytes_total{backend=\"pool\",server=\"a\"} 2",
+        "convey_server_connections_total{backend=\"pool\",server=\"b\"} 1",
+        "convey_server_up{backend=\"pool\",server=\"b\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no {line:?} in\n{metrics}");
+    }
+    assert_eq!(balancer.stat("/total_connections"), 3);
+}
+
+fn health_is_shown_with_its_reason_and_since_when() {
+    let lab = Lab::new();
+    let _a = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).health("interval = 0.1").server("a", lab.server(1), "").server(
+        "b",
+        lab.server(2),
+        "",
+    );
+    let balancer = Balancer::start(&lab, &setup);
+    balancer.wait_for_stat("/backends/pool/servers/a/health/reason", "connect succeeded");
+    balancer.wait_for_health("b", false);
+    let b = balancer.stat("/backends/pool/servers/b");
+    assert!(
+        b["health"]["reason"].as_str().unwrap().starts_with("connect failed: Connection refused"),
+        "{b:#}"
+    );
+    assert_eq!((&b["up"], &b["health"]["up"], &b["eligible"]), (&false.into(), &false.into(), &false.into()));
+    let started = balancer.stat("/started");
+    // Both are written alike, so the order of the texts is that of the times.
+    assert!(b["health"]["since"].as_str() >= started.as_str(), "{b:#}, started {started}");
+    assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()));
+}
+
+fn a_page_that_does_not_exist_names_those_that_do() {
+    let (lab, _balancer, _servers) = two_echo_servers();
+    let (status, text) = ask(lab.stats(), "/status").unwrap();
+    assert_eq!(status, 404);
+    assert!(["/stats", "/metrics", "/healthz"].iter().all(|page| text.contains(page)), "{text}");
+}
+
+fn two_echo_servers() -> (Lab, Balancer, [Server; 2]) {
+    let lab = Lab::new();
+    let servers = [1, 2].map(|n| Server::echo(lab.server(n)));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
+    let balancer = Balancer::start(&lab, &setup);
+    (lab, balancer, servers)
+}

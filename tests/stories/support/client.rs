@@ -1,0 +1,81 @@
+//! Clients.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection on which nothing takes forever.
+pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
+    try_connect(None, addr).unwrap()
+}
+
+/// Sends a byte and waits until an echo server has sent it back: the connection is established from end to
+/// end.
+pub(crate) fn ping(stream: &mut TcpStream) -> io::Result<()> {
+    stream.write_all(b"!")?;
+    let mut byte = [0];
+    stream.read_exact(&mut byte)?;
+    assert_eq!(&byte, b"!");
+    Ok(())
+}
+
+/// One HTTP request on a connection of its own; returns status and body.
+pub(crate) fn ask(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    request(try_connect(None, addr)?, path)
+}
+
+/// The same from a certain address.
+pub(crate) fn ask_from(source: IpAddr, addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    request(try_connect(Some(source), addr)?, path)
+}
+
+/// Whether an attempt to read shows that the other side has reset the connection.
+pub(crate) fn was_reset(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0; 1024]), Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
+}
+
+/// Whether a connection is reset without a byte sent, perhaps before we know that it was established.
+pub(crate) fn is_refused_with_reset(addr: SocketAddr) -> bool {
+    match try_connect(None, addr) {
+        Ok(mut stream) => was_reset(&mut stream),
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+    }
+}
+
+/// Closes the connection with a reset.
+pub(crate) fn reset(stream: TcpStream) {
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+fn try_connect(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    if let Some(source) = source {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    socket.connect_timeout(&addr.into(), PATIENCE)?;
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn request(mut stream: TcpStream, path: &str) -> io::Result<(u16, String)> {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: convey\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let broken = || io::Error::new(io::ErrorKind::UnexpectedEof, format!("half an answer: {answer:?}"));
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
+    let length =
+        head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    if length.is_some_and(|length: usize| length != body.len()) {
+        return Err(broken());
+    }
+    Ok((status, body.to_owned()))
+}

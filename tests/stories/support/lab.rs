@@ -1,0 +1,83 @@
+//! A place of its own for every story: a directory and a loopback network.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+/// A temporary directory and a network 127.x.y.0/24 that no other story uses while it exists, in this
+/// process or another.
+pub(crate) struct Lab {
+    directory: TempDir,
+    network: [u8; 2],
+    _claim: TcpListener,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Lab {
+        let (network, claim) = claim();
+        Lab { directory: TempDir::new().unwrap(), network, _claim: claim }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A host of the network.
+    pub(crate) fn ip(&self, host: u8) -> IpAddr {
+        host_of(self.network, host)
+    }
+
+    /// Where clients connect to.
+    pub(crate) fn vip(&self) -> SocketAddr {
+        SocketAddr::new(self.ip(1), 8080)
+    }
+
+    /// Where another frontend listens.
+    pub(crate) fn second_vip(&self) -> SocketAddr {
+        SocketAddr::new(self.ip(1), 8081)
+    }
+
+    /// Where statistics are served.
+    pub(crate) fn stats(&self) -> SocketAddr {
+        SocketAddr::new(self.ip(1), 7000)
+    }
+
+    /// Where the `n`th server listens.
+    pub(crate) fn server(&self, n: u8) -> SocketAddr {
+        SocketAddr::new(self.ip(10 + n), 8000)
+    }
+
+    /// One of four addresses of IPv6. There is only one `::1`: what tells stories apart is the port.
+    pub(crate) fn v6(&self, n: u16) -> SocketAddr {
+        let [x, y] = self.network.map(u16::from);
+        let index = 256 * (x - FIRST_NETWORK) + y;
+        SocketAddr::new("::1".parse().unwrap(), 10_000 + 4 * (index % 5_500) + n)
+    }
+}
+
+const FIRST_NETWORK: u16 = 16;
+const NETWORKS: u32 = 200 * 256;
+
+/// Holding a port of its first host claims a network. Above the ephemeral ports, so that no connection of
+/// anybody can be in the way.
+const CLAIM_PORT: u16 = 61_999;
+
+fn claim() -> ([u8; 2], TcpListener) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes begin far apart, so that they seldom try the same.
+    let start = std::process::id().wrapping_mul(7_919);
+    (0..NETWORKS)
+        .find_map(|_| {
+            let n = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % NETWORKS;
+            let network = [FIRST_NETWORK as u8 + (n / 256) as u8, (n % 256) as u8];
+            let listener = TcpListener::bind((host_of(network, 1), CLAIM_PORT)).ok()?;
+            Some((network, listener))
+        })
+        .expect("no loopback network is free")
+}
+
+fn host_of([x, y]: [u8; 2], host: u8) -> IpAddr {
+    Ipv4Addr::new(127, x, y, host).into()
+}

@@ -1,0 +1,58 @@
+//! What a story may need from the machine.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Something not every machine has.
+#[derive(Clone, Copy)]
+pub(crate) enum Need {
+    Nginx,
+    Curl,
+    Wrk,
+    Promtool,
+    Prlimit,
+    /// The address `::1`.
+    Ipv6,
+    /// A hard limit of open files of at least this.
+    OpenFiles(u64),
+}
+
+impl Need {
+    /// Why a story cannot be told here, if it cannot.
+    pub(crate) fn missing(self) -> Option<String> {
+        match self {
+            Need::Nginx => without("nginx", "nginx-light"),
+            Need::Curl => without("curl", "curl"),
+            Need::Wrk => without("wrk", "wrk"),
+            Need::Promtool => without("promtool", "prometheus"),
+            Need::Prlimit => without("prlimit", "util-linux"),
+            Need::Ipv6 => {
+                TcpListener::bind("[::1]:0").err().map(|error| format!("no IPv6 loopback: {error}"))
+            }
+            Need::OpenFiles(needed) => {
+                let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+                let reason = format!("needs {needed} open files, the hard limit is {allowed}");
+                (allowed < needed).then_some(reason)
+            }
+        }
+    }
+}
+
+/// Where a tool is. The directories for administrators are not on everybody's `PATH`.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    directories.map(|directory| directory.join(name)).find(|file| Path::is_file(file))
+}
+
+/// Lets this process, and those it starts, open as many files as it may.
+pub(crate) fn raise_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}
+
+fn without(name: &str, package: &str) -> Option<String> {
+    tool(name).is_none().then(|| format!("{name} is not installed (Debian package {package})"))
+}

@@ -1,0 +1,71 @@
+//! Real nginx as a server.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::need::tool;
+use super::{Lab, Process, wait_for};
+
+/// One nginx process with a directory of its own. `/` answers with its name, `/up` with 200 as long as
+/// there is a file `up`, everything else comes from its directory.
+pub(crate) struct Nginx {
+    process: Process,
+    www: PathBuf,
+}
+
+impl Nginx {
+    /// Starts it and waits until it answers.
+    pub(crate) fn start(lab: &Lab, name: &str, addr: SocketAddr) -> Nginx {
+        let prefix = lab.directory().join(name);
+        let www = prefix.join("www");
+        fs::create_dir_all(&www).unwrap();
+        fs::write(www.join("up"), "up\n").unwrap();
+        let config = prefix.join("nginx.conf");
+        fs::write(&config, configuration(name, addr, &prefix)).unwrap();
+        let errors = prefix.join("error.log");
+        let mut command = Command::new(tool("nginx").unwrap());
+        command.arg("-p").arg(&prefix).arg("-c").arg(&config).arg("-e").arg(&errors);
+        let process = Process::spawn(command.stderr(Stdio::null()));
+        wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
+        Nginx { process, www }
+    }
+
+    /// A file that it serves.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.www.join(name)
+    }
+
+    /// Ends it without giving it a chance to say anything.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// A single process, so that killing it leaves no worker behind, as whoever runs the tests, and writing
+/// nowhere but into its directory.
+fn configuration(name: &str, addr: SocketAddr, prefix: &Path) -> String {
+    let dir = prefix.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|what| format!("    {what}_temp_path {dir}/{what};\n"))
+        .collect();
+    format!(
+        "daemon off;
+master_process off;
+pid {dir}/pid;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+{temporary}
+    server {{
+        listen {addr} backlog=4096;
+        root {dir}/www;
+        location = / {{ return 200 \"{name}\\n\"; }}
+        location = /up {{ try_files /up =503; }}
+    }}
+}}
+"
+    )
+}

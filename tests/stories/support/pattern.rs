@@ -1,0 +1,58 @@
+//! Bytes that show by themselves whether they arrived whole and in order.
+
+use std::io::{self, Read, Write};
+use std::sync::OnceLock;
+
+/// Random bytes over and over. The period is a prime: a block of any usual size that is lost, doubled or
+/// swapped changes what follows.
+const PERIOD: usize = 1_048_583;
+
+/// Most bytes written or read at once.
+const BLOCK: usize = 256 * 1024;
+
+/// Writes the first `bytes` of the endless pattern.
+pub(crate) fn send(to: &mut impl Write, bytes: u64) -> io::Result<()> {
+    let mut at = 0;
+    while at < bytes {
+        let piece = piece(at, (bytes - at).min(BLOCK as u64) as usize);
+        to.write_all(piece)?;
+        at += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Reads to the end of the stream and panics unless it is the pattern; returns how much there was.
+pub(crate) fn check_to_end(from: &mut impl Read) -> u64 {
+    let mut block = vec![0; BLOCK];
+    let mut at = 0;
+    loop {
+        let n = from.read(&mut block).unwrap();
+        if n == 0 {
+            return at;
+        }
+        let mut read = &block[..n];
+        while !read.is_empty() {
+            let expected = piece(at, read.len());
+            assert!(&read[..expected.len()] == expected, "wrong bytes after {at}");
+            read = &read[expected.len()..];
+            at += expected.len() as u64;
+        }
+    }
+}
+
+/// The pattern from `at` on, at most `len` bytes of it, at least one.
+fn piece(at: u64, len: usize) -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    let pattern = PATTERN.get_or_init(|| {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        (0..PERIOD).map(|_| next()).collect()
+    });
+    let start = (at % PERIOD as u64) as usize;
+    &pattern[start..PERIOD.min(start + len)]
+}

@@ -1,0 +1,85 @@
+//! Processes that cannot outlive their story.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use tempfile::tempfile;
+
+use super::wait_for;
+
+/// What a command that ends by itself has said.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Ran {
+    let (stdout, stderr) = (tempfile().unwrap(), tempfile().unwrap());
+    command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
+    let code = Process::spawn(command).wait().code();
+    Ran { code, stdout: read(stdout), stderr: read(stderr) }
+}
+
+/// A running process; dropping it kills it. Should the tests themselves be killed, the kernel does it.
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Process {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        #[expect(unsafe_code, reason = "nothing else runs between fork and exec")]
+        // SAFETY: between fork and exec the closure makes one system call and touches no memory but its own.
+        unsafe {
+            command.pre_exec(die_with_parent);
+        }
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        Process { child, name }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let child = std::cell::RefCell::new(&mut self.child);
+        wait_for(&format!("the end of {}", self.name), || child.borrow_mut().try_wait().unwrap())
+    }
+
+    /// The status it has ended with, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn read(mut file: File) -> String {
+    let mut text = String::new();
+    file.rewind().unwrap();
+    file.read_to_string(&mut text).unwrap();
+    text
+}

@@ -1,0 +1,87 @@
+//! The configuration of a story.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::Lab;
+
+/// A file with a frontend `web` in front of a backend `pool` whose servers are not probed, and statistics.
+/// Lines can be added to each table.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    listen: String,
+    stats: SocketAddr,
+    frontend: String,
+    backend: String,
+    health: String,
+    timeouts: String,
+    servers: String,
+    more: String,
+}
+
+impl Setup {
+    pub(crate) fn new(lab: &Lab) -> Setup {
+        Setup {
+            listen: format!("{:?}", lab.vip().to_string()),
+            stats: lab.stats(),
+            frontend: String::new(),
+            backend: String::new(),
+            health: "kind = \"none\"".to_owned(),
+            timeouts: String::new(),
+            servers: String::new(),
+            more: String::new(),
+        }
+    }
+
+    /// Several addresses for the frontend.
+    pub(crate) fn listen(mut self, addrs: &[SocketAddr]) -> Setup {
+        self.listen = format!("{:?}", addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>());
+        self
+    }
+
+    /// Lines of the frontend.
+    pub(crate) fn frontend(mut self, lines: &str) -> Setup {
+        self.frontend = lines.to_owned();
+        self
+    }
+
+    /// Lines of the backend.
+    pub(crate) fn backend(mut self, lines: &str) -> Setup {
+        self.backend = lines.to_owned();
+        self
+    }
+
+    /// Lines of the health check.
+    pub(crate) fn health(mut self, lines: &str) -> Setup {
+        self.health = lines.to_owned();
+        self
+    }
+
+    /// Lines of the timeouts.
+    pub(crate) fn timeouts(mut self, lines: &str) -> Setup {
+        self.timeouts = lines.to_owned();
+        self
+    }
+
+    /// One more server, with further lines.
+    pub(crate) fn server(mut self, name: &str, addr: SocketAddr, lines: &str) -> Setup {
+        self.servers.push_str(&format!("[backends.pool.servers.{name}]\naddr = \"{addr}\"\n{lines}\n"));
+        self
+    }
+
+    /// Further tables.
+    pub(crate) fn and(mut self, tables: &str) -> Setup {
+        self.more.push_str(tables);
+        self
+    }
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Setup { listen, stats, frontend, backend, health, timeouts, servers, more } = self;
+        let (ip, port) = (stats.ip(), stats.port());
+        writeln!(f, "[frontends.web]\nlisten_addr = {listen}\nbackend = \"pool\"\n{frontend}")?;
+        writeln!(f, "[backends.pool]\n{backend}\n[backends.pool.health_check]\n{health}\n{servers}")?;
+        writeln!(f, "[timeouts]\n{timeouts}\n[stats]\nlisten_addr = \"{ip}\"\nport = {port}\n{more}")
+    }
+}

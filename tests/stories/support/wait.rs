@@ -1,0 +1,25 @@
+//! Waiting for conditions.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Looks again and again until there is an answer.
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = clock();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Now.
+#[expect(clippy::disallowed_methods, reason = "stories happen in real time")]
+pub(crate) fn clock() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,58 @@
+//! Real wrk as load.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::need::tool;
+use super::{Lab, Process};
+
+/// A running wrk that opens a connection for every request.
+pub(crate) struct Wrk {
+    process: Process,
+    output: PathBuf,
+}
+
+/// What wrk says at its end.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    pub(crate) requests: u64,
+    /// Connects, reads and writes that failed, and requests that took longer than ten seconds.
+    pub(crate) failed: u64,
+    /// The whole text.
+    pub(crate) text: String,
+}
+
+impl Wrk {
+    pub(crate) fn start(lab: &Lab, target: SocketAddr, connections: u32) -> Wrk {
+        let output = lab.directory().join("wrk");
+        let connections = connections.to_string();
+        let mut command = Command::new(tool("wrk").unwrap());
+        command.args(["-t", "1", "-c", &connections, "-d", "60s", "--timeout", "10s"]);
+        command.args(["-H", "Connection: close"]).arg(format!("http://{target}/"));
+        let process = Process::spawn(command.stdout(File::create(&output).unwrap()));
+        Wrk { process, output }
+    }
+
+    /// Ends it and reads its summary.
+    pub(crate) fn stop(mut self) -> Summary {
+        self.process.signal(Signal::INT);
+        self.process.wait();
+        let text = fs::read_to_string(&self.output).unwrap();
+        let first_number = |line: &str| line.split_whitespace().next().and_then(|word| word.parse().ok());
+        let requests = text.lines().find(|line| line.contains(" requests in ")).and_then(first_number);
+        let errors = text.lines().find(|line| line.contains("Socket errors:")).unwrap_or_default();
+        let status = text.lines().find(|line| line.contains("Non-2xx")).unwrap_or_default();
+        let numbers = |line: &str| -> u64 {
+            let words = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u64>().ok());
+            words.sum()
+        };
+        // "Non-2xx or 3xx responses: 5"
+        let other_status = status.rsplit(' ').next().map_or(0, numbers);
+        let requests = requests.unwrap_or_else(|| panic!("no summary from wrk: {text}"));
+        Summary { requests, failed: numbers(errors) + other_status, text }
+    }
+}
