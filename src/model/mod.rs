@@ -2,8 +2,10 @@
 //! has been validated. Nothing here does anything.
 
 mod flow;
+mod network;
 
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
+pub use network::{Interface, Neighbour, Route, RouteHop};
 
 use std::fmt;
 use std::net::SocketAddr;
