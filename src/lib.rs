@@ -10,6 +10,7 @@ pub mod demo;
 pub mod forward;
 pub mod health;
 pub mod model;
+pub mod net;
 pub mod proxy;
 pub mod snapshot;
 pub mod stats;
