@@ -6,6 +6,7 @@ pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod dataplane;
 pub mod demo;
 pub mod forward;
 pub mod health;
