@@ -3,6 +3,216 @@
 
 mod fault;
 mod flow;
+mod network;
 
+pub use fault::speaks_against_peer;
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
-mod fault;
+pub use network::{Interface, Neighbour, Route, RouteHop};
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// How traffic is forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// TCP is terminated here and relayed to a server.
+    Proxy,
+    /// Packets are rewritten in both directions (NAT); servers see our address.
+    Passthrough,
+    /// Only client-to-server packets pass us; servers answer clients directly.
+    Dsr,
+}
+
+impl Mode {
+    /// Every mode, in the order the documentation lists them.
+    pub const ALL: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
+
+    /// The mode's name in the configuration, in logs and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Proxy => "proxy",
+            Mode::Passthrough => "passthrough",
+            Mode::Dsr => "dsr",
+        }
+    }
+}
+
+/// Where clients connect to, and the backend that serves them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frontend {
+    /// Unique among frontends.
+    pub name: String,
+    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend; sorted.
+    pub listen: Vec<SocketAddr>,
+    /// Name of the backend.
+    pub backend: String,
+    /// Connections served at once; more wait in the accept queue. `None`: no limit.
+    pub max_connections: Option<u32>,
+}
+
+/// A pool of servers and how one of them is chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backend {
+    /// Unique among backends.
+    pub name: String,
+    /// How a server is chosen.
+    pub algorithm: Algorithm,
+    /// What of a client is hashed; read only by [`Algorithm::Ring`] and [`Algorithm::Maglev`].
+    pub hash: HashOn,
+    /// How the servers are probed.
+    pub health_check: HealthCheck,
+    /// At least one if a frontend uses the backend; names unique within it; sorted by name, so that every
+    /// machine with the same file numbers them alike.
+    pub servers: Vec<Server>,
+}
+
+/// One machine (or process) that answers clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Unique within its backend.
+    pub name: String,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Share of new connections relative to the other servers; 0 takes none.
+    pub weight: u16,
+    /// Used only while no other server of the backend is usable.
+    pub backup: bool,
+    /// Connections it is given at once; more wait for a free one. `None`: no limit.
+    pub max_connections: Option<u32>,
+}
+
+/// The rule that chooses a server for a new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Smooth weighted round robin: in turn, the turns of a heavy server spread out.
+    RoundRobin,
+    /// The server with the fewest open connections for its weight.
+    LeastConnections,
+    /// Consistent hash ring.
+    Ring,
+    /// Maglev lookup table (Eisenbud et al., NSDI 2016, section 3.4).
+    Maglev,
+}
+
+impl Algorithm {
+    /// Every algorithm, in the order the documentation lists them.
+    pub const ALL: [Algorithm; 4] =
+        [Algorithm::RoundRobin, Algorithm::LeastConnections, Algorithm::Ring, Algorithm::Maglev];
+
+    /// The algorithm's name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::RoundRobin => "round_robin",
+            Algorithm::LeastConnections => "least_connections",
+            Algorithm::Ring => "ring",
+            Algorithm::Maglev => "maglev",
+        }
+    }
+}
+
+/// What the hashing algorithms look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HashOn {
+    /// The client's address: all connections of one client go to one server.
+    Source,
+    /// Client address and port, VIP and port: connections of one client spread.
+    Tuple,
+}
+
+impl HashOn {
+    /// Both, in the order the documentation lists them.
+    pub const ALL: [HashOn; 2] = [HashOn::Source, HashOn::Tuple];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            HashOn::Source => "source",
+            HashOn::Tuple => "tuple",
+        }
+    }
+}
+
+/// How and how often the servers of a backend are probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// What a probe does.
+    pub kind: ProbeKind,
+    /// Port to probe; `None`: the server's own.
+    pub port: Option<u16>,
+    /// From one probe's start to the next; each wait is jittered by up to a tenth.
+    pub interval: Duration,
+    /// A probe that takes longer has failed.
+    pub timeout: Duration,
+    /// Successful probes in a row that bring a server back; at least 1.
+    pub rise: u32,
+    /// Failed probes (or failed connects of clients) in a row that take it out; at least 1.
+    pub fall: u32,
+}
+
+/// What a probe does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeKind {
+    /// Servers are always considered up.
+    None,
+    /// Open a TCP connection and close it.
+    Tcp,
+    /// `GET path` over HTTP/1.1; up if the status is in the range.
+    Http {
+        /// Path and query, beginning with `/`.
+        path: String,
+        /// Status codes that mean "up".
+        expected_status: RangeInclusive<u16>,
+    },
+}
+
+/// Time limits that hold for every proxied connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// One attempt to connect to a server; also how long a connection waits for a server at its limit.
+    pub connect: Duration,
+    /// A connection without a byte in either direction for this long is closed.
+    pub idle: Duration,
+    /// How long open connections may finish when the program stops.
+    pub drain: Duration,
+}
+
+/// A moment of the monotonic clock, in nanoseconds since the program started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// Time since `earlier`; zero if that lies in the future.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Names one server of one backend at one address. A server that changes its address is another server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerKey {
+    /// The backend's name.
+    pub backend: String,
+    /// The server's name.
+    pub server: String,
+    /// The server's address.
+    pub addr: SocketAddr,
+}
+
+impl fmt::Display for ServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} ({})", self.backend, self.server, self.addr)
+    }
+}
+
+/// Clients could not connect to a server. Told by the data path to whoever decides on health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectFailures {
+    /// The server.
+    pub server: ServerKey,
+    /// How many times in a row, counting this one.
+    pub in_a_row: u32,
+    /// The last error, in words for an operator.
+    pub error: String,
+}

@@ -6,9 +6,11 @@
 
 #[cfg(test)]
 pub(crate) mod fixture;
+mod next_hops;
 mod pool;
 mod slots;
 
+pub use next_hops::{NextHops, Unreachable};
 pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
 pub use slots::Slots;
 

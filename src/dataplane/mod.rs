@@ -1,0 +1,17 @@
+//! The shell of the packet modes: sockets that capture and send frames, and what keeps the host's own stack away
+//! from the traffic we forward.
+
+mod buffer;
+mod capture;
+mod filter;
+mod guard;
+mod selection;
+mod socket;
+mod transmit;
+
+pub use buffer::{Buffer, VNET_HEADER_LEN};
+pub use capture::{BATCH, Capture, CaptureHandle, Wake};
+pub use filter::{Filter, Precision};
+pub use guard::{Guard, GuardError};
+pub use selection::{Replies, Selection};
+pub use transmit::Transmit;

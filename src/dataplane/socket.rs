@@ -1,0 +1,99 @@
+//! Packet sockets, made ready by us and then handed to pnet.
+
+use std::io;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::time::Duration;
+
+use libc::{c_int, c_void, socklen_t};
+use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+
+use super::Filter;
+
+// Options of level SOL_PACKET, from include/uapi/linux/if_packet.h.
+const PACKET_STATISTICS: c_int = 6;
+const PACKET_VNET_HDR: c_int = 15;
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+
+/// A socket that gets no frame yet: it has no protocol until it is bound, so nothing slips in before the filter is
+/// there. Frames have their virtio header before them, both ways; what this host sends is not captured.
+pub(super) fn open(filter: &Filter) -> io::Result<Socket> {
+    let no_protocol = Protocol::from(0);
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(no_protocol))?;
+    set_packet_option(&socket, PACKET_VNET_HDR)?;
+    set_packet_option(&socket, PACKET_IGNORE_OUTGOING)?;
+    attach(&socket, filter)?;
+    Ok(socket)
+}
+
+/// Replaces the socket's filter, between one frame and the next.
+pub(super) fn attach(socket: &Socket, filter: &Filter) -> io::Result<()> {
+    let program: Vec<SockFilter> =
+        filter.instructions().iter().map(|i| SockFilter::new(i.code, i.jt, i.jf, i.k)).collect();
+    socket.attach_filter(&program)
+}
+
+/// Has pnet bind the socket to the interface. Its buffer for reading has `read_len` bytes (longer frames are cut
+/// short); a read waits for nothing, a write for `write_timeout`.
+pub(super) fn bind(
+    socket: Socket,
+    interface: u32,
+    read_len: usize,
+    write_timeout: Duration,
+) -> io::Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
+    // pnet reads nothing else of it for a socket of ours.
+    let interface = NetworkInterface {
+        index: interface,
+        name: String::new(),
+        description: String::new(),
+        mac: None,
+        ips: Vec::new(),
+        flags: 0,
+    };
+    let config = Config {
+        read_buffer_size: read_len,
+        read_timeout: Some(Duration::ZERO),
+        write_timeout: Some(write_timeout),
+        promiscuous: false,
+        // pnet owns the descriptor from here on, and closes it even if it fails.
+        socket_fd: Some(socket.into_raw_fd()),
+        ..Config::default()
+    };
+    match pnet_datalink::channel(&interface, config)? {
+        Channel::Ethernet(sender, receiver) => Ok((sender, receiver)),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Frames that found the receive buffer full, since the last call.
+pub(super) fn take_drops(socket: &Socket) -> io::Result<u32> {
+    /// `struct tpacket_stats`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Statistics {
+        packets: u32,
+        drops: u32,
+    }
+    let mut statistics = Statistics::default();
+    let mut len = size_of::<Statistics>() as socklen_t;
+    #[expect(unsafe_code, reason = "no crate has PACKET_STATISTICS")]
+    // SAFETY: the kernel writes at most `len` bytes, the size of `statistics`, in which any bytes are valid.
+    let result = unsafe {
+        let value = (&raw mut statistics).cast::<c_void>();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, PACKET_STATISTICS, value, &raw mut len)
+    };
+    if result == 0 { Ok(statistics.drops) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Switches an option on.
+fn set_packet_option(socket: &Socket, option: c_int) -> io::Result<()> {
+    let on: c_int = 1;
+    let len = size_of::<c_int>() as socklen_t;
+    #[expect(unsafe_code, reason = "no crate has these options")]
+    // SAFETY: the kernel reads `len` bytes, the size of `on`.
+    let result = unsafe {
+        let value = (&raw const on).cast::<c_void>();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value, len)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

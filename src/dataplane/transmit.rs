@@ -1,0 +1,58 @@
+//! Sends frames.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use pnet_datalink::DataLinkSender;
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
+
+use super::{Buffer, Filter, socket};
+
+/// What may be on its way on one interface, in bytes; the kernel counts twice what it was told.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// How long an interface may take to make room for a frame.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Sends frames on any interface, each through a socket of its own that is opened when it is first needed, in the
+/// network namespace of the thread that sends.
+#[derive(Default)]
+pub struct Transmit {
+    senders: HashMap<u32, Box<dyn DataLinkSender>>,
+}
+
+impl Transmit {
+    /// Sends the frame as it is, on the interface with this index. Partial checksums are completed and super-frames
+    /// are cut, by the interface or by the kernel before it. On error the frame is lost.
+    pub fn send(&mut self, interface: u32, frame: &Buffer) -> io::Result<()> {
+        let sender = match self.senders.get_mut(&interface) {
+            Some(sender) => sender,
+            None => self.senders.entry(interface).or_insert(open(interface)?),
+        };
+        let sent = sender.send_to(frame.as_bytes(), None).unwrap_or(Ok(()));
+        if sent.as_ref().is_err_and(is_gone) {
+            self.senders.remove(&interface);
+        }
+        sent
+    }
+}
+
+fn open(interface: u32) -> io::Result<Box<dyn DataLinkSender>> {
+    let socket = socket::open(&Filter::nothing())?;
+    set_socket_send_buffer_size_force(&socket, SEND_BUFFER)?;
+    let (sender, _) = socket::bind(socket, interface, 0, PATIENCE)?;
+    Ok(sender)
+}
+
+/// Whether there is no such interface any more.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
+}
+
+impl fmt::Debug for Transmit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transmit").field("interfaces", &self.senders.keys()).finish()
+    }
+}

@@ -1,0 +1,66 @@
+//! The kernel's view of the network as plain data: what next hops are made from.
+
+use std::net::IpAddr;
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// The kernel's number for it; never reused for another while the system runs.
+    pub index: u32,
+    /// Its name, which may change.
+    pub name: String,
+    /// Its Ethernet address; `None` if it carries no Ethernet frames.
+    pub mac: Option<[u8; 6]>,
+    /// Longest IP packet it takes, in bytes.
+    pub mtu: u32,
+    /// Administratively up.
+    pub up: bool,
+    /// Whether what is sent on it comes back to this host.
+    pub loopback: bool,
+    /// Its own addresses, sorted.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// An entry of a routing table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The table it is in: [`Route::LOCAL`], [`Route::MAIN`] or [`Route::DEFAULT`].
+    pub table: u32,
+    /// Network it is for; bits beyond `prefix_len` are zero.
+    pub prefix: IpAddr,
+    /// Bits of `prefix` that count; 0 for a default route.
+    pub prefix_len: u8,
+    /// Among routes for the same network the one with the smallest metric is used.
+    pub metric: u32,
+    /// Where it leads; empty if packets end here: at this host, or refused.
+    pub hops: Vec<RouteHop>,
+}
+
+impl Route {
+    /// What is this host's own, broadcasts included; looked at first.
+    pub const LOCAL: u32 = 255;
+    /// What `ip route` shows.
+    pub const MAIN: u32 = 254;
+    /// Looked at last; mostly empty.
+    pub const DEFAULT: u32 = 253;
+}
+
+/// One of the ways a route leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteHop {
+    /// Index of the interface to send on.
+    pub interface: u32,
+    /// The router that takes packets on; `None`: the destination is on the link.
+    pub gateway: Option<IpAddr>,
+}
+
+/// Somebody on a link whose Ethernet address is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Index of the interface it is reached through.
+    pub interface: u32,
+    /// Its IP address.
+    pub ip: IpAddr,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+}

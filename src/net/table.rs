@@ -1,0 +1,180 @@
+//! The kernel's messages as plain data.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteNextHopFlags, RouteType, RouteVia,
+};
+
+use crate::model::{Interface, Neighbour, Route, RouteHop};
+
+/// Interfaces, routes and neighbours at one moment. Two tables are equal if packets take the same ways.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Table {
+    /// All interfaces, by index.
+    pub interfaces: Vec<Interface>,
+    /// The routes of the tables local, main and default. Policy rules and other tables (VRFs) are not looked at.
+    pub routes: Vec<Route>,
+    /// Those whose Ethernet address is known, by interface and address.
+    pub neighbours: Vec<Neighbour>,
+}
+
+impl Table {
+    pub(super) fn new(
+        links: Vec<LinkMessage>,
+        addresses: Vec<AddressMessage>,
+        routes: Vec<RouteMessage>,
+        neighbours: Vec<NeighbourMessage>,
+    ) -> Table {
+        let mut of_link: HashMap<u32, Vec<IpAddr>> = HashMap::new();
+        for message in addresses {
+            if let Some(ip) = own_address(&message) {
+                of_link.entry(message.header.index).or_default().push(ip);
+            }
+        }
+        let mut interfaces: Vec<Interface> = links
+            .iter()
+            .map(|link| interface(link, of_link.remove(&link.header.index).unwrap_or_default()))
+            .collect();
+        interfaces.sort_unstable_by_key(|interface| interface.index);
+        let mut neighbours: Vec<Neighbour> = neighbours.iter().filter_map(neighbour).collect();
+        neighbours.sort_unstable_by_key(|n| (n.interface, n.ip));
+        Table { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
+    }
+}
+
+fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
+    addresses.sort_unstable();
+    let header = &message.header;
+    let ethernet = matches!(header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Loopback);
+    let mut interface = Interface {
+        index: header.index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        up: header.flags.contains(LinkFlags::Up),
+        loopback: header.flags.contains(LinkFlags::Loopback),
+        addresses,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
+            LinkAttribute::Address(mac) if ethernet => interface.mac = mac.as_slice().try_into().ok(),
+            _ => {}
+        }
+    }
+    interface
+}
+
+/// The interface's own address: on a point-to-point link `Address` is the other side's.
+fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(ip) => Some(*ip),
+        _ => None,
+    });
+    local.or_else(|| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        })
+    })
+}
+
+/// The route, if it is in a table that is looked at and can be used now.
+fn route(message: &RouteMessage) -> Option<Route> {
+    let header = &message.header;
+    let mut route = Route {
+        table: u32::from(header.table),
+        prefix: unspecified(message)?,
+        prefix_len: header.destination_prefix_length,
+        metric: 0,
+        hops: Vec::new(),
+    };
+    let (mut interface, mut gateway) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(table) => route.table = *table,
+            RouteAttribute::Destination(prefix) => route.prefix = address(prefix)?,
+            RouteAttribute::Priority(metric) => route.metric = *metric,
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(ip) => gateway = address(ip),
+            RouteAttribute::Via(via) => gateway = router(via),
+            RouteAttribute::MultiPath(ways) => {
+                let usable = ways.iter().filter(|way| !way.flags.contains(RouteNextHopFlags::Dead));
+                route.hops.extend(usable.map(|way| RouteHop {
+                    interface: way.interface_index,
+                    gateway: way.attributes.iter().find_map(|attribute| match attribute {
+                        RouteAttribute::Gateway(ip) => address(ip),
+                        RouteAttribute::Via(via) => router(via),
+                        _ => None,
+                    }),
+                }));
+            }
+            _ => {}
+        }
+    }
+    route.hops.extend(interface.map(|interface| RouteHop { interface, gateway }));
+    let looked_at = [Route::LOCAL, Route::MAIN, Route::DEFAULT].contains(&route.table);
+    match header.kind {
+        _ if !looked_at => None,
+        RouteType::Unicast => (!route.hops.is_empty()).then_some(route),
+        // The next table is asked, as if this were not here.
+        RouteType::Throw => None,
+        _ => Some(Route { hops: Vec::new(), ..route }),
+    }
+}
+
+/// The address of a default route, which the kernel leaves out.
+fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
+    use rtnetlink::packet_route::AddressFamily;
+    match message.header.address_family {
+        AddressFamily::Inet => Some(IpAddr::from([0; 4])),
+        AddressFamily::Inet6 => Some(IpAddr::from([0; 16])),
+        _ => None,
+    }
+}
+
+fn address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}
+
+fn router(via: &RouteVia) -> Option<IpAddr> {
+    match via {
+        RouteVia::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteVia::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}
+
+/// The neighbour, if its Ethernet address can be used as it is.
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
+    if !matches!(message.header.state, Reachable | Stale | Delay | Probe | Permanent) {
+        return None;
+    }
+    let mac = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(mac) => mac.as_slice().try_into().ok(),
+        _ => None,
+    })?;
+    Some(Neighbour { interface: message.header.ifindex, ip: neighbour_address(message)?, mac })
+}
+
+/// The neighbour's IP address.
+pub(super) fn neighbour_address(message: &NeighbourMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    })
+}

@@ -1,0 +1,186 @@
+//! The guard, with the host's own stack beside it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use convey::dataplane::{Guard, Replies, Selection};
+use convey::model::Interface;
+use convey::net::Netlink;
+use socket2::Socket;
+
+use super::lab::{self, DEADLINE, Namespace, connecting, refused};
+use super::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        the_host_does_not_answer_clients_of_a_frontend,
+        the_host_does_not_answer_replies_of_servers,
+        programs_on_the_balancer_still_reach_the_servers,
+        a_reload_changes_what_is_guarded,
+        a_guard_is_gone_when_its_process_is_killed,
+    ]
+}
+
+/// The argument that makes this program hold a guard.
+pub(crate) const HOLD: &str = "hold-guard";
+
+/// A balancer with the VIP 10.78.0.1, and another machine, 10.78.0.2, which is client and server.
+struct Pair {
+    balancer: Namespace,
+    other: Namespace,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let (balancer, other) = (Namespace::new(), Namespace::new());
+        balancer.link(("front", "02:00:00:00:00:0b"), &other, ("eth0", "02:00:00:00:00:0c"));
+        balancer.ip("addr add 10.78.0.1/24 dev front");
+        other.ip("addr add 10.78.0.2/24 dev eth0");
+        Pair { balancer, other }
+    }
+
+    fn guard(&self, selection: &Selection) -> Guard {
+        self.balancer.enter(|| load(selection, "front"))
+    }
+
+    /// Whether a connection to the balancer is left without an answer. Answers on a veth come in the order of the
+    /// questions: a later one to a port that nobody guards (and nobody listens on) has been refused.
+    fn unanswered(&self, from: &str, to: &str) -> bool {
+        self.other.enter(|| {
+            let connection = connecting(from, to);
+            assert!(refused("10.78.0.1:9"), "the stack answers what is not guarded");
+            is_open(&connection)
+        })
+    }
+}
+
+/// Whether nothing has come of a connection yet.
+fn is_open(connection: &Socket) -> bool {
+    connection.take_error().unwrap().is_none() && connection.peer_addr().is_err()
+}
+
+fn selection(frontend: &str) -> Selection {
+    let replies = Replies {
+        servers: ["10.78.0.2:8000".parse().unwrap()].into(),
+        snat_addresses: ["10.78.0.1".parse().unwrap()].into(),
+        snat_ports: 33768..=61000,
+    };
+    Selection { frontends: [frontend.parse().unwrap()].into(), replies: Some(replies) }
+}
+
+fn load(selection: &Selection, interface: &str) -> Guard {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let table = runtime.block_on(async { Netlink::open().unwrap().table().await.unwrap() });
+    let named = |i: &&Interface| i.name == interface;
+    let mut guard = Guard::load(selection).unwrap();
+    guard.attach(table.interfaces.iter().filter(named)).unwrap();
+    guard
+}
+
+fn the_host_does_not_answer_clients_of_a_frontend() {
+    let pair = Pair::new();
+    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "without a guard it does");
+    let mut guard = pair.guard(&selection("10.78.0.1:80"));
+    assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:81"));
+
+    let _listener = pair.balancer.enter(|| TcpListener::bind("0.0.0.0:80").unwrap());
+    assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "the frontend is ours, whoever listens");
+
+    guard.attach([]).unwrap();
+    drop(_listener);
+    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "detached");
+}
+
+fn the_host_does_not_answer_replies_of_servers() {
+    let pair = Pair::new();
+    let _guard = pair.guard(&selection("10.78.0.1:80"));
+    assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:33768"));
+    assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:61000"));
+    assert!(!pair.unanswered("10.78.0.2:8000", "10.78.0.1:33767"), "not a port of ours");
+    assert!(!pair.unanswered("10.78.0.2:8001", "10.78.0.1:40000"), "not a server");
+
+    let _listener = pair.balancer.enter(|| TcpListener::bind("0.0.0.0:40001").unwrap());
+    assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:40001"), "a listener has no part in it");
+}
+
+/// From ports of ours too: those of before the guard, or that a program insists on.
+fn programs_on_the_balancer_still_reach_the_servers() {
+    let pair = Pair::new();
+    let _guard = pair.guard(&selection("10.78.0.1:80"));
+    let server = pair.other.enter(|| TcpListener::bind("10.78.0.2:8000").unwrap());
+    let echo = thread::spawn(move || {
+        let (mut stream, _) = server.accept().unwrap();
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+    });
+    pair.balancer.enter(|| {
+        let connection = connecting("10.78.0.1:40000", "10.78.0.2:8000");
+        connection.set_nonblocking(false).unwrap();
+        connection.set_read_timeout(Some(DEADLINE)).unwrap();
+        connection.set_write_timeout(Some(DEADLINE)).unwrap();
+        let mut stream = TcpStream::from(connection);
+        stream.write_all(b"hello").unwrap();
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+    });
+    echo.join().unwrap();
+}
+
+fn a_reload_changes_what_is_guarded() {
+    let pair = Pair::new();
+    let mut guard = pair.guard(&selection("10.78.0.1:80"));
+    guard.select(&selection("10.78.0.1:443")).unwrap();
+    assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
+    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    guard.select(&Selection { replies: None, ..selection("10.78.0.1:443") }).unwrap();
+    assert!(!pair.unanswered("10.78.0.2:8000", "10.78.0.1:40000"), "DSR has no replies");
+}
+
+fn a_guard_is_gone_when_its_process_is_killed() {
+    let pair = Pair::new();
+    let mut holder = Holder::new(&pair.balancer);
+    assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    holder.0.kill().unwrap();
+    holder.0.wait().unwrap();
+    // The kernel closes a dead process's descriptors before it can be waited for, but frees a link a little later.
+    let waited = (0..200).any(|_| !pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    assert!(waited, "the guard outlives its process");
+}
+
+/// A process that holds a guard.
+struct Holder(Child);
+
+impl Holder {
+    fn new(balancer: &Namespace) -> Holder {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([HOLD, balancer.name(), "front"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Holder(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Holds a guard until its standard input ends.
+pub(crate) fn hold(namespace: &str, interface: &str) {
+    lab::enter(namespace);
+    let _guard = load(&selection("10.78.0.1:80"), interface);
+    println!("ready");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
