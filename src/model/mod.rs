@@ -2,8 +2,10 @@
 //! has been validated. Nothing here does anything.
 
 mod flow;
+mod flow_timeouts;
 
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
+pub use flow_timeouts::FlowTimeouts;
 
 use std::fmt;
 use std::net::SocketAddr;
