@@ -3,10 +3,12 @@
 
 mod fault;
 mod flow;
+mod flow_timeouts;
 mod network;
 
 pub use fault::speaks_against_peer;
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
+pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
 
 use std::fmt;

@@ -1,0 +1,146 @@
+//! The connection table at one thousand to ten million flows, in random order: each flow is chosen by what
+//! was read of the last one, so that the waits for memory cannot overlap.
+
+use std::time::Duration;
+
+use convey::forward::{ACK, Direction, FlowTable, NatPorts, NewFlow, PortSplit, SYN, Segment, View};
+use convey::model::{Addr, FlowKey, FlowTimeouts, TCP, Timestamp};
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+
+const FLOWS: [u32; 4] = [1_000, 100_000, 1_000_000, 10_000_000];
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_millis(700));
+    targets = tables, ports
+}
+criterion_main!(benches);
+
+fn tables(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("flows");
+    for n in FLOWS {
+        let mut table = established(n);
+        let mut random = Walk { state: 1, n };
+        group.bench_function(BenchmarkId::new("hit_to_server", n), |bencher| {
+            bencher.iter(|| {
+                let (id, _) = table.lookup(&flow(random.next()).client).expect("it is there");
+                random.after(table.get(id).frontend_id());
+            });
+        });
+        group.bench_function(BenchmarkId::new("hit_to_client", n), |bencher| {
+            bencher.iter(|| {
+                let (id, _) = table.lookup(&flow(random.next()).server).expect("it is there");
+                random.after(table.get(id).frontend_id());
+            });
+        });
+        group.bench_function(BenchmarkId::new("miss", n), |bencher| {
+            bencher.iter(|| {
+                let found = table.lookup(&flow(n + random.next()).client);
+                random.after(found.is_some().into());
+            });
+        });
+        // All that a packet of an established flow asks of the table.
+        group.bench_function(BenchmarkId::new("packet", n), |bencher| {
+            let mut now = 0;
+            bencher.iter(|| {
+                let (id, direction) = table.lookup(&flow(random.next()).client).expect("it is there");
+                now += 200;
+                table.on_segment(id, direction, Segment { flags: ACK, ack: 1 }, Timestamp(now));
+                random.after(table.get(id).rewrite(direction).next_hop);
+            });
+        });
+        group.bench_function(BenchmarkId::new("insert_remove", n), |bencher| {
+            bencher.iter(|| {
+                let gone = table.lookup(&flow(random.next()).client).expect("it is there").0;
+                let gone = table.remove(gone);
+                let new = NewFlow { client: gone.client(), server: gone.server(), ..flow(0) };
+                let id = table.insert(&new, Timestamp(0)).expect("there is room").id;
+                random.after(table.get(id).frontend_id());
+            });
+        });
+        assert_eq!(table.len(), n);
+    }
+    group.bench_function("forged_syn_in_a_full_table", |bencher| {
+        bencher.iter_batched_ref(
+            || (FlowTable::new(10_000, &FlowTimeouts::default(), 1), 0),
+            |(table, n)| {
+                for _ in 0..20_000 {
+                    *n += 1;
+                    let id = table.insert(&flow(*n), Timestamp(0)).expect("a half-open flow gives way").id;
+                    let answer = Segment { flags: SYN | ACK, ack: 0 };
+                    table.on_segment(id, Direction::ToClient, answer, Timestamp(0));
+                }
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+fn ports(criterion: &mut Criterion) {
+    let split = PortSplit::new(33_768..=61_000, 4);
+    let mut ports = NatPorts::new(vec![Addr::v4([10, 0, 0, 1])], split.ports(2), 1);
+    let server = (Addr::v4([10, 0, 1, 1]), 80);
+    criterion.bench_function("ports/allocate_release", |bencher| {
+        bencher.iter(|| {
+            let port = ports.allocate(server, TCP).expect("one is free");
+            ports.release(server, TCP, port);
+            split.owner(port.1)
+        });
+    });
+}
+
+/// A full table.
+fn established(n: u32) -> FlowTable {
+    let mut table = FlowTable::new(n, &FlowTimeouts::default(), 0x5eed);
+    for i in 0..n {
+        let id = table.insert(&flow(i), Timestamp(u64::from(i) * 1_000)).expect("there is room").id;
+        for (direction, flags) in [(Direction::ToClient, SYN | ACK), (Direction::ToServer, ACK)] {
+            table.on_segment(id, direction, Segment { flags, ack: 0 }, Timestamp(u64::from(i) * 1_000));
+        }
+    }
+    table
+}
+
+/// The flow with this number.
+fn flow(i: u32) -> NewFlow {
+    let [a, b, c, d] = i.to_be_bytes();
+    let key = |src, dst, src_port, dst_port| FlowKey {
+        src: Addr::v4(src),
+        dst: Addr::v4(dst),
+        src_port,
+        dst_port,
+        protocol: TCP,
+        reserved: [0; 3],
+    };
+    NewFlow {
+        client: key([100 + a, b, c, d], [192, 0, 2, 1], 1_024 + u16::from(d), 443),
+        server: key([10, 1, a, b], [10, 0, 0, c], 8_443, 33_768 + u16::from(d)),
+        view: View::BothSides,
+        server_id: i % 10,
+        frontend_id: 0,
+        to_server: 0,
+        to_client: 0,
+        segment: Segment { flags: SYN, ack: 0 },
+    }
+}
+
+/// Numbers below `n` in random order, each after the last one's use.
+struct Walk {
+    state: u64,
+    n: u32,
+}
+
+impl Walk {
+    fn next(&mut self) -> u32 {
+        let mixed = (self.state ^ self.state >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (((mixed >> 32) * u64::from(self.n)) >> 32) as u32
+    }
+
+    fn after(&mut self, read: u32) {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(u64::from(read) * 2 + 1);
+    }
+}

@@ -1,0 +1,203 @@
+//! One flow: its two keys, where its packets go, how far its connection is.
+
+use super::list::Links;
+use super::tcp::{Direction, Segment, TcpState, View};
+use super::wheel::Slot;
+use crate::model::{Addr, FlowKey, Rewrite};
+
+/// A flow to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct NewFlow {
+    /// Key of the client's packets: from the client to the VIP.
+    pub client: FlowKey,
+    /// Key of the server's packets as they leave it: to the SNAT address and port (passthrough), or to
+    /// the client (DSR; they do not pass us). Same protocol as `client`.
+    pub server: FlowKey,
+    /// Whether the server's packets pass us, and are found by their key.
+    pub view: View,
+    /// The server, by the number the control path gave it.
+    pub server_id: u32,
+    /// The frontend, by the number the control path gave it.
+    pub frontend_id: u32,
+    /// Next hop to the server: index into the snapshot's next hops.
+    pub to_server: u32,
+    /// Next hop to the client; means nothing where the server answers it directly.
+    pub to_client: u32,
+    /// The client's segment that begins the flow.
+    pub segment: Segment,
+}
+
+/// A recorded flow; 128 bytes.
+///
+/// Packets that match one key become the reverse of the other. In the first 64 bytes is what a packet to
+/// the server is compared with; two lines that lie together are fetched together.
+#[derive(Debug, Clone)]
+#[repr(C, align(128))]
+pub struct Flow {
+    client: Addr,
+    vip: Addr,
+    server: Addr,
+    client_port: u16,
+    vip_port: u16,
+    server_port: u16,
+    snat_port: u16,
+    protocol: u8,
+    pub(super) state: TcpState,
+    /// Where in the wheel it is.
+    pub(super) slot: Slot,
+    /// First tick at which it has been silent for too long.
+    pub(super) deadline: u32,
+    snat: Addr,
+    next_hops: [u32; 2],
+    server_id: u32,
+    frontend_id: u32,
+    pub(super) last_ack: u32,
+    pub(super) view: View,
+    /// Neighbours in each list it is in.
+    pub(super) links: [Links; 3],
+}
+
+/// What may be given up for a new flow, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// First: over, as far as we can see.
+    Closing,
+    /// Then: its client may not exist.
+    HalfOpen,
+    /// Never.
+    Open,
+}
+
+impl Flow {
+    /// In no list, with a deadline that is to be set.
+    pub(super) fn new(new: &NewFlow) -> Flow {
+        debug_assert_eq!(new.client.protocol, new.server.protocol);
+        Flow {
+            client: new.client.src,
+            vip: new.client.dst,
+            server: new.server.src,
+            client_port: new.client.src_port,
+            vip_port: new.client.dst_port,
+            server_port: new.server.src_port,
+            snat_port: new.server.dst_port,
+            protocol: new.client.protocol,
+            state: TcpState::first(new.segment.flags),
+            slot: Slot::NONE,
+            deadline: 0,
+            snat: new.server.dst,
+            next_hops: [new.to_server, new.to_client],
+            server_id: new.server_id,
+            frontend_id: new.frontend_id,
+            last_ack: new.segment.ack,
+            view: new.view,
+            links: [Links::NONE; 3],
+        }
+    }
+
+    /// Key of the client's packets.
+    #[inline]
+    pub fn client(&self) -> FlowKey {
+        FlowKey {
+            src: self.client,
+            dst: self.vip,
+            src_port: self.client_port,
+            dst_port: self.vip_port,
+            protocol: self.protocol,
+            reserved: [0; 3],
+        }
+    }
+
+    /// Key of the server's packets as they leave it.
+    #[inline]
+    pub fn server(&self) -> FlowKey {
+        FlowKey {
+            src: self.server,
+            dst: self.snat,
+            src_port: self.server_port,
+            dst_port: self.snat_port,
+            protocol: self.protocol,
+            reserved: [0; 3],
+        }
+    }
+
+    /// What is done to packets that go this way.
+    #[inline]
+    pub fn rewrite(&self, direction: Direction) -> Rewrite {
+        let next_hop = self.next_hops[direction as usize];
+        let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
+            Direction::ToServer => self.server().reversed(),
+            Direction::ToClient => self.client().reversed(),
+        };
+        Rewrite { src, dst, src_port, dst_port, next_hop }
+    }
+
+    /// Sends packets of this direction to another next hop from now on.
+    pub fn set_next_hop(&mut self, direction: Direction, next_hop: u32) {
+        self.next_hops[direction as usize] = next_hop;
+    }
+
+    /// The server, by the number the control path gave it.
+    pub fn server_id(&self) -> u32 {
+        self.server_id
+    }
+
+    /// The frontend, by the number the control path gave it.
+    pub fn frontend_id(&self) -> u32 {
+        self.frontend_id
+    }
+
+    /// How far the connection is.
+    pub fn state(&self) -> TcpState {
+        self.state
+    }
+
+    /// Whether the server's packets pass us too.
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    /// The last acknowledgement number of the client: the sequence number a reset in the server's name
+    /// must have for the client to believe it (RFC 5961, section 3.2).
+    pub fn last_ack(&self) -> u32 {
+        self.last_ack
+    }
+
+    /// Whether a SYN of the same client address and port begins a new flow instead of belonging to this
+    /// one, which is over as far as we can see.
+    pub fn may_be_replaced_by_syn(&self) -> bool {
+        self.class() == Class::Closing
+    }
+
+    pub(super) fn class(&self) -> Class {
+        match (self.state, self.view) {
+            (TcpState::SynSent | TcpState::SynReceived, _) => Class::HalfOpen,
+            // We do not see the server finish: every connection that has ended would look half-closed, and
+            // if those were kept the table would be full of them.
+            (TcpState::HalfClosedByClient, View::ClientSide) => Class::Closing,
+            (TcpState::Established | TcpState::HalfClosedByClient | TcpState::HalfClosedByServer, _) => {
+                Class::Open
+            }
+            (TcpState::Closing | TcpState::TimeWait | TcpState::Closed, _) => Class::Closing,
+        }
+    }
+
+    /// Whether packets with this key are those of the flow that go this way.
+    #[inline]
+    pub(super) fn matches(&self, direction: Direction, key: &FlowKey) -> bool {
+        *key == match direction {
+            Direction::ToServer => self.client(),
+            Direction::ToClient => self.server(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_takes_128_bytes_and_what_a_clients_packet_is_compared_with_the_first_64() {
+        assert_eq!((size_of::<Flow>(), align_of::<Flow>()), (128, 128));
+        assert_eq!(std::mem::offset_of!(Flow, snat), 64);
+    }
+}

@@ -1,0 +1,242 @@
+//! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::flow::{Flow, NewFlow};
+use super::index::Index;
+use super::list::{List, TIMER};
+use super::queues::Queues;
+use super::tcp::{ACK, Direction, Segment, TcpState, View};
+use super::wheel::{Slot, Wheel, tick, tick_from, ticks};
+use crate::model::{FlowKey, FlowTimeouts, Timestamp};
+
+/// Names a flow in its table for as long as it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FlowId(pub(super) u32);
+
+/// A flow was recorded.
+#[derive(Debug)]
+pub struct Inserted {
+    /// Its name from now on.
+    pub id: FlowId,
+    /// The flow whose place it took.
+    pub evicted: Option<Flow>,
+}
+
+/// All flows in the table are open, and none may be evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+/// Flows by the keys of their packets, each with a deadline that its packets put off.
+#[derive(Debug)]
+pub struct FlowTable {
+    /// The records used so far, up to the capacity; those that are in no slot of the wheel are vacant.
+    flows: Vec<Flow>,
+    vacant: List<TIMER>,
+    index: Index,
+    wheel: Wheel,
+    queues: Queues,
+    counts: [u32; TcpState::ALL.len()],
+    /// By state, in ticks.
+    timeouts: [u32; TcpState::ALL.len()],
+    capacity: u32,
+    seed: u64,
+}
+
+impl FlowTable {
+    /// The most flows a table can be made for.
+    pub const MAX_CAPACITY: u32 = 1 << 30;
+
+    /// A table for up to `capacity` flows, at least one and at most [`FlowTable::MAX_CAPACITY`]. `seed` must
+    /// be a secret: who knows it can choose keys that collide.
+    ///
+    /// Memory is reserved here and never grows; the kernel provides it as flows first use it.
+    pub fn new(capacity: u32, timeouts: &FlowTimeouts, seed: u64) -> Self {
+        let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
+        FlowTable {
+            flows: Vec::with_capacity(capacity as usize),
+            vacant: List::EMPTY,
+            index: Index::new(2 * capacity as usize),
+            wheel: Wheel::new(),
+            queues: Queues::new(),
+            counts: Default::default(),
+            timeouts: in_ticks(timeouts),
+            capacity,
+            seed,
+        }
+    }
+
+    /// Bytes reserved: 152 for each flow of the capacity, and 32 KiB.
+    pub fn memory(&self) -> usize {
+        self.capacity as usize * size_of::<Flow>() + self.index.memory() + self.wheel.memory()
+    }
+
+    /// Flows now.
+    pub fn len(&self) -> u32 {
+        self.counts.iter().sum()
+    }
+
+    /// Whether there is no flow.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Flows in this state now.
+    pub fn count(&self, state: TcpState) -> u32 {
+        self.counts[state as usize]
+    }
+
+    /// The flow that packets with this key belong to, and which way they go.
+    #[inline]
+    pub fn lookup(&self, key: &FlowKey) -> Option<(FlowId, Direction)> {
+        self.index.find(self.hash(key), |id, direction| self.get(id).matches(direction, key))
+    }
+
+    /// The flow of this name, which must be in the table.
+    #[inline]
+    pub fn get(&self, id: FlowId) -> &Flow {
+        &self.flows[id.0 as usize]
+    }
+
+    /// Records a flow neither of whose keys is in the table. In a full table it takes the place of the
+    /// flow that has been closing for longest, else of the one that has been half-open for longest.
+    ///
+    /// # Errors
+    /// [`Full`] if there is neither.
+    pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
+        debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
+        let evicted = match self.len() < self.capacity {
+            true => None,
+            false => Some(self.remove(FlowId(self.queues.victim().ok_or(Full)?))),
+        };
+        let mut flow = Flow::new(new);
+        flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
+        self.counts[flow.state as usize] += 1;
+        let class = flow.class();
+        let id = self.place(flow);
+        self.wheel.add(&mut self.flows, id.0);
+        self.queues.enter(&mut self.flows, id.0, class);
+        self.index.insert(self.hash(&new.client), id, Direction::ToServer);
+        if new.view == View::BothSides {
+            self.index.insert(self.hash(&new.server), id, Direction::ToClient);
+        }
+        Ok(Inserted { id, evicted })
+    }
+
+    /// Notes that a segment of a flow has passed: its state follows, its deadline is put off.
+    #[inline]
+    pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        if direction == Direction::ToServer && segment.flags & ACK != 0 {
+            flow.last_ack = segment.ack;
+        }
+        let state = flow.state.next(flow.view, direction, segment.flags);
+        flow.deadline = tick_from(now) + self.timeouts[state as usize];
+        let too_late = self.wheel.tick_of(flow.slot) > flow.deadline;
+        if state != flow.state {
+            self.set_state(id, state);
+        }
+        if too_late {
+            self.wheel.remove(&mut self.flows, id.0);
+            self.wheel.add(&mut self.flows, id.0);
+        }
+    }
+
+    /// Forgets a flow, which must be in the table. Returns what was known of it.
+    pub fn remove(&mut self, id: FlowId) -> Flow {
+        let flow = self.get(id).clone();
+        self.index.remove(self.hash(&flow.client()), id, Direction::ToServer);
+        if flow.view == View::BothSides {
+            self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
+        }
+        self.queues.leave(&mut self.flows, id.0, flow.class());
+        self.wheel.remove(&mut self.flows, id.0);
+        self.vacant.push(&mut self.flows, id.0);
+        self.counts[flow.state as usize] -= 1;
+        flow
+    }
+
+    /// Forgets the flows whose deadline has come and hands them to `ended`. Looks at no more than `budget`
+    /// flows; returns whether that was enough.
+    pub fn expire(&mut self, now: Timestamp, budget: u32, mut ended: impl FnMut(Flow)) -> bool {
+        let tick = tick(now);
+        for _ in 0..budget {
+            let Some(id) = self.wheel.due(tick) else { return true };
+            if self.flows[id as usize].deadline <= tick {
+                ended(self.remove(FlowId(id)));
+            } else {
+                self.wheel.remove(&mut self.flows, id);
+                self.wheel.add(&mut self.flows, id);
+            }
+        }
+        self.wheel.due(tick).is_none()
+    }
+
+    /// The flow of this server that has been closing for longest: who needs a SNAT port for the server and
+    /// finds none may end it.
+    pub fn closing_of_server(&self, server_id: u32) -> Option<FlowId> {
+        self.queues.closing_of_server(server_id).map(FlowId)
+    }
+
+    /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with
+    /// `from` at 0 and looks at `budget` places; returns where to go on, `None` at the end. A flow that is
+    /// there from the first slice to the last is shown once.
+    pub fn sweep(&mut self, from: u32, budget: u32, mut keep: impl FnMut(&mut Flow) -> bool) -> Option<u32> {
+        let used = self.flows.len() as u32;
+        let end = from.saturating_add(budget).min(used);
+        for id in from..end {
+            let flow = &mut self.flows[id as usize];
+            if flow.slot != Slot::NONE && !keep(flow) {
+                self.remove(FlowId(id));
+            }
+        }
+        (end < used).then_some(end)
+    }
+
+    /// Changes the timeouts. A flow's deadline follows with its next packet.
+    pub fn set_timeouts(&mut self, timeouts: &FlowTimeouts) {
+        self.timeouts = in_ticks(timeouts);
+    }
+
+    fn set_state(&mut self, id: FlowId, state: TcpState) {
+        let flow = &mut self.flows[id.0 as usize];
+        let class = flow.class();
+        self.counts[flow.state as usize] -= 1;
+        self.counts[state as usize] += 1;
+        flow.state = state;
+        let new_class = flow.class();
+        if new_class != class {
+            self.queues.leave(&mut self.flows, id.0, class);
+            self.queues.enter(&mut self.flows, id.0, new_class);
+        }
+    }
+
+    /// Puts a record where there is room: preferably where one was a moment ago, which is still cached.
+    fn place(&mut self, flow: Flow) -> FlowId {
+        if let Some(id) = self.vacant.last() {
+            self.vacant.remove(&mut self.flows, id);
+            self.flows[id as usize] = flow;
+            return FlowId(id);
+        }
+        self.flows.push(flow);
+        FlowId(self.flows.len() as u32 - 1)
+    }
+
+    #[inline]
+    fn hash(&self, key: &FlowKey) -> u32 {
+        let mut bytes = [0; 37];
+        bytes[..16].copy_from_slice(key.src.bytes());
+        bytes[16..32].copy_from_slice(key.dst.bytes());
+        bytes[32..34].copy_from_slice(&key.src_port.to_ne_bytes());
+        bytes[34..36].copy_from_slice(&key.dst_port.to_ne_bytes());
+        bytes[36] = key.protocol;
+        xxh3_64_with_seed(&bytes, self.seed) as u32
+    }
+}
+
+fn in_ticks(timeouts: &FlowTimeouts) -> [u32; TcpState::ALL.len()] {
+    TcpState::ALL.map(|state| ticks(state.timeout(timeouts)))
+}
+
+#[cfg(test)]
+mod tests;

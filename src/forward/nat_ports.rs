@@ -1,0 +1,246 @@
+//! SNAT ports: which of our addresses and ports stands for a client towards a server.
+//!
+//! A port may be in use for many servers at once, once for each: replies are told apart by where they come
+//! from.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use crate::model::Addr;
+
+/// The SNAT ports of one worker, on every SNAT address.
+#[derive(Debug)]
+pub struct NatPorts {
+    addresses: Vec<Addr>,
+    ports: RangeInclusive<u16>,
+    seed: u64,
+    pools: HashMap<Endpoint, Pool>,
+}
+
+impl NatPorts {
+    /// The ports `ports` of each of these addresses. `seed` says which are handed out first: if it differs
+    /// from run to run, a server rarely meets a port that it still remembers from the last.
+    pub fn new(addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
+        NatPorts { addresses, ports, seed, pools: HashMap::new() }
+    }
+
+    /// An address and port for a new flow to this server; `None` if all are in use. Ports that were never
+    /// used come first, then those that have been free for longest: the server remembers a connection for a
+    /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
+    pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
+        let pool = self.pools.entry((server, protocol)).or_default();
+        let total = self.addresses.len() as u32 * self.ports.len() as u32;
+        let number = if pool.fresh < total {
+            pool.fresh += 1;
+            ((u64::from(pool.fresh) + self.seed % u64::from(total)) % u64::from(total)) as u32
+        } else {
+            pool.freed.pop_front()?
+        };
+        let addresses = self.addresses.len() as u32;
+        let port = self.ports.start() + (number / addresses) as u16;
+        Some((self.addresses[(number % addresses) as usize], port))
+    }
+
+    /// Takes back what was allocated for this server. What is not of these addresses and ports is ignored:
+    /// it was allocated from others, before they were changed.
+    pub fn release(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) {
+        let Some(index) = self.addresses.iter().position(|a| *a == address) else { return };
+        let Some(pool) = self.pools.get_mut(&(server, protocol)) else { return };
+        if self.ports.contains(&port) {
+            let offset = u32::from(port - self.ports.start());
+            pool.freed.push_back(offset * self.addresses.len() as u32 + index as u32);
+        }
+    }
+
+    /// Ports in use, over all servers.
+    pub fn in_use(&self) -> usize {
+        self.pools.values().map(Pool::in_use).sum()
+    }
+
+    /// Forgets the servers for which `keep` is false and no port is in use.
+    pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16)) -> bool) {
+        self.pools.retain(|(server, _), pool| pool.in_use() > 0 || keep(*server));
+    }
+}
+
+/// A server's address and port, and a protocol.
+type Endpoint = ((Addr, u16), u8);
+
+/// Ports towards one endpoint, numbered through all addresses.
+#[derive(Debug, Default)]
+struct Pool {
+    /// How many have ever been handed out.
+    fresh: u32,
+    /// Those that came back, the first in front.
+    freed: VecDeque<u32>,
+}
+
+impl Pool {
+    fn in_use(&self) -> usize {
+        self.fresh as usize - self.freed.len()
+    }
+}
+
+/// The SNAT port range, split evenly between workers: the port of a reply says whose flow it is.
+#[derive(Debug, Clone)]
+pub struct PortSplit {
+    first: u16,
+    ports: u32,
+    workers: u32,
+}
+
+impl PortSplit {
+    /// Splits `ports` between `workers`, of which there is at least one and no more than ports.
+    pub fn new(ports: RangeInclusive<u16>, workers: u16) -> Self {
+        debug_assert!(workers >= 1 && usize::from(workers) <= ports.len());
+        PortSplit { first: *ports.start(), ports: ports.len() as u32, workers: workers.into() }
+    }
+
+    /// The ports of a worker.
+    pub fn ports(&self, worker: u16) -> RangeInclusive<u16> {
+        let start = |worker: u32| worker * self.ports / self.workers;
+        let worker = u32::from(worker);
+        self.first + start(worker) as u16..=self.first + (start(worker + 1) - 1) as u16
+    }
+
+    /// The worker a port belongs to; `None` outside the range.
+    #[inline]
+    pub fn owner(&self, port: u16) -> Option<u16> {
+        let offset = u32::from(port.checked_sub(self.first)?);
+        (offset < self.ports).then(|| (((offset + 1) * self.workers - 1) / self.ports) as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::TCP;
+
+    fn addr(last: u8) -> Addr {
+        Addr::v4([10, 0, 0, last])
+    }
+
+    const SERVER: (Addr, u16) = (Addr::v4([10, 0, 1, 1]), 80);
+
+    fn take(ports: &mut NatPorts, n: usize) -> Vec<(Addr, u16)> {
+        (0..n).map_while(|_| ports.allocate(SERVER, TCP)).collect()
+    }
+
+    #[test]
+    fn every_port_of_every_address_is_handed_out_once_and_then_none() {
+        let mut ports = NatPorts::new(vec![addr(1), addr(2)], 1000..=1004, 7);
+        let taken = take(&mut ports, 11);
+        let all: HashSet<_> = (1000..=1004).flat_map(|port| [(addr(1), port), (addr(2), port)]).collect();
+        assert_eq!(taken.len(), 10);
+        assert_eq!(taken.into_iter().collect::<HashSet<_>>(), all);
+        assert_eq!(ports.in_use(), 10);
+    }
+
+    #[test]
+    fn ports_that_come_back_are_handed_out_last_and_in_the_order_they_came() {
+        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1004, 0);
+        let first = take(&mut ports, 3);
+        for port in [first[2], first[0]] {
+            ports.release(SERVER, TCP, port);
+        }
+        let unused = take(&mut ports, 2);
+        assert!(unused.iter().all(|port| !first.contains(port)), "{unused:?} after {first:?}");
+        assert_eq!(take(&mut ports, 3), [first[2], first[0]]);
+    }
+
+    #[test]
+    fn one_port_stands_for_a_client_at_each_server_and_protocol() {
+        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1000, 0);
+        let (other_port, other_host) = ((SERVER.0, 81), (addr(9), 80));
+        for (server, protocol) in [(SERVER, TCP), (SERVER, 17), (other_port, TCP), (other_host, TCP)] {
+            assert_eq!(ports.allocate(server, protocol), Some((addr(1), 1000)));
+            assert_eq!(ports.allocate(server, protocol), None);
+        }
+    }
+
+    #[test]
+    fn another_run_begins_with_other_ports() {
+        let first = |seed| take(&mut NatPorts::new(vec![addr(1)], 33768..=61000, seed), 1);
+        assert_ne!(first(1), first(20_000));
+    }
+
+    #[test]
+    fn ports_of_an_address_that_was_taken_away_do_not_come_back() {
+        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
+        take(&mut ports, 2);
+        ports.release(SERVER, TCP, (addr(2), 1000));
+        ports.release(SERVER, TCP, (addr(1), 999));
+        ports.release((addr(9), 80), TCP, (addr(1), 1000));
+        assert_eq!(ports.allocate(SERVER, TCP), None);
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_forgotten_when_its_last_flow_ends() {
+        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
+        let taken = take(&mut ports, 1);
+        ports.retain_servers(|_| false);
+        assert_eq!(ports.in_use(), 1);
+        ports.release(SERVER, TCP, taken[0]);
+        ports.retain_servers(|server| server == SERVER);
+        assert_eq!(ports.pools.len(), 1);
+        ports.retain_servers(|_| false);
+        assert!(ports.pools.is_empty());
+    }
+
+    #[test]
+    fn without_an_address_there_is_no_port() {
+        assert_eq!(NatPorts::new(vec![], 1000..=1001, 3).allocate(SERVER, TCP), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_port_in_use_is_never_handed_out_again(
+            steps in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 0..400),
+            seed in any::<u64>(),
+        ) {
+            let mut ports = NatPorts::new(vec![addr(1), addr(2), addr(3)], 65_520..=65_535, seed);
+            let mut in_use: Vec<(Addr, u16)> = Vec::new();
+            for step in steps {
+                match step {
+                    Some(index) if !in_use.is_empty() => {
+                        let port = in_use.swap_remove(index.index(in_use.len()));
+                        ports.release(SERVER, TCP, port);
+                    }
+                    _ => match ports.allocate(SERVER, TCP) {
+                        Some(port) => {
+                            prop_assert!(!in_use.contains(&port) && port.1 >= 65_520);
+                            in_use.push(port);
+                        }
+                        None => prop_assert_eq!(in_use.len(), 48),
+                    },
+                }
+                prop_assert_eq!(ports.in_use(), in_use.len());
+            }
+        }
+
+        #[test]
+        fn workers_share_the_range_evenly_and_the_owner_of_a_port_is_who_may_use_it(
+            first in 1..65_000u16, length in 0..536u16, workers in 1..64u16,
+        ) {
+            let all = first..=first + length;
+            let workers = workers.min(all.len() as u16);
+            let split = PortSplit::new(all.clone(), workers);
+            let mut expected = all.clone();
+            for worker in 0..workers {
+                let even = all.len() / usize::from(workers);
+                prop_assert!([even, even + 1].contains(&split.ports(worker).len()));
+                for port in split.ports(worker) {
+                    prop_assert_eq!(expected.next(), Some(port));
+                    prop_assert_eq!(split.owner(port), Some(worker));
+                }
+            }
+            prop_assert_eq!(expected.next(), None);
+            prop_assert_eq!(split.owner(first - 1), None);
+            prop_assert_eq!(split.owner(first + length + 1), None);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Which flow gives way when there is no room for another. Touched when a flow changes its class, not by
+//! its packets.
+
+use std::collections::HashMap;
+
+use super::flow::{Class, Flow};
+use super::list::{CLASS, List, SERVER};
+
+/// The flows that may be evicted, those that became so first in front.
+#[derive(Debug)]
+pub(super) struct Queues {
+    closing: List<CLASS>,
+    half_open: List<CLASS>,
+    closing_of_server: HashMap<u32, List<SERVER>>,
+}
+
+impl Queues {
+    pub(super) fn new() -> Self {
+        // Enough for most, so that packets do not make it grow; it does with the number of servers.
+        let closing_of_server = HashMap::with_capacity(256);
+        Queues { closing: List::EMPTY, half_open: List::EMPTY, closing_of_server }
+    }
+
+    /// The flow that gives way to a new one.
+    pub(super) fn victim(&self) -> Option<u32> {
+        self.closing.first().or(self.half_open.first())
+    }
+
+    /// The flow that gives way to a new one of the same server.
+    pub(super) fn closing_of_server(&self, server_id: u32) -> Option<u32> {
+        self.closing_of_server.get(&server_id)?.first()
+    }
+
+    /// Adds a flow that is now in `class`.
+    pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        match class {
+            Class::Open => {}
+            Class::HalfOpen => self.half_open.push(flows, id),
+            Class::Closing => {
+                self.closing.push(flows, id);
+                let server_id = flows[id as usize].server_id();
+                self.closing_of_server.entry(server_id).or_insert(List::EMPTY).push(flows, id);
+            }
+        }
+    }
+
+    /// Takes out a flow that was in `class`.
+    pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        match class {
+            Class::Open => {}
+            Class::HalfOpen => self.half_open.remove(flows, id),
+            Class::Closing => {
+                self.closing.remove(flows, id);
+                let server_id = flows[id as usize].server_id();
+                if let Some(list) = self.closing_of_server.get_mut(&server_id) {
+                    list.remove(flows, id);
+                    if list.first().is_none() {
+                        self.closing_of_server.remove(&server_id);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! How long a connection without a packet is remembered.
+
+use std::time::Duration;
+
+/// How long a flow of the packet modes may be silent before it is forgotten, by the state of its
+/// connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowTimeouts {
+    /// The handshake is not complete.
+    pub half_open: Duration,
+    /// Both sides may send.
+    pub established: Duration,
+    /// One side has finished, the other may send.
+    pub half_closed: Duration,
+    /// Both sides have finished, the last acknowledgement has not been seen.
+    pub closing: Duration,
+    /// Both sides have finished and said so.
+    pub time_wait: Duration,
+    /// One side has reset the connection.
+    pub closed: Duration,
+}
+
+impl Default for FlowTimeouts {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        FlowTimeouts {
+            // Longer than the longest wait between two SYNs of Linux (32 s): a slow client's retry is still
+            // the same connection. Forged SYNs do not count on it, they are evicted first.
+            half_open: seconds(60),
+            // RFC 5382, REQ-5: no less than this, so that keepalives sent every two hours keep a connection.
+            established: seconds(2 * 3600 + 4 * 60),
+            // RFC 5382, REQ-5, transitory connections.
+            half_closed: seconds(4 * 60),
+            // What Linux keeps a socket in TIME-WAIT. While the server does, its SNAT port must rest.
+            closing: seconds(60),
+            time_wait: seconds(60),
+            // Segments that were on their way when the reset passed.
+            closed: seconds(10),
+        }
+    }
+}
