@@ -3,7 +3,7 @@
 
 mod fault;
 
-pub use fault::speaks_against_peer;
+pub use fault::is_shortage;
 
 use std::fmt;
 use std::net::SocketAddr;
