@@ -17,7 +17,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("admin", &["snapshot", "stats", "model"]),
     ("control", &["config", "health", "snapshot", "stats", "model"]),
-    ("proxy", &["snapshot", "balance", "stats", "model"]),
+    ("proxy", &["snapshot", "stats", "model"]),
     ("demo", &["config", "snapshot", "stats", "model"]),
     ("snapshot", &["balance", "stats", "model"]),
     ("balance", &["model"]),

@@ -98,10 +98,12 @@ impl Balancer {
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
         let Reloads { reload, reloads } = reloads;
+        let addresses: usize = config.frontends.iter().map(|frontend| frontend.listen.len()).sum();
+        let listeners = (addresses * cores) as u64;
         let shared = proxy::Shared {
             snapshot: snapshot.clone(),
             failures: failure,
-            descriptors: proxy::Descriptors::share(open_files, cores),
+            descriptors: proxy::Descriptors::share(open_files.saturating_sub(listeners), cores),
         };
         let workers = Workers::start(cores, &shared).context("cannot start the worker threads")?;
         let mut task = Task {

@@ -136,7 +136,7 @@ impl State {
     fn changed(&mut self, server: &ServerKey, change: Change, reason: String, now: Timestamp) {
         if let Some(entry) = self.servers.get_mut(server) {
             entry.since = now;
-            entry.live.connect_succeeded(); // a new state begins a new row of failures
+            entry.live.begin_row();
         }
         let news =
             HealthChange { server: server.clone(), change, reason: reason.clone(), eligible: 0, of: 0 };

@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::model::{HealthCheck, ProbeKind, speaks_against_peer};
+use crate::model::{HealthCheck, ProbeKind, is_shortage};
 
 /// Why a probe failed, in words for an operator.
 #[derive(Debug, Error)]
@@ -29,7 +29,7 @@ pub(super) enum ProbeError {
 impl ProbeError {
     /// Whether the probe failed for want of something here, and so says nothing of the server.
     pub(super) fn is_ours(&self) -> bool {
-        matches!(self, ProbeError::Connect(error) if !speaks_against_peer(error))
+        matches!(self, ProbeError::Connect(error) if is_shortage(error))
     }
 }
 

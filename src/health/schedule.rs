@@ -65,16 +65,21 @@ impl Drop for Schedule {
 /// Probes at once, then every interval. The jitter keeps many servers (and many balancers) from being
 /// probed in step.
 async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outcome>) {
+    let mut told = false;
     loop {
         let started = Instant::now();
         let outcome = match probe(server.addr, &check).await {
             Ok(seen) => Some((true, seen)),
             Err(error) if error.is_ours() => {
-                warn!("server {server} could not be probed: {error}; its health stays as it is");
+                if !told {
+                    warn!("server {server} cannot be probed: {error}; its health stays as it is");
+                }
+                told = true;
                 None
             }
             Err(error) => Some((false, error.to_string())),
         };
+        told &= outcome.is_none();
         if let Some((success, reason)) = outcome
             && outcomes.send(Outcome { server: server.clone(), success, reason }).await.is_err()
         {

@@ -1,16 +1,12 @@
-//! Whose fault a failed connect is.
+//! Whose fault a failed system call is.
 
-use std::io::{Error, ErrorKind};
+use std::io::Error;
 
-/// Whether a failed connect speaks against the peer, rather than against us: running out of ports,
-/// descriptors or memory here says nothing of a server's health.
-pub fn speaks_against_peer(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::ConnectionRefused
-            | ErrorKind::ConnectionReset
-            | ErrorKind::TimedOut
-            | ErrorKind::HostUnreachable
-            | ErrorKind::NetworkUnreachable
-    )
+use rustix::io::Errno;
+
+/// Whether something ran out here: descriptors, memory or ports. It says nothing of a peer, and trying again at
+/// once would spin.
+pub fn is_shortage(error: &Error) -> bool {
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    shortages.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }

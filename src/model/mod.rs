@@ -6,10 +6,14 @@ mod flow;
 mod flow_timeouts;
 mod network;
 
+<<<<<<< HEAD
 pub use fault::speaks_against_peer;
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
+=======
+pub use fault::is_shortage;
+>>>>>>> main
 
 use std::fmt;
 use std::net::SocketAddr;

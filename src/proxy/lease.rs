@@ -1,6 +1,7 @@
 //! Finding a server for a session, and the place it takes there.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::session::Session;
 use super::socket::{self, Leg};
-use crate::model::{ConnectFailures, ServerKey, Timeouts, speaks_against_peer};
+use crate::model::{ConnectFailures, ServerKey, Timeouts, is_shortage};
 use crate::snapshot::{Pick, Pool, Server};
 use crate::stats::Counter;
 
@@ -22,6 +23,8 @@ pub(super) struct Lease {
     pool: Arc<Pool>,
     index: usize,
     core: usize,
+    /// Of the server's connects: tells whether a failure is old news.
+    row: u32,
     open: bool,
 }
 
@@ -29,7 +32,6 @@ impl Session {
     /// A connected server, or why there is none. The client has not been sent a byte yet, so a server that
     /// does not answer is replaced by another.
     pub(super) async fn connect_to_server(&self, timeouts: &Timeouts) -> Result<(Leg, Lease), Counter> {
-        let give_up = Instant::now() + timeouts.connect;
         let mut pool = self.frontend().pool.clone();
         let mut tried = Vec::new(); // allocates only once a connect has failed
         for attempt in 0..ATTEMPTS {
@@ -41,10 +43,7 @@ impl Session {
                 Ok(lease) => lease,
                 Err(Pick::Nobody) if attempt == 0 => return Err(Counter::NoServer),
                 Err(Pick::Nobody) => break,
-                Err(_) => {
-                    tried.clear();
-                    self.queue(give_up).await?
-                }
+                Err(_) => self.queue(&pool, &tried, timeouts.connect).await?,
             };
             if attempt > 0 {
                 lease.count(Counter::Retries, 1);
@@ -70,22 +69,26 @@ impl Session {
         self.take_lease(pool, tried)
     }
 
-    /// Waits for a place at a server; first come, first served.
-    async fn queue(&self, give_up: Instant) -> Result<Lease, Counter> {
+    /// Waits for a place at a server; first come, first served. `tried` are servers of `pool`.
+    async fn queue(&self, pool: &Arc<Pool>, tried: &[usize], patience: Duration) -> Result<Lease, Counter> {
+        let give_up = Instant::now() + patience;
         let too_late = |_| Counter::QueueTimeout;
         loop {
             let live = self.frontend().pool.live.clone();
             let _head = timeout_at(give_up, live.queue.lock()).await.map_err(too_late)?;
             loop {
-                let freed = live.freed.notified();
+                let mut freed = pin!(live.freed.notified());
+                freed.as_mut().enable();
                 // Looked up only now: of any later change `freed` tells.
-                let pool = self.frontend().pool.clone();
-                if !Arc::ptr_eq(&live, &pool.live) {
+                let now = self.frontend().pool.clone();
+                if !Arc::ptr_eq(&live, &now.live) {
                     break; // the frontend has another backend now, with a queue of its own
                 }
-                match self.take_lease(&pool, &[]) {
+                let tried = if Arc::ptr_eq(pool, &now) { tried } else { &[] };
+                match self.take_lease(&now, tried) {
                     Ok(lease) => return Ok(lease),
-                    Err(Pick::Nobody) => return Err(Counter::NoServer),
+                    Err(Pick::Nobody) if tried.is_empty() => return Err(Counter::NoServer),
+                    Err(Pick::Nobody) => return Err(Counter::ConnectFailed),
                     Err(_) => timeout_at(give_up, freed).await.map_err(too_late)?,
                 }
             }
@@ -108,11 +111,11 @@ impl Session {
 
     fn on_failure(&self, lease: &Lease, error: &io::Error) {
         lease.count(Counter::ConnectFailures, 1);
-        if !speaks_against_peer(error) {
+        if is_shortage(error) {
             return;
         }
         let server = lease.server();
-        let in_a_row = server.live.connect_failed();
+        let Some(in_a_row) = server.live.connect_failed(lease.row) else { return };
         if in_a_row >= lease.pool.config.health_check.fall {
             let key = ServerKey {
                 backend: lease.pool.config.name.clone(),
@@ -136,7 +139,7 @@ impl Lease {
     fn take(pool: &Arc<Pool>, index: usize, core: usize) -> Option<Lease> {
         let server = &pool.servers[index];
         let taken = server.live.slots.try_take(server.config.max_connections);
-        taken.then(|| Lease { pool: pool.clone(), index, core, open: false })
+        taken.then(|| Lease { pool: pool.clone(), index, core, row: server.live.row(), open: false })
     }
 
     async fn connect(&mut self, patience: Duration) -> io::Result<Leg> {

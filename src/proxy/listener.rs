@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::warn;
-use rustix::io::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -16,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::session::Session;
 use super::socket;
 use super::worker::Context;
+use crate::model::is_shortage;
 use crate::stats::Counter;
 
 /// A listener that runs.
@@ -132,12 +132,6 @@ impl Acceptor {
         }
         self.backoff.pause(self.vip, why).await;
     }
-}
-
-/// Descriptors or memory ran out: accepting again at once would spin.
-fn is_shortage(error: &io::Error) -> bool {
-    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    shortages.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Growing pauses after failed accepts.

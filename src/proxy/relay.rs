@@ -76,10 +76,11 @@ pub(super) async fn relay(
                 return Poll::Ready(End::Idle);
             }
             // A side that does not read keeps us from reading the other, and so from seeing its reset.
-            if up.is_blocked() && is_gone(client) {
+            // (Unless writing to it has heard of that already.)
+            if up.is_blocked() && (down.done == Some(Done::Reset) || was_reset(client)) {
                 return Poll::Ready(End::ClientReset);
             }
-            if down.is_blocked() && is_gone(server) {
+            if down.is_blocked() && (up.done == Some(Done::Reset) || was_reset(server)) {
                 return Poll::Ready(End::ServerReset);
             }
             pulse.as_mut().reset(Instant::now() + quiet.pulse);
@@ -105,8 +106,9 @@ fn end(up: Poll<Done>, down: Poll<Done>) -> Option<End> {
     }
 }
 
-fn is_gone(stream: &TcpStream) -> bool {
-    !matches!(stream.take_error(), Ok(None))
+/// A reset after the end of its stream does not count (`EPIPE`): what it sent before is still delivered.
+fn was_reset(stream: &TcpStream) -> bool {
+    matches!(stream.take_error(), Ok(Some(error)) if error.kind() != io::ErrorKind::BrokenPipe)
 }
 
 /// Counts the time without a byte in pulses, so that moving bytes reads no clock.

@@ -1,6 +1,7 @@
 //! One connection from accept to end: a seat at the frontend, a server, the relay.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 use log::debug;
@@ -50,7 +51,8 @@ impl Session {
     pub(super) async fn wait_for_seat(&mut self) {
         while !self.try_seat() {
             let live = self.frontend.live.clone();
-            let freed = live.freed.notified();
+            let mut freed = pin!(live.freed.notified());
+            freed.as_mut().enable();
             // Looked up only now: of any later change `freed` tells.
             self.frontend = self.frontend();
             if !Arc::ptr_eq(&live, &self.frontend.live) || self.try_seat() {

@@ -22,6 +22,8 @@ pub struct Pool {
     pub live: Arc<PoolLive>,
     balancer: Arc<dyn Balancer>,
     members: Vec<Member>,
+    /// The same servers, the healthy backups among them eligible: who is tried when no other is left to try.
+    backups: Vec<Member>,
     eligible: usize,
     limited: bool,
 }
@@ -58,6 +60,7 @@ pub struct ServerLive {
     /// Its open connections.
     pub slots: Slots,
     failures: AtomicU32,
+    row: AtomicU32,
 }
 
 /// The answer to "which server?".
@@ -81,31 +84,41 @@ impl Pool {
         before: Option<&Pool>,
     ) -> Self {
         let can_serve = |server: &Server| server.health.up && server.config.weight > 0;
-        let backups = !servers.iter().any(|s| can_serve(s) && !s.config.backup);
+        let only_backups = !servers.iter().any(|s| can_serve(s) && !s.config.backup);
         let members: Vec<Member> = servers
             .iter()
             .map(|server| Member {
                 addr: server.config.addr,
                 weight: server.config.weight,
-                eligible: can_serve(server) && server.config.backup == backups,
+                eligible: can_serve(server) && server.config.backup == only_backups,
             })
             .collect();
+        let as_backup = |(member, server): (&Member, &Arc<Server>)| Member {
+            eligible: can_serve(server) && server.config.backup,
+            ..*member
+        };
+        let backups = members.iter().zip(&servers).map(as_backup).collect();
         let eligible = members.iter().filter(|m| m.eligible).count();
         let balancer = match before {
             Some(b) if b.members == members && b.config.algorithm == config.algorithm => b.balancer.clone(),
             _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
         };
         let limited = servers.iter().any(|server| server.config.max_connections.is_some());
-        Pool { config, servers, live, balancer, members, eligible, limited }
+        Pool { config, servers, live, balancer, members, backups, eligible, limited }
     }
 
-    /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it.
+    /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
+    /// a backup will do if no other is left.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         let loads = Now { pool: self, tried };
         let picked = if tried.is_empty() {
             self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
         } else {
-            balance::substitute(&self.members, balance::flow_hash(HashOn::Tuple, client, vip), &loads)
+            let flow = balance::flow_hash(HashOn::Tuple, client, vip);
+            let usual = balance::substitute(&self.members, flow, &loads);
+            // If the others are only full, their turn comes.
+            let backup = || balance::substitute(&self.backups, flow, &loads);
+            usual.or_else(|| if self.eligible > tried.len() { None } else { backup() })
         };
         match picked {
             Some(index) => Pick::Server(index),
@@ -151,12 +164,29 @@ impl PoolLive {
 impl ServerLive {
     /// A server nobody has used, counted by `cores` cores.
     pub fn new(cores: usize) -> Self {
-        ServerLive { traffic: Traffic::new(cores), slots: Slots::default(), failures: AtomicU32::new(0) }
+        ServerLive {
+            traffic: Traffic::new(cores),
+            slots: Slots::default(),
+            failures: AtomicU32::new(0),
+            row: AtomicU32::new(0),
+        }
     }
 
-    /// A client's connect failed. Returns how many have in a row.
-    pub fn connect_failed(&self) -> u32 {
-        self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    /// Names the present row of connects; for [`ServerLive::connect_failed`].
+    pub fn row(&self) -> u32 {
+        self.row.load(Ordering::Relaxed)
+    }
+
+    /// A client's connect that began in `row` failed. Returns how many have in a row; `None` if that row is
+    /// over, and the news old.
+    pub fn connect_failed(&self, row: u32) -> Option<u32> {
+        (row == self.row()).then(|| self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1))
+    }
+
+    /// The server's health has changed: a new row begins.
+    pub fn begin_row(&self) {
+        self.row.fetch_add(1, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
     }
 
     /// A client's connect succeeded: the row of failures is over.

@@ -16,6 +16,7 @@ stories!("health":
     an_http_probe_takes_out_a_server_that_answers_503 [Need::Nginx],
     clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back,
     without_probes_a_dead_server_costs_no_request,
+    a_backup_takes_over_from_a_dead_server_before_its_client_notices,
     a_server_that_swallows_connects_costs_a_timeout_and_no_request,
     backups_serve_only_while_no_other_server_is_left,
 );
@@ -139,6 +140,17 @@ fn without_probes_a_dead_server_costs_no_request() {
     assert_eq!(failures, 10, "every other turn was that of a");
     assert_eq!(balancer.stat("/backends/pool/retries"), failures);
     assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true);
+}
+
+fn a_backup_takes_over_from_a_dead_server_before_its_client_notices() {
+    let lab = Lab::new();
+    let _backup = Server::named("b", lab.server(2));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "backup = true");
+    let balancer = Balancer::start(&lab, &setup);
+    for _ in 0..6 {
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    }
+    assert_eq!(balancer.given_to("a"), 0);
 }
 
 fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {

@@ -20,6 +20,7 @@ stories!("limits":
     a_full_frontend_that_is_renamed_strands_nobody,
     a_burst_on_a_full_frontend_waits_in_the_kernel,
     who_came_first_to_a_full_server_is_served_first,
+    with_one_server_dead_and_the_other_full_clients_wait,
     an_idle_connection_is_closed_and_counted,
     a_connection_that_talks_is_not_idle,
     the_limit_of_open_files_is_raised_to_what_is_allowed [Need::Prlimit],
@@ -164,6 +165,21 @@ fn who_came_first_to_a_full_server_is_served_first() {
         assert!(nothing_comes(&mut late));
         served = next;
     }
+}
+
+fn with_one_server_dead_and_the_other_full_clients_wait() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
+    let balancer = Balancer::start(&lab, &setup.server("b", lab.server(2), ""));
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let mut waiting = vec_of(5, || connect(lab.vip()));
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    assert!(waiting.iter_mut().all(nothing_comes));
+    drop(held);
+    serve_all(waiting);
+    assert_eq!(balancer.stat("/frontends/web/ended/connect_failed"), 0);
 }
 
 fn an_idle_connection_is_closed_and_counted() {

@@ -155,7 +155,7 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     let mut state = State::new(1);
     let live = state.configure(config, Timestamp(0)).pools[0].servers[0].live.clone();
     let fail = |state: &mut State, now| {
-        let in_a_row = live.connect_failed();
+        let in_a_row = live.connect_failed(live.row()).unwrap();
         let failures = ConnectFailures { server: a.clone(), in_a_row, error: "refused".into() };
         state.on_connect_failures(&failures, Timestamp(now));
     };
@@ -165,6 +165,7 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     assert_eq!(state.settle().unwrap().1[0].change, Change::Up);
     fail(&mut state, 5);
     assert!(state.settle().is_none());
+    assert_eq!(live.connect_failed(live.row() - 1), None, "it began before the server came back");
 }
 
 #[test]
