@@ -6,14 +6,10 @@ mod flow;
 mod flow_timeouts;
 mod network;
 
-<<<<<<< HEAD
-pub use fault::speaks_against_peer;
+pub use fault::is_shortage;
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
-=======
-pub use fault::is_shortage;
->>>>>>> main
 
 use std::fmt;
 use std::net::SocketAddr;
