@@ -3,6 +3,8 @@
 mod balancer;
 mod clock;
 mod limits;
+mod packet_path;
+mod proxy_path;
 mod signals;
 
 use std::io::{self, Write};

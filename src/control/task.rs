@@ -1,7 +1,6 @@
 //! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,16 +12,17 @@ use super::{HealthChange, State};
 use crate::config::{self, Config, LoadError, Problem};
 use crate::health::{Change, Outcome, Schedule};
 use crate::model::{ConnectFailures, Timestamp};
+use crate::net;
 use crate::snapshot::Snapshot;
 
-/// What a way of forwarding must be able to do when the frontends change.
+/// What a way of forwarding must be able to do when the configuration changes.
 pub trait DataPath {
     /// What [`DataPath::prepare`] got ready.
     type Ready;
 
-    /// Gets ready to serve exactly `listen`. On error nothing has changed; the text names the address and
-    /// the cause.
-    fn prepare(&mut self, listen: &BTreeSet<SocketAddr>) -> Result<Self::Ready, String>;
+    /// Gets ready to serve exactly the frontends of `config`. On error nothing has changed; the text names what
+    /// cannot be had, and why.
+    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
 
     /// Stops serving what is no longer wanted, calls `publish`, starts serving what is new: so each
     /// connection meets a snapshot that knows its frontend. Returns what `publish` does.
@@ -37,6 +37,8 @@ pub struct Events {
     pub failures: mpsc::Receiver<ConnectFailures>,
     /// The configuration file should be read again.
     pub reloads: mpsc::Receiver<()>,
+    /// The kernel's routes, neighbours or interfaces have changed (packet modes).
+    pub networks: mpsc::Receiver<net::Table>,
 }
 
 /// The control task.
@@ -58,8 +60,7 @@ pub struct Task<D> {
 impl<D: DataPath> Task<D> {
     /// Makes `config` what runs. On error (an address cannot be listened on) everything stays as it was.
     pub async fn configure(&mut self, config: Config) -> Result<(), String> {
-        let listen = config.frontends.iter().flat_map(|frontend| frontend.listen.iter().copied()).collect();
-        let ready = self.data_path.prepare(&listen)?;
+        let ready = self.data_path.prepare(&config)?;
         let snapshot = self.state.configure(config, (self.now)());
         let published = &self.snapshot;
         let publish = || publish(published, snapshot);
@@ -76,6 +77,7 @@ impl<D: DataPath> Task<D> {
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 Some(()) = events.reloads.recv() => self.reload().await,
+                Some(table) = events.networks.recv() => self.state.on_network(&table.interfaces, &table.routes, &table.neighbours),
                 else => std::future::pending().await,
             }
             // What else has arrived is decided together: a table is built once for all of it.

@@ -98,6 +98,11 @@ impl FlowTable {
         &self.flows[id.0 as usize]
     }
 
+    /// Sends packets of a flow's direction to another next hop from now on.
+    pub fn set_next_hop(&mut self, id: FlowId, direction: Direction, next_hop: u32) {
+        self.flows[id.0 as usize].set_next_hop(direction, next_hop);
+    }
+
     /// Records a flow neither of whose keys is in the table. In a full table it takes the place of the
     /// flow that has been closing for longest, else of the one that has been half-open for longest.
     ///

@@ -5,11 +5,13 @@ mod fault;
 mod flow;
 mod flow_timeouts;
 mod network;
+mod reason;
 
 pub use fault::is_shortage;
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
+pub use reason::DropReason;
 
 use std::fmt;
 use std::net::SocketAddr;
