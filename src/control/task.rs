@@ -77,7 +77,10 @@ impl<D: DataPath> Task<D> {
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 Some(()) = events.reloads.recv() => self.reload().await,
-                Some(table) = events.networks.recv() => self.state.on_network(&table.interfaces, &table.routes, &table.neighbours),
+                Some(table) = events.networks.recv() => {
+                    let network = self.state.network().update(&table.interfaces, &table.routes, &table.neighbours);
+                    self.state.set_network(network);
+                }
                 else => std::future::pending().await,
             }
             // What else has arrived is decided together: a table is built once for all of it.
@@ -132,7 +135,7 @@ impl<D: DataPath> Task<D> {
         let Some(running) = self.state.config() else { return };
         let diff = config::diff(running, &loaded.config);
         // What needs a restart is not in force before it: the next save is compared with what is.
-        let (mode, stats, passthrough) = (running.mode, running.stats, running.passthrough);
+        let (mode, stats, passthrough) = (running.mode, running.stats, running.passthrough.clone());
         let config = Config { mode, stats, passthrough, ..loaded.config };
         if diff.changes.is_empty() && diff.needs_restart.is_empty() {
             return info!("{file} read again: nothing that matters has changed");
