@@ -12,9 +12,10 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
 use super::worker::{Parcel, Worker};
 use super::{Buffer, Capture, CaptureHandle, Filter, Transmit, Wake};
@@ -26,6 +27,10 @@ use crate::wire;
 
 /// Batches that may wait for a worker, or for the transmit thread.
 const QUEUE: usize = 64;
+
+/// How long a thread waits for room in the next one's queue. Meanwhile frames wait in the kernel's receive buffer,
+/// which is the one deep queue there is.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What the pipeline is made of.
 pub struct Plan {
@@ -183,7 +188,7 @@ impl Reader {
                 if batch.is_empty() {
                     continue;
                 }
-                if let Err(TrySendError::Full(lost)) = inbox.try_send(batch) {
+                if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, PATIENCE) {
                     self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.len() as u64);
                     spare.extend(lost.into_iter().map(|(_, buffer)| buffer));
                 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
 use super::Buffer;
 use super::ledger::Ledger;
+use super::pipeline::PATIENCE;
 use crate::forward::{Direction, Forwarder, Frame, TcpState, Verdict};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
@@ -108,7 +109,7 @@ impl Worker {
 
     fn send(&self, out: Vec<Parcel>, spare: Vec<Parcel>) {
         if !out.is_empty()
-            && let Err(TrySendError::Full(lost)) = self.out.try_send(out)
+            && let Err(SendTimeoutError::Timeout(lost)) = self.out.send_timeout(out, PATIENCE)
         {
             self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.len() as u64);
             let _ = self.spares.try_send(lost);
