@@ -1,10 +1,13 @@
 //! What a reload changes, in words for the log.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Config, Passthrough};
-use crate::model::{Backend, Frontend, HealthCheck, ProbeKind, Server, Timeouts};
+use super::Config;
+use crate::model::{
+    Backend, FlowTimeouts, Frontend, HealthCheck, PacketSettings, ProbeKind, Server, Timeouts,
+};
 
 /// The difference between two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,11 +86,13 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
 }
 
 fn backend(old: &Backend, new: &Backend) -> Vec<String> {
-    let Backend { name: _, algorithm, hash, health_check, servers } = old;
+    let Backend { name: _, algorithm, hash, health_check, on_down, dsr, servers } = old;
     let mut changes = server_changes(servers, &new.servers);
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
     changes.extend(change("hash", hash.name(), new.hash.name()));
     changes.extend(health_check_changes(health_check, &new.health_check));
+    changes.extend(change("on_down", on_down.name(), new.on_down.name()));
+    changes.extend(change("dsr", dsr.name(), new.dsr.name()));
     changes
 }
 
@@ -157,18 +162,40 @@ fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
     changes
 }
 
-fn passthrough_changes(old: &Passthrough, new: &Passthrough) -> Vec<String> {
-    let Passthrough { connection_tracker_capacity: capacity, workers, stats_update_frequency: frequency } =
-        old;
-    let mut changes = Vec::new();
-    changes.extend(change(
-        "passthrough.connection_tracker_capacity",
+fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {
+    let PacketSettings {
         capacity,
-        &new.connection_tracker_capacity,
-    ));
-    changes.extend(change("passthrough.workers", or(*workers, "automatic"), or(new.workers, "automatic")));
-    changes.extend(change("passthrough.stats_update_frequency", frequency, &new.stats_update_frequency));
-    changes
+        workers,
+        stats_update_frequency: frequency,
+        interfaces,
+        guard,
+        snat_ports,
+        snat_addresses,
+        timeouts,
+    } = old;
+    let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
+    let FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed } = timeouts;
+    let changes = [
+        change("connection_tracker_capacity", capacity, &new.capacity),
+        change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
+        change("stats_update_frequency", frequency, &new.stats_update_frequency),
+        change("interfaces", list(interfaces), list(&new.interfaces)),
+        change("guard", guard, &new.guard),
+        change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
+        change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
+        duration("timeouts.half_open", *half_open, new.timeouts.half_open),
+        duration("timeouts.established", *established, new.timeouts.established),
+        duration("timeouts.half_closed", *half_closed, new.timeouts.half_closed),
+        duration("timeouts.closing", *closing, new.timeouts.closing),
+        duration("timeouts.time_wait", *time_wait, new.timeouts.time_wait),
+        duration("timeouts.closed", *closed, new.timeouts.closed),
+    ];
+    changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
+}
+
+fn list<T: Display>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    if values.is_empty() { "automatic".to_owned() } else { values.join(", ") }
 }
 
 /// `what old -> new`, if they differ.

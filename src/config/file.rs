@@ -11,10 +11,13 @@ use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
     MILLISECOND, anything, boolean, choice, http_path, integer, ip, listen_address, port, seconds,
-    server_address, status_range, string,
+    server_address, snat_address, snat_ports, status_range, string,
 };
-use super::{Config, Passthrough, Stats};
-use crate::model::{self, Algorithm, HashOn, HealthCheck, Mode, ProbeKind, Timeouts};
+use super::{Config, Stats};
+use crate::model::{
+    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, OnDown, PacketSettings, ProbeKind,
+    Timeouts,
+};
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
 /// reported.
@@ -25,6 +28,15 @@ pub(super) struct File {
     pub(super) stats: Stats,
     pub(super) timeouts: Timeouts,
     pub(super) passthrough: Passthrough,
+}
+
+/// `[passthrough]`
+pub(super) struct Passthrough {
+    pub(super) workers: Option<Placed<u16>>,
+    pub(super) interfaces: Vec<Placed<String>>,
+    pub(super) snat_addresses: Vec<Placed<IpAddr>>,
+    /// The rest.
+    settings: PacketSettings,
 }
 
 /// `[frontends.NAME]`
@@ -43,6 +55,8 @@ pub(super) struct Backend {
     pub(super) hash: Option<Placed<HashOn>>,
     pub(super) servers: Vec<Server>,
     health_check: HealthCheck,
+    on_down: OnDown,
+    dsr: DsrKind,
 }
 
 /// `[backends.NAME.servers.NAME]`
@@ -89,7 +103,7 @@ impl File {
             backends: self.backends.into_iter().map(Backend::into_model).collect(),
             stats: self.stats,
             timeouts: self.timeouts,
-            passthrough: self.passthrough,
+            passthrough: self.passthrough.into_model(),
         }
     }
 }
@@ -114,7 +128,20 @@ impl Backend {
             algorithm: self.algorithm,
             hash: self.hash.map_or(HashOn::Source, |hash| hash.value),
             health_check: self.health_check,
+            on_down: self.on_down,
+            dsr: self.dsr,
             servers: self.servers.into_iter().filter_map(Server::into_model).collect(),
+        }
+    }
+}
+
+impl Passthrough {
+    fn into_model(self) -> PacketSettings {
+        PacketSettings {
+            workers: self.workers.map(|workers| workers.value),
+            interfaces: self.interfaces.into_iter().map(|name| name.value).collect(),
+            snat_addresses: self.snat_addresses.into_iter().map(|addr| addr.value).collect(),
+            ..self.settings
         }
     }
 }
@@ -157,6 +184,8 @@ fn backend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Backend {
         algorithm: table.or("algorithm", Algorithm::RoundRobin, choice(&Algorithm::ALL, Algorithm::name)),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
         health_check: health_check(&mut table, report),
+        on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
+        dsr: table.or("dsr", DsrKind::default(), choice(&DsrKind::ALL, DsrKind::name)),
         servers: table.table("servers").named().into_iter().map(|(name, t)| server(name, t)).collect(),
     };
     table.finish();
@@ -243,17 +272,46 @@ fn timeouts(mut table: Table<'_>) -> Timeouts {
 }
 
 fn passthrough(mut table: Table<'_>) -> Passthrough {
+    let default = PacketSettings::default();
     let passthrough = Passthrough {
-        connection_tracker_capacity: table.or(
-            "connection_tracker_capacity",
-            1_000_000,
-            integer(1..=100_000_000),
-        ),
-        workers: table.optional("workers", integer(1..=1024)).map(|found| found.value),
-        stats_update_frequency: table.or("stats_update_frequency", 5, integer(1..=86_400)),
+        workers: table.optional("workers", integer(1..=1024)),
+        interfaces: table.any_number("interfaces", string),
+        snat_addresses: table.any_number("snat_addresses", snat_address),
+        settings: PacketSettings {
+            capacity: table.or(
+                "connection_tracker_capacity",
+                default.capacity,
+                integer(1..=PacketSettings::MAX_CAPACITY),
+            ),
+            stats_update_frequency: table.or(
+                "stats_update_frequency",
+                default.stats_update_frequency,
+                integer(1..=86_400),
+            ),
+            guard: table.or("guard", default.guard, boolean),
+            snat_ports: table.or("snat_ports", default.snat_ports.clone(), snat_ports),
+            timeouts: flow_timeouts(table.table("timeouts")),
+            ..default
+        },
     };
     table.finish();
     passthrough
+}
+
+/// `[passthrough.timeouts]`
+fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
+    let default = FlowTimeouts::default();
+    let mut timeout = |key, default| table.or(key, default, seconds(MILLISECOND));
+    let timeouts = FlowTimeouts {
+        half_open: timeout("half_open", default.half_open),
+        established: timeout("established", default.established),
+        half_closed: timeout("half_closed", default.half_closed),
+        closing: timeout("closing", default.closing),
+        time_wait: timeout("time_wait", default.time_wait),
+        closed: timeout("closed", default.closed),
+    };
+    table.finish();
+    timeouts
 }
 
 fn max_connections(table: &mut Table<'_>) -> Option<u32> {

@@ -22,7 +22,7 @@ use toml::de::DeTable;
 
 use self::file::File;
 use self::problem::Report;
-use crate::model::{Backend, Frontend, Mode, Timeouts};
+use crate::model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
 
 /// A validated configuration. Nothing downstream sees a string that could still be wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Config {
     /// Time limits of the proxy.
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
-    pub passthrough: Passthrough,
+    pub passthrough: PacketSettings,
 }
 
 /// The statistics endpoint.
@@ -46,17 +46,6 @@ pub struct Config {
 pub struct Stats {
     /// Where `/stats`, `/metrics` and `/healthz` are served.
     pub listen: SocketAddr,
-}
-
-/// Settings of the packet modes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passthrough {
-    /// Most flows tracked at once.
-    pub connection_tracker_capacity: usize,
-    /// Worker threads; `None`: one less than there are cores, at least one.
-    pub workers: Option<usize>,
-    /// Seconds between two reports of the workers' counters.
-    pub stats_update_frequency: u64,
 }
 
 /// A configuration that can run, and what is odd about it.

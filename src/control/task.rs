@@ -130,7 +130,7 @@ impl<D: DataPath> Task<D> {
         let Some(running) = self.state.config() else { return };
         let diff = config::diff(running, &loaded.config);
         // What needs a restart is not in force before it: the next save is compared with what is.
-        let (mode, stats, passthrough) = (running.mode, running.stats, running.passthrough);
+        let (mode, stats, passthrough) = (running.mode, running.stats, running.passthrough.clone());
         let config = Config { mode, stats, passthrough, ..loaded.config };
         if diff.changes.is_empty() && diff.needs_restart.is_empty() {
             return info!("{file} read again: nothing that matters has changed");

@@ -135,7 +135,7 @@ fn a_number_out_of_range_is_refused_with_the_range() {
         ),
         (
             "[passthrough]\nconnection_tracker_capacity = 0",
-            "8:31: passthrough.connection_tracker_capacity: found 0; allowed: an integer from 1 to 100000000",
+            "8:31: passthrough.connection_tracker_capacity: found 0; allowed: an integer from 1 to 1073741824",
         ),
         (
             "[passthrough]\nstats_update_frequency = 0.5",
