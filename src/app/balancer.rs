@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::signals::{Signals, Wish};
 use super::{Failure, clock, limits, load, print};
 use crate::config::{self, Config};
-use crate::control::{DataPath, Events, State, Task};
+use crate::control::{DataPath, Events, File, State, Task};
 use crate::health::Schedule;
 use crate::model::Mode;
 use crate::proxy::{self, Workers};
@@ -37,7 +37,8 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCod
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
     });
     let open_files = limits::raise_file_limit();
-    Ok(run_loaded(loaded.config, path, Reloads { reload, reloads }, open_files, demo)?)
+    let file = File { path: path.to_owned(), mode };
+    Ok(run_loaded(loaded.config, file, Reloads { reload, reloads }, open_files, demo)?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -55,7 +56,7 @@ struct Reloads {
 
 fn run_loaded(
     config: Config,
-    path: &Path,
+    file: File,
     reloads: Reloads,
     open_files: u64,
     demo: bool,
@@ -64,7 +65,7 @@ fn run_loaded(
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
-        let mut balancer = Balancer::start(config, path.to_owned(), reloads, open_files).await?;
+        let mut balancer = Balancer::start(config, file, reloads, open_files).await?;
         if servers.is_some() {
             print(&demo::banner(balancer.config()));
             tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
@@ -86,7 +87,7 @@ impl Balancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(
         config: Config,
-        path: PathBuf,
+        file: File,
         reloads: Reloads,
         open_files: u64,
     ) -> anyhow::Result<Balancer> {
@@ -111,7 +112,7 @@ impl Balancer {
             snapshot,
             schedule: Schedule::new(outcome),
             data_path: Proxy(workers),
-            path,
+            file,
             now: clock::now,
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;

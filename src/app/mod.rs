@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::cli::{Cli, Command, Options};
-use crate::config::{self, LoadError, Loaded};
+use crate::config::{self, LoadError, Loaded, Network};
 use crate::demo;
 use crate::model::Mode;
 
@@ -92,10 +92,16 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
 
 /// Loads a configuration that this version can run; `mode` overrides the file's.
 fn load(path: &Path, mode: Option<Mode>) -> Result<Loaded, Failure> {
-    let mut loaded = config::load(path).map_err(Failure::Config)?;
-    loaded.config.mode = mode.unwrap_or(loaded.config.mode);
-    match loaded.config.mode {
-        Mode::Proxy => Ok(loaded),
+    let loaded = config::load(path).map_err(Failure::Config)?;
+    let mode = mode.unwrap_or(loaded.config.mode);
+    let mut loaded = loaded.for_mode(mode);
+    match mode {
+        Mode::Proxy => {
+            let nothing = Network { interfaces: &[], interface_to: &|_| None };
+            let odd = config::validate_mode(&loaded, &nothing);
+            loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
+            Ok(loaded)
+        }
         mode => Err(Failure::NotBuilt(mode)),
     }
 }
