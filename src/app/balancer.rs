@@ -1,6 +1,6 @@
 //! The balancer from start to stop.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use super::proxy_path::ProxyPath;
 use super::signals::{Signals, Wish};
 use super::{Failure, clock, limits, load, print};
 use crate::config::{self, Config};
-use crate::control::{DataPath, Events, State, Task};
+use crate::control::{DataPath, Events, File, State, Task};
 use crate::health::Schedule;
 use crate::model::{ConnectFailures, Mode};
 use crate::snapshot::Snapshot;
@@ -37,7 +37,8 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCod
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
     });
     let open_files = limits::raise_file_limit();
-    Ok(run_loaded(loaded.config, path, Reloads { reload, reloads }, open_files, demo)?)
+    let file = File { path: path.to_owned(), mode };
+    Ok(run_loaded(loaded.config, file, Reloads { reload, reloads }, open_files, demo)?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -55,7 +56,7 @@ struct Reloads {
 
 fn run_loaded(
     config: Config,
-    path: &Path,
+    file: File,
     reloads: Reloads,
     open_files: u64,
     demo: bool,
@@ -66,9 +67,9 @@ fn run_loaded(
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
         let demo = servers.is_some();
         match config.mode {
-            Mode::Proxy => operate::<ProxyPath>(config, path, reloads, open_files, demo, &mut signals).await,
+            Mode::Proxy => operate::<ProxyPath>(config, file, reloads, open_files, demo, &mut signals).await,
             Mode::Passthrough | Mode::Dsr => {
-                operate::<PacketPath>(config, path, reloads, open_files, demo, &mut signals).await
+                operate::<PacketPath>(config, file, reloads, open_files, demo, &mut signals).await
             }
         }
     })
@@ -76,13 +77,13 @@ fn run_loaded(
 
 async fn operate<P: Forwarding>(
     config: Config,
-    path: &Path,
+    file: File,
     reloads: Reloads,
     open_files: u64,
     demo: bool,
     signals: &mut Signals,
 ) -> anyhow::Result<ExitCode> {
-    let mut balancer = Balancer::<P>::start(config, path.to_owned(), reloads, open_files).await?;
+    let mut balancer = Balancer::<P>::start(config, file, reloads, open_files).await?;
     if demo {
         print(&demo::banner(balancer.config()));
         tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
@@ -123,12 +124,7 @@ struct Balancer<P> {
 
 impl<P: Forwarding> Balancer<P> {
     /// Starts from the inside out: clients are let in last.
-    async fn start(
-        config: Config,
-        path: PathBuf,
-        reloads: Reloads,
-        open_files: u64,
-    ) -> anyhow::Result<Self> {
+    async fn start(config: Config, file: File, reloads: Reloads, open_files: u64) -> anyhow::Result<Self> {
         let cores = available_parallelism().map_or(1, |cores| cores.get());
         let counters = P::counters(&config, cores);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(counters)));
@@ -152,7 +148,7 @@ impl<P: Forwarding> Balancer<P> {
             snapshot,
             schedule: Schedule::new(outcome),
             data_path,
-            path,
+            file,
             now: clock::now,
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;

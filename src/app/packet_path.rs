@@ -185,7 +185,8 @@ fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpA
         .filter(IpAddr::is_ipv4)
         .collect();
     let chosen = own.iter().find(|ip| !vips.contains(ip)).or(own.first());
-    let chosen = chosen.context("no own address on the way to the servers: set passthrough.snat_addresses")?;
+    let chosen =
+        chosen.context("no own address on the way to the servers: set passthrough.snat_addresses")?;
     Ok(vec![*chosen])
 }
 
@@ -220,7 +221,8 @@ fn guard(
         warn!("no guard: keep the host from answering this traffic yourself (see iptables/)");
         return Ok(None);
     }
-    let mut guard = Guard::load(selection).context("set passthrough.guard = false to do without (see iptables/)")?;
+    let mut guard =
+        Guard::load(selection).context("set passthrough.guard = false to do without (see iptables/)")?;
     guard.attach(interfaces)?;
     Ok(Some(guard))
 }

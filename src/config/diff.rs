@@ -193,7 +193,8 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
     changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
 }
 
-fn list<T: Display>(values: &[T]) -> String {
+/// The values, or that they are chosen automatically.
+pub(super) fn list<T: Display>(values: &[T]) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     if values.is_empty() { "automatic".to_owned() } else { values.join(", ") }
 }
@@ -208,7 +209,8 @@ fn duration(what: &str, old: Duration, new: Duration) -> Option<String> {
     change(what, seconds(old), seconds(new))
 }
 
-fn or<T: Display>(value: Option<T>, none: &str) -> String {
+/// The value, or what stands for none.
+pub(super) fn or<T: Display>(value: Option<T>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
@@ -233,6 +235,7 @@ fn pair<'a, T>(
 mod tests {
     use super::super::parse;
     use super::*;
+    use crate::model::Mode;
 
     const BEFORE: &str = r#"
         [frontends.api]
@@ -344,6 +347,7 @@ mod tests {
             [backends.web]
             algorithm = "maglev"
             hash = "tuple"
+            on_down = "keep"
             [backends.web.health_check]
             kind = "http"
             port = 81
@@ -357,7 +361,7 @@ mod tests {
             ["backend web: algorithm round_robin -> maglev, hash source -> tuple, \
               health check tcp -> http / (200-399), health check port the server's -> 81, \
               health check interval 2s -> 1.5s, health check timeout 1s -> 0.5s, \
-              health check rise 2 -> 1, health check fall 3 -> 1"]
+              health check rise 2 -> 1, health check fall 3 -> 1, on_down reset -> keep"]
         );
     }
 
@@ -379,8 +383,16 @@ mod tests {
             connection_tracker_capacity = 3
             workers = 2
             stats_update_frequency = 1
+            interfaces = ["eth0", "eth1"]
+            guard = false
+            snat_ports = "40000-41000"
+            snat_addresses = ["10.0.0.8", "10.0.0.9"]
+            timeouts = { half_open = 1, established = 2, half_closed = 3, closing = 4, time_wait = 5, closed = 6 }
             [frontends.api]"#;
-        let diff = edited(&[("[frontends.api]", settings)]);
+        let text = BEFORE.replace("[frontends.api]", settings);
+        // The mode that runs stays: so do the defaults that depend on it.
+        let loaded = parse("config.toml", &text).expect("valid").for_mode(Mode::Proxy);
+        let diff = diff(&config(BEFORE), &Config { mode: Mode::Dsr, ..loaded.config });
         assert_eq!(diff.changes, [""; 0]);
         assert_eq!(
             diff.needs_restart,
@@ -390,6 +402,16 @@ mod tests {
                 "passthrough.connection_tracker_capacity 1000000 -> 3",
                 "passthrough.workers automatic -> 2",
                 "passthrough.stats_update_frequency 5 -> 1",
+                "passthrough.interfaces automatic -> eth0, eth1",
+                "passthrough.guard true -> false",
+                "passthrough.snat_ports 33768-61000 -> 40000-41000",
+                "passthrough.snat_addresses automatic -> 10.0.0.8, 10.0.0.9",
+                "passthrough.timeouts.half_open 60s -> 1s",
+                "passthrough.timeouts.established 7440s -> 2s",
+                "passthrough.timeouts.half_closed 240s -> 3s",
+                "passthrough.timeouts.closing 60s -> 4s",
+                "passthrough.timeouts.time_wait 60s -> 5s",
+                "passthrough.timeouts.closed 10s -> 6s",
             ]
         );
     }

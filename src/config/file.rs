@@ -21,16 +21,26 @@ use crate::model::{
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
 /// reported.
+#[derive(Debug)]
 pub(super) struct File {
     pub(super) mode: Mode,
     pub(super) frontends: Vec<Frontend>,
     pub(super) backends: Vec<Backend>,
     pub(super) stats: Stats,
-    pub(super) timeouts: Timeouts,
+    pub(super) timeouts: TimeLimits,
     pub(super) passthrough: Passthrough,
 }
 
+/// `[timeouts]`
+#[derive(Debug)]
+pub(super) struct TimeLimits {
+    pub(super) connect: Option<Placed<Duration>>,
+    pub(super) idle: Option<Placed<Duration>>,
+    drain: Duration,
+}
+
 /// `[passthrough]`
+#[derive(Debug)]
 pub(super) struct Passthrough {
     pub(super) workers: Option<Placed<u16>>,
     pub(super) interfaces: Vec<Placed<String>>,
@@ -40,18 +50,20 @@ pub(super) struct Passthrough {
 }
 
 /// `[frontends.NAME]`
+#[derive(Debug)]
 pub(super) struct Frontend {
     pub(super) name: String,
     pub(super) listen: Vec<Placed<SocketAddr>>,
     pub(super) backend: Option<Placed<String>>,
-    max_connections: Option<u32>,
+    pub(super) max_connections: Option<Placed<u32>>,
 }
 
 /// `[backends.NAME]`
+#[derive(Debug)]
 pub(super) struct Backend {
     pub(super) name: String,
     pub(super) place: Place,
-    pub(super) algorithm: Algorithm,
+    pub(super) algorithm: Option<Algorithm>,
     pub(super) hash: Option<Placed<HashOn>>,
     pub(super) servers: Vec<Server>,
     health_check: HealthCheck,
@@ -60,6 +72,7 @@ pub(super) struct Backend {
 }
 
 /// `[backends.NAME.servers.NAME]`
+#[derive(Debug)]
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) addr: Option<Placed<SocketAddr>>,
@@ -95,67 +108,87 @@ impl File {
         file
     }
 
-    /// What the program uses. Right only if nothing was reported.
-    pub(super) fn into_config(self) -> Config {
+    /// What the program uses in this mode. Right only if nothing was reported.
+    pub(super) fn config(&self, mode: Mode) -> Config {
         Config {
-            mode: self.mode,
-            frontends: self.frontends.into_iter().filter_map(Frontend::into_model).collect(),
-            backends: self.backends.into_iter().map(Backend::into_model).collect(),
+            mode,
+            frontends: self.frontends.iter().filter_map(Frontend::model).collect(),
+            backends: self.backends.iter().map(|backend| backend.model(mode)).collect(),
             stats: self.stats,
-            timeouts: self.timeouts,
-            passthrough: self.passthrough.into_model(),
+            timeouts: self.timeouts.model(),
+            passthrough: self.passthrough.model(),
         }
     }
 }
 
 impl Frontend {
-    fn into_model(self) -> Option<model::Frontend> {
-        let mut listen: Vec<_> = self.listen.into_iter().map(|addr| addr.value).collect();
+    fn model(&self) -> Option<model::Frontend> {
+        let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
         listen.sort_unstable();
         Some(model::Frontend {
-            name: self.name,
+            name: self.name.clone(),
             listen,
-            backend: self.backend?.value,
-            max_connections: self.max_connections,
+            backend: self.backend.as_ref()?.value.clone(),
+            max_connections: value(&self.max_connections),
         })
     }
 }
 
 impl Backend {
-    fn into_model(self) -> model::Backend {
+    /// Packets are spread by a hash of their addresses and ports unless the file wants it otherwise: then those
+    /// of a connection go to the same server even where nobody remembers it.
+    fn model(&self, mode: Mode) -> model::Backend {
+        let (algorithm, hash) = match mode {
+            Mode::Proxy => (Algorithm::RoundRobin, HashOn::Source),
+            Mode::Passthrough | Mode::Dsr => (Algorithm::Ring, HashOn::Tuple),
+        };
         model::Backend {
-            name: self.name,
-            algorithm: self.algorithm,
-            hash: self.hash.map_or(HashOn::Source, |hash| hash.value),
-            health_check: self.health_check,
+            name: self.name.clone(),
+            algorithm: self.algorithm.unwrap_or(algorithm),
+            hash: value(&self.hash).unwrap_or(hash),
+            health_check: self.health_check.clone(),
             on_down: self.on_down,
             dsr: self.dsr,
-            servers: self.servers.into_iter().filter_map(Server::into_model).collect(),
+            servers: self.servers.iter().filter_map(Server::model).collect(),
+        }
+    }
+}
+
+impl TimeLimits {
+    fn model(&self) -> Timeouts {
+        Timeouts {
+            connect: value(&self.connect).unwrap_or(Duration::from_secs(5)),
+            idle: value(&self.idle).unwrap_or(Duration::from_secs(600)),
+            drain: self.drain,
         }
     }
 }
 
 impl Passthrough {
-    fn into_model(self) -> PacketSettings {
+    fn model(&self) -> PacketSettings {
         PacketSettings {
-            workers: self.workers.map(|workers| workers.value),
-            interfaces: self.interfaces.into_iter().map(|name| name.value).collect(),
-            snat_addresses: self.snat_addresses.into_iter().map(|addr| addr.value).collect(),
-            ..self.settings
+            workers: value(&self.workers),
+            interfaces: self.interfaces.iter().map(|name| name.value.clone()).collect(),
+            snat_addresses: self.snat_addresses.iter().map(|addr| addr.value).collect(),
+            ..self.settings.clone()
         }
     }
 }
 
 impl Server {
-    fn into_model(self) -> Option<model::Server> {
+    fn model(&self) -> Option<model::Server> {
         Some(model::Server {
-            name: self.name,
-            addr: self.addr?.value,
+            name: self.name.clone(),
+            addr: value(&self.addr)?,
             weight: self.weight,
             backup: self.backup,
             max_connections: self.max_connections,
         })
     }
+}
+
+fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
+    found.as_ref().map(|found| found.value)
 }
 
 fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend {
@@ -181,7 +214,9 @@ fn backend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Backend {
     let backend = Backend {
         name,
         place: table.place.clone(),
-        algorithm: table.or("algorithm", Algorithm::RoundRobin, choice(&Algorithm::ALL, Algorithm::name)),
+        algorithm: table
+            .optional("algorithm", choice(&Algorithm::ALL, Algorithm::name))
+            .map(|found| found.value),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
         health_check: health_check(&mut table, report),
         on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
@@ -198,7 +233,7 @@ fn server(name: String, mut table: Table<'_>) -> Server {
         addr: table.required("addr", server_address),
         weight: table.or("weight", 1, integer(0..=u16::MAX)),
         backup: table.or("backup", false, boolean),
-        max_connections: max_connections(&mut table),
+        max_connections: value(&max_connections(&mut table)),
     };
     table.finish();
     server
@@ -261,10 +296,10 @@ fn stats(mut table: Table<'_>) -> Stats {
     Stats { listen: SocketAddr::new(ip, port) }
 }
 
-fn timeouts(mut table: Table<'_>) -> Timeouts {
-    let timeouts = Timeouts {
-        connect: table.or("connect", Duration::from_secs(5), seconds(MILLISECOND)),
-        idle: table.or("idle", Duration::from_secs(600), seconds(MILLISECOND)),
+fn timeouts(mut table: Table<'_>) -> TimeLimits {
+    let timeouts = TimeLimits {
+        connect: table.optional("connect", seconds(MILLISECOND)),
+        idle: table.optional("idle", seconds(MILLISECOND)),
         drain: table.or("drain", Duration::from_secs(30), seconds(Duration::ZERO)),
     };
     table.finish();
@@ -314,6 +349,6 @@ fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
     timeouts
 }
 
-fn max_connections(table: &mut Table<'_>) -> Option<u32> {
-    table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
+fn max_connections(table: &mut Table<'_>) -> Option<Placed<u32>> {
+    table.optional("max_connections", integer(1..=u32::MAX))
 }

@@ -62,11 +62,11 @@ impl<'a> Table<'a> {
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Vec<Placed<T>> {
         self.require(key, "required, but missing");
-        if let Some(value) = self.entries.and_then(|entries| entries.get(key)) {
-            if value.get_ref().as_array().is_some_and(|items| items.is_empty()) {
-                let place = Place { key: join(&self.place.key, key), at: value.span().start };
-                self.report.error(&place, "found an empty array; allowed: one value or an array of them");
-            }
+        let is_empty =
+            |value: &&Spanned<DeValue<'_>>| value.get_ref().as_array().is_some_and(|a| a.is_empty());
+        if let Some(value) = self.entries.and_then(|entries| entries.get(key)).filter(is_empty) {
+            let place = Place { key: join(&self.place.key, key), at: value.span().start };
+            self.report.error(&place, "found an empty array; allowed: one value or an array of them");
         }
         self.any_number(key, parse)
     }

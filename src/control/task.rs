@@ -1,6 +1,7 @@
 //! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
 
 use std::collections::BTreeSet;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,13 +10,13 @@ use log::{error, info, warn};
 use tokio::sync::mpsc;
 
 use super::{HealthChange, State};
-use crate::config::{self, Config, LoadError, Problem};
+use crate::config::{self, Config, LoadError, Loaded, Network, Problem};
 use crate::health::{Change, Outcome, Schedule};
-use crate::model::{ConnectFailures, Timestamp};
+use crate::model::{ConnectFailures, Mode, Timestamp};
 use crate::net;
 use crate::snapshot::Snapshot;
 
-/// What a way of forwarding must be able to do when the configuration changes.
+/// What a way of forwarding must be able to do when the frontends change.
 pub trait DataPath {
     /// What [`DataPath::prepare`] got ready.
     type Ready;
@@ -41,6 +42,15 @@ pub struct Events {
     pub networks: mpsc::Receiver<net::Table>,
 }
 
+/// The configuration file, and how it is meant.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The mode of the command line, which overrides the file's.
+    pub mode: Option<Mode>,
+}
+
 /// The control task.
 pub struct Task<D> {
     /// Decides.
@@ -51,8 +61,8 @@ pub struct Task<D> {
     pub schedule: Schedule,
     /// The frontends' traffic.
     pub data_path: D,
-    /// The configuration file.
-    pub path: PathBuf,
+    /// What is read again on a reload.
+    pub file: File,
     /// Tells the time.
     pub now: fn() -> Timestamp,
 }
@@ -77,10 +87,7 @@ impl<D: DataPath> Task<D> {
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 Some(()) = events.reloads.recv() => self.reload().await,
-                Some(table) = events.networks.recv() => {
-                    let network = self.state.network().update(&table.interfaces, &table.routes, &table.neighbours);
-                    self.state.set_network(network);
-                }
+                Some(table) = events.networks.recv() => self.on_network(&table),
                 else => std::future::pending().await,
             }
             // What else has arrived is decided together: a table is built once for all of it.
@@ -92,6 +99,11 @@ impl<D: DataPath> Task<D> {
             }
             self.settle();
         }
+    }
+
+    fn on_network(&mut self, table: &net::Table) {
+        let network = self.state.network().update(&table.interfaces, &table.routes, &table.neighbours);
+        self.state.set_network(network);
     }
 
     fn on_outcome(&mut self, outcome: Outcome) {
@@ -126,17 +138,15 @@ impl<D: DataPath> Task<D> {
 
     /// Reads the file again. Whatever is wrong with it, what runs goes on.
     async fn reload(&mut self) {
-        let file = self.path.display().to_string();
-        let loaded = match config::load(&self.path) {
-            Ok(loaded) => loaded,
+        let file = self.file.path.display().to_string();
+        let Some(running) = self.state.config() else { return };
+        let (wanted, loaded) = match self.load(running) {
+            Ok(both) => both,
             Err(problem) => return refuse(&file, problem),
         };
         loaded.warnings.iter().for_each(|warning: &Problem| warn!("{warning}"));
-        let Some(running) = self.state.config() else { return };
-        let diff = config::diff(running, &loaded.config);
-        // What needs a restart is not in force before it: the next save is compared with what is.
-        let (mode, stats, passthrough) = (running.mode, running.stats, running.passthrough.clone());
-        let config = Config { mode, stats, passthrough, ..loaded.config };
+        let diff = config::diff(running, &wanted);
+        let config = loaded.config;
         if diff.changes.is_empty() && diff.needs_restart.is_empty() {
             return info!("{file} read again: nothing that matters has changed");
         }
@@ -146,6 +156,22 @@ impl<D: DataPath> Task<D> {
         }
         diff.changes.iter().for_each(|change| info!("reload: {change}"));
         diff.needs_restart.iter().for_each(|change| warn!("reload: {change} needs restart"));
+    }
+
+    /// Reads the file: what it asks for, and what of that can be in force now. What needs a restart is not
+    /// before it, and the next save is compared with what is.
+    fn load(&self, running: &Config) -> Result<(Config, Loaded), LoadError> {
+        let loaded = config::load(&self.file.path)?;
+        let mode = self.file.mode.unwrap_or(loaded.config.mode);
+        let mut loaded = loaded.for_mode(running.mode);
+        let wanted = Config { mode, ..loaded.config.clone() };
+        (loaded.config.stats, loaded.config.passthrough) = (running.stats, running.passthrough.clone());
+        let next_hops = self.state.network();
+        let interface_to = |ip| next_hops.interface_to(ip);
+        let network = Network { interfaces: next_hops.interfaces(), interface_to: &interface_to };
+        let odd = config::validate_mode(&loaded, &network).map_err(LoadError::Invalid)?;
+        loaded.warnings.extend(odd);
+        Ok((wanted, loaded))
     }
 }
 

@@ -181,7 +181,8 @@ impl Reader {
             let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
             for buffer in frames.drain(..) {
                 // What cannot be read goes to the first worker, which says why.
-                let worker = wire::parse(buffer.frame()).map_or(0, |headers| self.dispatch.worker(&headers.key));
+                let worker =
+                    wire::parse(buffer.frame()).map_or(0, |headers| self.dispatch.worker(&headers.key));
                 batches[usize::from(worker)].push((self.interface, buffer));
             }
             for (inbox, batch) in self.inboxes.iter().zip(batches) {

@@ -262,13 +262,7 @@ impl Forwarder {
         };
         let flow = NewFlow {
             client: *key,
-            server: FlowKey {
-                src: endpoint.0,
-                dst: back.0,
-                src_port: endpoint.1,
-                dst_port: back.1,
-                ..*key
-            },
+            server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
             view,
             server_id: server.live.id,
             frontend_id: frontend.live.id,
@@ -290,8 +284,7 @@ impl Forwarder {
 
     /// A SNAT address and port; where there is none left, that of the server's flow that is longest over.
     fn allocate(&mut self, server: (Addr, u16), id: u32, protocol: u8) -> Result<(Addr, u16), Stop> {
-        loop {
-            let Some(ports) = &mut self.ports else { break };
+        while let Some(ports) = &mut self.ports {
             if let Some(port) = ports.allocate(server, protocol) {
                 return Ok(port);
             }

@@ -38,9 +38,8 @@ mod tests {
     #[test]
     fn a_burst_of_a_second_is_allowed_and_then_the_rate() {
         let mut limiter = Limiter::new(10);
-        let allowed = |limiter: &mut Limiter, now, tries| {
-            (0..tries).filter(|_| limiter.allow(Timestamp(now))).count()
-        };
+        let allowed =
+            |limiter: &mut Limiter, now, tries| (0..tries).filter(|_| limiter.allow(Timestamp(now))).count();
         assert_eq!(allowed(&mut limiter, 0, 100), 10);
         assert_eq!(allowed(&mut limiter, SECOND / 2, 100), 5);
         assert_eq!(allowed(&mut limiter, SECOND / 2 + 1, 100), 0);

@@ -170,9 +170,12 @@ fn packets(page: &mut Page, report: &Report) {
         &[(Vec::new(), packets.capture_errors)],
         |n| *n as f64,
     );
-    page.gauge("convey_flows", "Flows by the state of their connection.", &by("state", &packets.flows), |n| {
-        *n as f64
-    });
+    page.gauge(
+        "convey_flows",
+        "Flows by the state of their connection.",
+        &by("state", &packets.flows),
+        |n| *n as f64,
+    );
     page.gauge(
         "convey_snat_ports_in_use",
         "SNAT ports in use, each counted once for every server it is used for.",
