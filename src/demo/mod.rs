@@ -1,9 +1,10 @@
-//! What `convey demo` adds to the balancer: servers to balance over, a text that says what runs where, and
-//! a line that shows it at work.
+//! What `convey demo` adds to the balancer: servers to balance over, a network to do it in, a text that says
+//! what runs where, and a line that shows it at work.
 
 mod banner;
 #[cfg(test)]
 mod fixture;
+pub mod lab;
 mod live;
 mod sample;
 mod servers;

@@ -1,0 +1,253 @@
+//! A network to try packet modes in, made of network namespaces: clients, the balancer and servers on one
+//! switch.
+//!
+//! ```text
+//! client 1  10.77.0.201 ─┐                     ┌─ 10.77.0.11  server 1
+//! client 2  10.77.0.202 ─┤─ switch (a bridge) ─┤─ 10.77.0.12  server 2
+//!                        └─────────┬───────────┘
+//!          balancer  10.77.0.1, VIP 10.77.0.100
+//! ```
+
+mod janitor;
+mod role;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use janitor::Janitor;
+pub use role::Role;
+
+/// Where clients connect to; an address of the balancer.
+pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
+
+/// The interface that joins every machine to the switch.
+pub const INTERFACE: &str = "eth0";
+
+/// The namespaces and what joins them. They are gone, with whatever runs in them, when this is dropped, and
+/// when the process ends in any other way.
+///
+/// Every method that fails says what the tool it used said.
+#[derive(Debug)]
+pub struct Lab {
+    prefix: String,
+    machines: Vec<Role>,
+    _janitor: Janitor,
+}
+
+/// Why there is no lab, or why it does not do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Only root may make network namespaces.
+    #[error("a lab of network namespaces needs root; try sudo")]
+    NotRoot,
+    /// A program that the lab is made with is not installed.
+    #[error("{program} is not installed (Debian package {package})")]
+    Missing {
+        /// What could not be started.
+        program: &'static str,
+        /// What has it.
+        package: &'static str,
+    },
+    /// A program refused.
+    #[error("`{command}` failed: {said}")]
+    Failed {
+        /// What was run.
+        command: String,
+        /// What it said.
+        said: String,
+    },
+    /// The system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl Lab {
+    /// Builds a lab with so many clients (at most 50) and servers (at most 80), and removes what is left of
+    /// labs whose process is gone. Every machine knows every other's way; neighbours are found by ARP.
+    pub fn new(clients: u8, servers: u8) -> Result<Lab, LabError> {
+        assert!(clients <= 50 && servers <= 80, "the addresses of a lab end there");
+        if !rustix::process::geteuid().is_root() {
+            return Err(LabError::NotRoot);
+        }
+        find("ip", "iproute2")?;
+        janitor::sweep()?;
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("convey-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let machines: Vec<Role> = std::iter::once(Role::Balancer)
+            .chain((1..=servers).map(Role::Server))
+            .chain((1..=clients).map(Role::Client))
+            .collect();
+        let all = [Role::Switch].iter().chain(&machines);
+        let names: Vec<String> = all.map(|role| format!("{prefix}-{role}")).collect();
+        // In charge before there is anything to clear away.
+        let janitor = Janitor::start(&names)?;
+        let lab = Lab { prefix, machines, _janitor: janitor };
+        ip(&[], names.iter().map(|name| format!("netns add {name}")))?;
+        lab.build()?;
+        Ok(lab)
+    }
+
+    /// The machines on the switch: balancer, servers, clients.
+    pub fn machines(&self) -> &[Role] {
+        &self.machines
+    }
+
+    /// Name of a namespace, as `ip netns` has it.
+    pub fn namespace(&self, role: Role) -> String {
+        format!("{}-{role}", self.prefix)
+    }
+
+    /// A command that runs a program in a namespace. What still runs there when the lab is dropped is killed.
+    pub fn command(&self, role: Role, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(role)]).arg(program);
+        command
+    }
+
+    /// Runs a program in a namespace to its end; what it printed.
+    pub fn run(&self, role: Role, program: &str, arguments: &[&str]) -> Result<String, LabError> {
+        output(self.command(role, program).args(arguments), "")
+    }
+
+    /// Does `f` on a thread that is in a namespace, and waits for it. Sockets made there stay in it.
+    pub fn enter<T: Send>(&self, role: Role, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        let inside = || {
+            self.join(role)?;
+            Ok(f())
+        };
+        thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Moves the calling thread into a namespace for good; threads it starts from now on are there too.
+    pub fn join(&self, role: Role) -> Result<(), LabError> {
+        let name = self.namespace(role);
+        File::open(format!("{}/{name}", janitor::NAMESPACES))
+            .and_then(|file| Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?))
+            .map_err(|source| LabError::System { what: format!("enter the namespace {name}"), source })
+    }
+
+    /// Lets servers answer clients directly (DSR): what they send from `port` leaves with the VIP as its
+    /// source, except to the balancer. Needs nftables.
+    pub fn answer_directly(&self, port: u16) -> Result<(), LabError> {
+        const SCRIPT: &str = include_str!("../../tc/dsr-server-nft.sh");
+        find("nft", "nftables")?;
+        for role in self.machines.iter().filter(|role| matches!(role, Role::Server(_))) {
+            let mut script = self.command(*role, "sh");
+            script.args(["-s", "up"]);
+            script.env("INTERFACE", INTERFACE).env("VIP", VIP.to_string()).env("PORTS", port.to_string());
+            script.env("SERVER", role.address().to_string());
+            script.env("BALANCERS", Role::Balancer.address().to_string());
+            output(&mut script, SCRIPT)?;
+        }
+        Ok(())
+    }
+
+    /// Turns offloads on (as they are at first) or off, on every machine: unfinished checksums and packets of
+    /// up to 64 KB, which virtual interfaces pass on as they are. Needs ethtool.
+    pub fn offloads(&self, on: bool) -> Result<(), LabError> {
+        find("ethtool", "ethtool")?;
+        let on = if on { "on" } else { "off" };
+        for role in &self.machines {
+            self.run(*role, "ethtool", &["-K", INTERFACE, "tx", on, "tso", on, "gso", on, "gro", on])?;
+        }
+        Ok(())
+    }
+
+    /// Lets the switch lose this many of a thousand packets, at random; 0 ends it. Needs nftables.
+    pub fn lose(&self, per_mille: u16) -> Result<(), LabError> {
+        find("nft", "nftables")?;
+        let rules = format!(
+            "table bridge loss
+            delete table bridge loss
+            table bridge loss {{
+                chain forward {{
+                    type filter hook forward priority 0
+                    numgen random mod 1000 < {per_mille} counter drop
+                }}
+            }}"
+        );
+        output(self.command(Role::Switch, "nft").args(["-f", "-"]), &rules).map(drop)
+    }
+
+    fn build(&self) -> Result<(), LabError> {
+        let switch = self.namespace(Role::Switch);
+        let mut lines = vec!["link add switch up type bridge mcast_snooping 0".to_owned()];
+        for role in &self.machines {
+            let (namespace, mac) = (self.namespace(*role), role.mac_text());
+            lines.push(format!(
+                "link add {role} type veth peer name {INTERFACE} address {mac} netns {namespace}"
+            ));
+            lines.push(format!("link set {role} master switch up"));
+        }
+        ip(&["-n", &switch], lines)?;
+        for role in &self.machines {
+            let mut lines = vec![
+                "link set lo up".to_owned(),
+                format!("addr add {}/24 dev {INTERFACE}", role.address()),
+                format!("link set {INTERFACE} up"),
+            ];
+            if *role == Role::Balancer {
+                lines.push(format!("addr add {VIP}/32 dev {INTERFACE}"));
+            }
+            ip(&["-n", &self.namespace(*role)], lines)?;
+        }
+        Ok(())
+    }
+}
+
+/// The address of a machine, as sockets want it.
+impl From<Role> for IpAddr {
+    fn from(role: Role) -> IpAddr {
+        role.address().into()
+    }
+}
+
+/// Runs lines of `ip` in one process.
+fn ip(options: &[&str], lines: impl IntoIterator<Item = String>) -> Result<(), LabError> {
+    let lines: Vec<String> = lines.into_iter().collect();
+    output(Command::new("ip").args(options).args(["-batch", "-"]), &lines.join("\n")).map(drop)
+}
+
+/// Makes sure of a program. It is started, since only that shows where the system looks for it.
+fn find(program: &'static str, package: &'static str) -> Result<(), LabError> {
+    let started = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match started {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(LabError::Missing { program, package }),
+        _ => Ok(()),
+    }
+}
+
+/// Runs a command to its end with something to read; what it printed.
+fn output(command: &mut Command, input: &str) -> Result<String, LabError> {
+    let text = shown(command);
+    let system = |source| LabError::System { what: format!("run `{text}`"), source };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(system)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Whoever does not read to the end has a reason, and says it.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(system)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(LabError::Failed { command: text, said })
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,70 @@
+//! Who is in a lab, and under which addresses.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+/// A namespace of a lab. Servers and clients are numbered from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The bridge that joins the others.
+    Switch,
+    /// Where convey runs.
+    Balancer,
+    /// Where requests are answered.
+    Server(u8),
+    /// Where requests come from.
+    Client(u8),
+}
+
+impl Role {
+    /// Its address; the switch has none of its own and answers to nobody.
+    pub const fn address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, self.host())
+    }
+
+    /// The address of its interface: `02:00` (locally administered) before the bytes of its IPv4 address.
+    pub const fn mac(self) -> [u8; 6] {
+        [0x02, 0, 10, 77, 0, self.host()]
+    }
+
+    pub(super) fn mac_text(self) -> String {
+        self.mac().map(|byte| format!("{byte:02x}")).join(":")
+    }
+
+    const fn host(self) -> u8 {
+        match self {
+            Role::Switch => 254,
+            Role::Balancer => 1,
+            Role::Server(n) => 10 + n,
+            Role::Client(n) => 200 + n,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Role::Switch => f.write_str("switch"),
+            Role::Balancer => f.write_str("balancer"),
+            Role::Server(n) => write!(f, "server{n}"),
+            Role::Client(n) => write!(f, "client{n}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_told_apart_by_name_address_and_mac() {
+        for (role, name, address, mac) in [
+            (Role::Balancer, "balancer", "10.77.0.1", "02:00:0a:4d:00:01"),
+            (Role::Server(1), "server1", "10.77.0.11", "02:00:0a:4d:00:0b"),
+            (Role::Client(2), "client2", "10.77.0.202", "02:00:0a:4d:00:ca"),
+        ] {
+            assert_eq!((role.to_string(), role.address().to_string()), (name.into(), address.into()));
+            assert_eq!(role.mac_text(), mac);
+        }
+    }
+}
