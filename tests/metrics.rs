@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey::admin::{Source, serve};
-use convey::model::{Algorithm, Backend, Frontend, HashOn, HealthCheck, Mode, ProbeKind, Server, Timestamp};
+use convey::model::{
+    Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Server, Timestamp,
+};
 use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -90,7 +92,7 @@ fn state(name: &str) -> Snapshot {
         let addr = addr.parse().unwrap();
         let config = Server { name, addr, weight: 1, backup: false, max_connections: Some(9) };
         let health = Health { up, reason: "probed".into(), since: Timestamp(1) };
-        Arc::new(snapshot::Server { config, health, live: Arc::new(ServerLive::new(1)) })
+        Arc::new(snapshot::Server { config, health, live: Arc::new(ServerLive::new(0, 1)) })
     });
     let second = Duration::from_secs(1);
     let backend = Backend {
@@ -105,12 +107,14 @@ fn state(name: &str) -> Snapshot {
             rise: 1,
             fall: 1,
         },
+        on_down: OnDown::Reset,
+        dsr: DsrKind::Nat,
         servers: servers.iter().map(|server| server.config.clone()).collect(),
     };
     let pool = Arc::new(Pool::new(Arc::new(backend), servers.into(), Arc::new(PoolLive::new(1)), None));
     let config =
         Frontend { name: name.into(), listen: vec![], backend: name.into(), max_connections: Some(9) };
-    let live = Arc::new(FrontendLive::new(1));
+    let live = Arc::new(FrontendLive::new(0, 1));
     let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
     Snapshot { frontends: vec![frontend], pools: vec![pool], ..Snapshot::empty(1) }
 }

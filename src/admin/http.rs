@@ -21,6 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::{Process, Report, render};
 use crate::model::{Mode, Timestamp};
 use crate::snapshot::Snapshot;
+use crate::stats::PacketStats;
 
 /// Where answers come from.
 pub struct Source {
@@ -34,6 +35,8 @@ pub struct Source {
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// Set once the program takes no new connections and waits for the open ones to end.
     pub draining: Arc<AtomicBool>,
+    /// What packet modes count.
+    pub packets: Option<Arc<PacketStats>>,
 }
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
@@ -114,7 +117,8 @@ fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
 
 impl Source {
     fn report(&self) -> Report {
-        Report::new(&self.snapshot.load(), self.mode, self.started, (self.now)())
+        let report = Report::new(&self.snapshot.load(), self.mode, self.started, (self.now)());
+        report.with_packets(self.packets.as_deref())
     }
 }
 

@@ -4,11 +4,13 @@
 //! its Prometheus text, so the two never disagree on what a number means.
 
 mod http;
+mod packets;
 mod process;
 mod prometheus;
 mod report;
 
 pub use http::{Source, serve};
+pub use packets::PacketReport;
 pub use process::Process;
 pub use prometheus::render;
 pub use report::{BackendReport, FrontendReport, HealthReport, Report, ServerReport, TrafficReport};

@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
+use super::PacketReport;
 use crate::model::{Mode, Timestamp};
 use crate::snapshot::{Frontend, Health, Pool, Snapshot};
-use crate::stats::{Counter, Traffic};
+use crate::stats::{Counter, PacketStats, Traffic};
 
 /// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
 /// program starts, or later for what a reload added.
@@ -35,6 +36,9 @@ pub struct Report {
     pub frontends: BTreeMap<String, FrontendReport>,
     /// The backends there are now, by name.
     pub backends: BTreeMap<String, BackendReport>,
+    /// Packet modes only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<PacketReport>,
 }
 
 /// What went through a frontend, a backend or a server.
@@ -141,7 +145,13 @@ impl Report {
             total_bytes_tx: totals.bytes_tx,
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: pools.map(|p| (p.config.name.clone(), BackendReport::new(p, started))).collect(),
+            packets: None,
         }
+    }
+
+    /// The same with what packet modes count.
+    pub fn with_packets(self, stats: Option<&PacketStats>) -> Self {
+        Report { packets: stats.map(PacketReport::new), ..self }
     }
 }
 

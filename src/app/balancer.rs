@@ -1,12 +1,11 @@
 //! The balancer from start to stop.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -14,16 +13,17 @@ use log::{info, warn};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use super::packet_path::PacketPath;
+use super::proxy_path::ProxyPath;
 use super::signals::{Signals, Wish};
 use super::{Failure, clock, limits, load, print};
 use crate::config::{self, Config};
-use crate::control::{DataPath, Events, State, Task};
+use crate::control::{DataPath, Events, File, State, Task};
 use crate::health::Schedule;
-use crate::model::Mode;
-use crate::proxy::{self, Workers};
+use crate::model::{ConnectFailures, Mode};
 use crate::snapshot::Snapshot;
-use crate::stats::Counter;
-use crate::{admin, demo};
+use crate::stats::{Counter, PacketStats};
+use crate::{admin, demo, net};
 
 /// Runs what the file at `path` says until a signal ends it; with small servers behind it as a `demo`.
 pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCode, Failure> {
@@ -37,7 +37,8 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCod
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
     });
     let open_files = limits::raise_file_limit();
-    Ok(run_loaded(loaded.config, path, Reloads { reload, reloads }, open_files, demo)?)
+    let file = File { path: path.to_owned(), mode };
+    Ok(run_loaded(loaded.config, file, Reloads { reload, reloads }, open_files, demo)?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -55,7 +56,7 @@ struct Reloads {
 
 fn run_loaded(
     config: Config,
-    path: &Path,
+    file: File,
     reloads: Reloads,
     open_files: u64,
     demo: bool,
@@ -64,58 +65,94 @@ fn run_loaded(
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
-        let mut balancer = Balancer::start(config, path.to_owned(), reloads, open_files).await?;
-        if servers.is_some() {
-            print(&demo::banner(balancer.config()));
-            tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
+        let demo = servers.is_some();
+        match config.mode {
+            Mode::Proxy => operate::<ProxyPath>(config, file, reloads, open_files, demo, &mut signals).await,
+            Mode::Passthrough | Mode::Dsr => {
+                operate::<PacketPath>(config, file, reloads, open_files, demo, &mut signals).await
+            }
         }
-        balancer.serve(&mut signals).await;
-        Ok(balancer.stop(&mut signals).await)
     })
 }
 
+async fn operate<P: Forwarding>(
+    config: Config,
+    file: File,
+    reloads: Reloads,
+    open_files: u64,
+    demo: bool,
+    signals: &mut Signals,
+) -> anyhow::Result<ExitCode> {
+    let mut balancer = Balancer::<P>::start(config, file, reloads, open_files).await?;
+    if demo {
+        print(&demo::banner(balancer.config()));
+        tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
+    }
+    balancer.serve(signals).await;
+    Ok(balancer.stop(signals).await)
+}
+
+/// A way of forwarding, from start to stop.
+pub(super) trait Forwarding: DataPath + Sized {
+    /// Starts what forwards; nothing is published yet.
+    fn start(parts: Parts<'_>) -> impl Future<Output = anyhow::Result<Self>>;
+    /// How many threads count traffic.
+    fn counters(config: &Config, cores: usize) -> usize;
+    /// What it counts besides traffic.
+    fn packet_stats(&self) -> Option<Arc<PacketStats>>;
+    /// Lets what is open finish, for `patience` at most, and stops.
+    fn drain(self, patience: Duration) -> impl Future<Output = ()>;
+}
+
+/// What a way of forwarding is started with.
+pub(super) struct Parts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) cores: usize,
+    pub(super) open_files: u64,
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) failures: mpsc::Sender<ConnectFailures>,
+    pub(super) networks: mpsc::Sender<net::Table>,
+}
+
 /// Everything that runs.
-struct Balancer {
-    task: Task<Proxy>,
+struct Balancer<P> {
+    task: Task<P>,
     events: Option<Events>,
     reload: mpsc::Sender<()>,
     draining: Arc<AtomicBool>,
 }
 
-impl Balancer {
+impl<P: Forwarding> Balancer<P> {
     /// Starts from the inside out: clients are let in last.
-    async fn start(
-        config: Config,
-        path: PathBuf,
-        reloads: Reloads,
-        open_files: u64,
-    ) -> anyhow::Result<Balancer> {
+    async fn start(config: Config, file: File, reloads: Reloads, open_files: u64) -> anyhow::Result<Self> {
         let cores = available_parallelism().map_or(1, |cores| cores.get());
-        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(cores)));
+        let counters = P::counters(&config, cores);
+        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(counters)));
         let draining = Arc::new(AtomicBool::new(false));
-        serve_statistics(&config, snapshot.clone(), draining.clone()).await?;
-
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
         let Reloads { reload, reloads } = reloads;
-        let addresses: usize = config.frontends.iter().map(|frontend| frontend.listen.len()).sum();
-        let listeners = (addresses * cores) as u64;
-        let shared = proxy::Shared {
+        let (network, networks) = mpsc::channel(1);
+        let parts = Parts {
+            config: &config,
+            cores,
+            open_files,
             snapshot: snapshot.clone(),
             failures: failure,
-            descriptors: proxy::Descriptors::share(open_files.saturating_sub(listeners), cores),
+            networks: network,
         };
-        let workers = Workers::start(cores, &shared).context("cannot start the worker threads")?;
+        let data_path = P::start(parts).await?;
+        serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;
         let mut task = Task {
-            state: State::new(cores),
+            state: State::new(counters),
             snapshot,
             schedule: Schedule::new(outcome),
-            data_path: Proxy(workers),
-            path,
+            data_path,
+            file,
             now: clock::now,
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
-        let events = Some(Events { outcomes, failures, reloads });
+        let events = Some(Events { outcomes, failures, reloads, networks });
         let balancer = Balancer { task, events, reload, draining };
         balancer.announce(cores);
         Ok(balancer)
@@ -161,7 +198,7 @@ impl Balancer {
         let totals = self.task.snapshot.load().totals.clone();
         let patience = self.task.snapshot.load().timeouts.drain;
         info!("stopping: {} open connections have {patience:?} to finish", totals.current());
-        let Proxy(workers) = self.task.data_path;
+        let data_path = self.task.data_path;
         let second = async {
             loop {
                 if let Wish::Stop(signal) = signals.next().await {
@@ -170,7 +207,7 @@ impl Balancer {
             }
         };
         tokio::select! {
-            () = workers.drain(patience) => {}
+            () = data_path.drain(patience) => {}
             // Counted before this branch runs: by then the drain has been given up, and they are being cut.
             (signal, open) = second => {
                 warn!("stopped at once: {open} connections were cut");
@@ -189,6 +226,7 @@ async fn serve_statistics(
     config: &Config,
     snapshot: Arc<ArcSwap<Snapshot>>,
     draining: Arc<AtomicBool>,
+    packets: Option<Arc<PacketStats>>,
 ) -> anyhow::Result<()> {
     let addr = config.stats.listen;
     let listener =
@@ -199,25 +237,8 @@ async fn serve_statistics(
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),
         draining,
+        packets,
     };
     tokio::spawn(admin::serve(listener, Arc::new(source)));
     Ok(())
-}
-
-/// The proxy as the control path sees it.
-struct Proxy(Workers);
-
-impl DataPath for Proxy {
-    type Ready = proxy::Ready;
-
-    fn prepare(&mut self, listen: &BTreeSet<SocketAddr>) -> Result<proxy::Ready, String> {
-        self.0.prepare(listen).map_err(|error| error.to_string())
-    }
-
-    async fn switch<T>(&mut self, ready: proxy::Ready, publish: impl FnOnce() -> T) -> T {
-        self.0.close(&ready).await;
-        let published = publish();
-        self.0.open(ready);
-        published
-    }
 }

@@ -3,6 +3,8 @@
 mod balancer;
 mod clock;
 mod limits;
+mod packet_path;
+mod proxy_path;
 mod signals;
 
 use std::io::{self, Write};
@@ -12,9 +14,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::cli::{Cli, Command, Options};
-use crate::config::{self, LoadError, Loaded};
+use crate::config::{self, LoadError, Loaded, Network};
 use crate::demo;
 use crate::model::Mode;
+use crate::net::Netlink;
+use crate::snapshot::NextHops;
 
 /// Carries out the command line.
 pub fn run(cli: &Cli) -> ExitCode {
@@ -30,8 +34,6 @@ pub fn run(cli: &Cli) -> ExitCode {
 enum Failure {
     /// What is wrong with the configuration, a line each.
     Config(LoadError),
-    /// The mode exists, but not yet in this version.
-    NotBuilt(Mode),
     /// Start-up failed.
     Start(anyhow::Error),
 }
@@ -60,10 +62,6 @@ impl Failure {
                 eprintln!("convey: {error:#}");
                 ExitCode::from(1)
             }
-            Failure::NotBuilt(mode) => {
-                eprintln!("convey: {} mode is not built yet; this version runs proxy mode only", mode.name());
-                ExitCode::from(2)
-            }
         }
     }
 }
@@ -90,14 +88,27 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
     balancer::run(&path, options.mode(), true)
 }
 
-/// Loads a configuration that this version can run; `mode` overrides the file's.
+/// Loads a configuration and holds it against this host; `mode` overrides the file's.
 fn load(path: &Path, mode: Option<Mode>) -> Result<Loaded, Failure> {
-    let mut loaded = config::load(path).map_err(Failure::Config)?;
-    loaded.config.mode = mode.unwrap_or(loaded.config.mode);
-    match loaded.config.mode {
-        Mode::Proxy => Ok(loaded),
-        mode => Err(Failure::NotBuilt(mode)),
-    }
+    let loaded = config::load(path).map_err(Failure::Config)?;
+    let mode = mode.unwrap_or(loaded.config.mode);
+    let mut loaded = loaded.for_mode(mode);
+    let hops = if mode == Mode::Proxy { NextHops::default() } else { next_hops()? };
+    let network = Network { interfaces: hops.interfaces(), interface_to: &|ip| hops.interface_to(ip) };
+    let odd = config::validate_mode(&loaded, &network);
+    loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
+    Ok(loaded)
+}
+
+/// The kernel's tables as they are now.
+fn next_hops() -> anyhow::Result<NextHops> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let table = runtime.block_on(async {
+        let netlink = Netlink::open()?;
+        anyhow::Ok(netlink.table().await?)
+    });
+    let table = table.context("cannot ask the kernel for its routes")?;
+    Ok(NextHops::new(&table.interfaces, &table.routes, &table.neighbours))
 }
 
 /// To standard output; whether anybody still reads it is not our business.

@@ -1,24 +1,49 @@
 //! What a configuration runs, in a few aligned lines. Pure.
 
 use super::Config;
-use crate::model::{Algorithm, Backend, Frontend, HealthCheck, ProbeKind, Server};
+use super::diff::{list, or};
+use crate::model::{Algorithm, Backend, FlowTimeouts, Frontend, HealthCheck, Mode, ProbeKind, Server};
 
-/// The text that `convey check` prints: frontends, backends with their servers, time limits, statistics.
+/// The text that `convey check` prints: frontends, backends with their servers, time limits or what
+/// packet modes are set to, statistics.
 pub fn describe(config: &Config) -> String {
     let mut text = format!("mode {}\n", config.mode.name());
     text.push_str(&table(config.frontends.iter().map(frontend_row)));
     for backend in &config.backends {
         let unused = !config.frontends.iter().any(|frontend| frontend.backend == backend.name);
-        text.push_str(&backend_line(backend, unused));
+        text.push_str(&backend_line(backend, config.mode, unused));
         text.push_str(&table(backend.servers.iter().map(server_row)));
     }
-    let (timeouts, stats) = (&config.timeouts, config.stats.listen);
-    text.push_str(&format!(
-        "timeouts connect {:?}, idle {:?}, drain {:?}\n",
-        timeouts.connect, timeouts.idle, timeouts.drain
-    ));
-    text.push_str(&format!("statistics http://{stats}/stats (also /metrics, /healthz)\n"));
+    text.push_str(&match config.mode {
+        Mode::Proxy => timeouts(config),
+        Mode::Passthrough => packets(config) + &snat(config),
+        Mode::Dsr => packets(config),
+    });
+    text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz)\n", config.stats.listen));
     text
+}
+
+fn timeouts(config: &Config) -> String {
+    let timeouts = &config.timeouts;
+    format!("timeouts connect {:?}, idle {:?}, drain {:?}\n", timeouts.connect, timeouts.idle, timeouts.drain)
+}
+
+fn packets(config: &Config) -> String {
+    let settings = &config.passthrough;
+    let FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed } = settings.timeouts;
+    let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
+    let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.capacity);
+    format!(
+        "packets interfaces {interfaces}; workers {workers}; guard {guard}\n\
+         flows at most {capacity}; timeouts half_open {half_open:?}, established {established:?}, \
+         half_closed {half_closed:?}, closing {closing:?}, time_wait {time_wait:?}, closed {closed:?}\n"
+    )
+}
+
+fn snat(config: &Config) -> String {
+    let settings = &config.passthrough;
+    let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
+    format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
 }
 
 fn frontend_row(frontend: &Frontend) -> [String; 3] {
@@ -31,14 +56,18 @@ fn frontend_row(frontend: &Frontend) -> [String; 3] {
     ]
 }
 
-fn backend_line(backend: &Backend, unused: bool) -> String {
+fn backend_line(backend: &Backend, mode: Mode, unused: bool) -> String {
     let hash = match backend.algorithm {
         Algorithm::RoundRobin | Algorithm::LeastConnections => String::new(),
         Algorithm::Ring | Algorithm::Maglev => format!(" by {}", backend.hash.name()),
     };
+    let on_down = match mode {
+        Mode::Proxy => String::new(),
+        Mode::Passthrough | Mode::Dsr => format!("; on down {}", backend.on_down.name()),
+    };
     let note = if unused { ", used by no frontend" } else { "" };
     let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
-    format!("backend {} ({algorithm}{hash}; {check}{note})\n", backend.name)
+    format!("backend {} ({algorithm}{hash}; {check}{on_down}{note})\n", backend.name)
 }
 
 fn probe(check: &HealthCheck) -> String {
@@ -117,5 +146,31 @@ timeouts connect 5s, idle 600s, drain 30s
 statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
 ";
         assert_eq!(describe(&config::parse("test.toml", text).unwrap().config), expected);
+    }
+
+    #[test]
+    fn a_packet_mode_tells_what_it_is_set_to() {
+        let text = r#"
+            frontends.web = { listen_addr = "10.0.0.1:80", backend = "web" }
+            backends.web = { on_down = "keep", servers.a.addr = "10.0.0.2:80" }
+            [passthrough]
+            interfaces = ["eth0", "eth1"]
+            guard = false
+            timeouts.established = 900
+        "#;
+        let expected = "\
+mode passthrough
+frontend web  10.0.0.1:80  -> backend web
+backend web (ring by tuple; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
+  server a  10.0.0.2:80  weight 1
+packets interfaces eth0, eth1; workers automatic; guard off
+flows at most 1000000; timeouts half_open 60s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s
+snat ports 33768-61000; addresses automatic
+statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
+";
+        let loaded = config::parse("test.toml", text).unwrap().for_mode(Mode::Passthrough);
+        assert_eq!(describe(&loaded.config), expected);
+        let dsr = describe(&loaded.for_mode(Mode::Dsr).config);
+        assert!(!dsr.contains("snat") && dsr.contains("guard off"), "{dsr}");
     }
 }

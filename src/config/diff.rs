@@ -1,10 +1,13 @@
 //! What a reload changes, in words for the log.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Config, Passthrough};
-use crate::model::{Backend, Frontend, HealthCheck, ProbeKind, Server, Timeouts};
+use super::Config;
+use crate::model::{
+    Backend, FlowTimeouts, Frontend, HealthCheck, PacketSettings, ProbeKind, Server, Timeouts,
+};
 
 /// The difference between two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,11 +86,13 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
 }
 
 fn backend(old: &Backend, new: &Backend) -> Vec<String> {
-    let Backend { name: _, algorithm, hash, health_check, servers } = old;
+    let Backend { name: _, algorithm, hash, health_check, on_down, dsr, servers } = old;
     let mut changes = server_changes(servers, &new.servers);
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
     changes.extend(change("hash", hash.name(), new.hash.name()));
     changes.extend(health_check_changes(health_check, &new.health_check));
+    changes.extend(change("on_down", on_down.name(), new.on_down.name()));
+    changes.extend(change("dsr", dsr.name(), new.dsr.name()));
     changes
 }
 
@@ -157,18 +162,41 @@ fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
     changes
 }
 
-fn passthrough_changes(old: &Passthrough, new: &Passthrough) -> Vec<String> {
-    let Passthrough { connection_tracker_capacity: capacity, workers, stats_update_frequency: frequency } =
-        old;
-    let mut changes = Vec::new();
-    changes.extend(change(
-        "passthrough.connection_tracker_capacity",
+fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {
+    let PacketSettings {
         capacity,
-        &new.connection_tracker_capacity,
-    ));
-    changes.extend(change("passthrough.workers", or(*workers, "automatic"), or(new.workers, "automatic")));
-    changes.extend(change("passthrough.stats_update_frequency", frequency, &new.stats_update_frequency));
-    changes
+        workers,
+        stats_update_frequency: frequency,
+        interfaces,
+        guard,
+        snat_ports,
+        snat_addresses,
+        timeouts,
+    } = old;
+    let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
+    let FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed } = timeouts;
+    let changes = [
+        change("connection_tracker_capacity", capacity, &new.capacity),
+        change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
+        change("stats_update_frequency", frequency, &new.stats_update_frequency),
+        change("interfaces", list(interfaces), list(&new.interfaces)),
+        change("guard", guard, &new.guard),
+        change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
+        change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
+        duration("timeouts.half_open", *half_open, new.timeouts.half_open),
+        duration("timeouts.established", *established, new.timeouts.established),
+        duration("timeouts.half_closed", *half_closed, new.timeouts.half_closed),
+        duration("timeouts.closing", *closing, new.timeouts.closing),
+        duration("timeouts.time_wait", *time_wait, new.timeouts.time_wait),
+        duration("timeouts.closed", *closed, new.timeouts.closed),
+    ];
+    changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
+}
+
+/// The values, or that they are chosen automatically.
+pub(super) fn list<T: Display>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    if values.is_empty() { "automatic".to_owned() } else { values.join(", ") }
 }
 
 /// `what old -> new`, if they differ.
@@ -181,7 +209,8 @@ fn duration(what: &str, old: Duration, new: Duration) -> Option<String> {
     change(what, seconds(old), seconds(new))
 }
 
-fn or<T: Display>(value: Option<T>, none: &str) -> String {
+/// The value, or what stands for none.
+pub(super) fn or<T: Display>(value: Option<T>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
@@ -206,6 +235,7 @@ fn pair<'a, T>(
 mod tests {
     use super::super::parse;
     use super::*;
+    use crate::model::Mode;
 
     const BEFORE: &str = r#"
         [frontends.api]
@@ -317,6 +347,7 @@ mod tests {
             [backends.web]
             algorithm = "maglev"
             hash = "tuple"
+            on_down = "keep"
             [backends.web.health_check]
             kind = "http"
             port = 81
@@ -330,7 +361,7 @@ mod tests {
             ["backend web: algorithm round_robin -> maglev, hash source -> tuple, \
               health check tcp -> http / (200-399), health check port the server's -> 81, \
               health check interval 2s -> 1.5s, health check timeout 1s -> 0.5s, \
-              health check rise 2 -> 1, health check fall 3 -> 1"]
+              health check rise 2 -> 1, health check fall 3 -> 1, on_down reset -> keep"]
         );
     }
 
@@ -352,8 +383,16 @@ mod tests {
             connection_tracker_capacity = 3
             workers = 2
             stats_update_frequency = 1
+            interfaces = ["eth0", "eth1"]
+            guard = false
+            snat_ports = "40000-41000"
+            snat_addresses = ["10.0.0.8", "10.0.0.9"]
+            timeouts = { half_open = 1, established = 2, half_closed = 3, closing = 4, time_wait = 5, closed = 6 }
             [frontends.api]"#;
-        let diff = edited(&[("[frontends.api]", settings)]);
+        let text = BEFORE.replace("[frontends.api]", settings);
+        // The mode that runs stays: so do the defaults that depend on it.
+        let loaded = parse("config.toml", &text).expect("valid").for_mode(Mode::Proxy);
+        let diff = diff(&config(BEFORE), &Config { mode: Mode::Dsr, ..loaded.config });
         assert_eq!(diff.changes, [""; 0]);
         assert_eq!(
             diff.needs_restart,
@@ -363,6 +402,16 @@ mod tests {
                 "passthrough.connection_tracker_capacity 1000000 -> 3",
                 "passthrough.workers automatic -> 2",
                 "passthrough.stats_update_frequency 5 -> 1",
+                "passthrough.interfaces automatic -> eth0, eth1",
+                "passthrough.guard true -> false",
+                "passthrough.snat_ports 33768-61000 -> 40000-41000",
+                "passthrough.snat_addresses automatic -> 10.0.0.8, 10.0.0.9",
+                "passthrough.timeouts.half_open 60s -> 1s",
+                "passthrough.timeouts.established 7440s -> 2s",
+                "passthrough.timeouts.half_closed 240s -> 3s",
+                "passthrough.timeouts.closing 60s -> 4s",
+                "passthrough.timeouts.time_wait 60s -> 5s",
+                "passthrough.timeouts.closed 10s -> 6s",
             ]
         );
     }

@@ -11,41 +11,68 @@ use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
     MILLISECOND, anything, boolean, choice, http_path, integer, ip, listen_address, port, seconds,
-    server_address, status_range, string,
+    server_address, snat_address, snat_ports, status_range, string,
 };
-use super::{Config, Passthrough, Stats};
-use crate::model::{self, Algorithm, HashOn, HealthCheck, Mode, ProbeKind, Timeouts};
+use super::{Config, Stats};
+use crate::model::{
+    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, OnDown, PacketSettings, ProbeKind,
+    Timeouts,
+};
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
 /// reported.
+#[derive(Debug)]
 pub(super) struct File {
     pub(super) mode: Mode,
     pub(super) frontends: Vec<Frontend>,
     pub(super) backends: Vec<Backend>,
     pub(super) stats: Stats,
-    pub(super) timeouts: Timeouts,
+    pub(super) timeouts: TimeLimits,
     pub(super) passthrough: Passthrough,
 }
 
+/// `[timeouts]`
+#[derive(Debug)]
+pub(super) struct TimeLimits {
+    pub(super) connect: Option<Placed<Duration>>,
+    pub(super) idle: Option<Placed<Duration>>,
+    drain: Duration,
+}
+
+/// `[passthrough]`
+#[derive(Debug)]
+pub(super) struct Passthrough {
+    pub(super) workers: Option<Placed<u16>>,
+    pub(super) interfaces: Vec<Placed<String>>,
+    pub(super) snat_addresses: Vec<Placed<IpAddr>>,
+    /// The rest.
+    settings: PacketSettings,
+}
+
 /// `[frontends.NAME]`
+#[derive(Debug)]
 pub(super) struct Frontend {
     pub(super) name: String,
     pub(super) listen: Vec<Placed<SocketAddr>>,
     pub(super) backend: Option<Placed<String>>,
-    max_connections: Option<u32>,
+    pub(super) max_connections: Option<Placed<u32>>,
 }
 
 /// `[backends.NAME]`
+#[derive(Debug)]
 pub(super) struct Backend {
     pub(super) name: String,
     pub(super) place: Place,
-    pub(super) algorithm: Algorithm,
+    pub(super) algorithm: Option<Algorithm>,
     pub(super) hash: Option<Placed<HashOn>>,
     pub(super) servers: Vec<Server>,
     health_check: HealthCheck,
+    on_down: OnDown,
+    dsr: DsrKind,
 }
 
 /// `[backends.NAME.servers.NAME]`
+#[derive(Debug)]
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) addr: Option<Placed<SocketAddr>>,
@@ -81,54 +108,87 @@ impl File {
         file
     }
 
-    /// What the program uses. Right only if nothing was reported.
-    pub(super) fn into_config(self) -> Config {
+    /// What the program uses in this mode. Right only if nothing was reported.
+    pub(super) fn config(&self, mode: Mode) -> Config {
         Config {
-            mode: self.mode,
-            frontends: self.frontends.into_iter().filter_map(Frontend::into_model).collect(),
-            backends: self.backends.into_iter().map(Backend::into_model).collect(),
+            mode,
+            frontends: self.frontends.iter().filter_map(Frontend::model).collect(),
+            backends: self.backends.iter().map(|backend| backend.model(mode)).collect(),
             stats: self.stats,
-            timeouts: self.timeouts,
-            passthrough: self.passthrough,
+            timeouts: self.timeouts.model(),
+            passthrough: self.passthrough.model(),
         }
     }
 }
 
 impl Frontend {
-    fn into_model(self) -> Option<model::Frontend> {
-        let mut listen: Vec<_> = self.listen.into_iter().map(|addr| addr.value).collect();
+    fn model(&self) -> Option<model::Frontend> {
+        let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
         listen.sort_unstable();
         Some(model::Frontend {
-            name: self.name,
+            name: self.name.clone(),
             listen,
-            backend: self.backend?.value,
-            max_connections: self.max_connections,
+            backend: self.backend.as_ref()?.value.clone(),
+            max_connections: value(&self.max_connections),
         })
     }
 }
 
 impl Backend {
-    fn into_model(self) -> model::Backend {
+    /// Packets are spread by a hash of their addresses and ports unless the file wants it otherwise: then those
+    /// of a connection go to the same server even where nobody remembers it.
+    fn model(&self, mode: Mode) -> model::Backend {
+        let (algorithm, hash) = match mode {
+            Mode::Proxy => (Algorithm::RoundRobin, HashOn::Source),
+            Mode::Passthrough | Mode::Dsr => (Algorithm::Ring, HashOn::Tuple),
+        };
         model::Backend {
-            name: self.name,
-            algorithm: self.algorithm,
-            hash: self.hash.map_or(HashOn::Source, |hash| hash.value),
-            health_check: self.health_check,
-            servers: self.servers.into_iter().filter_map(Server::into_model).collect(),
+            name: self.name.clone(),
+            algorithm: self.algorithm.unwrap_or(algorithm),
+            hash: value(&self.hash).unwrap_or(hash),
+            health_check: self.health_check.clone(),
+            on_down: self.on_down,
+            dsr: self.dsr,
+            servers: self.servers.iter().filter_map(Server::model).collect(),
+        }
+    }
+}
+
+impl TimeLimits {
+    fn model(&self) -> Timeouts {
+        Timeouts {
+            connect: value(&self.connect).unwrap_or(Duration::from_secs(5)),
+            idle: value(&self.idle).unwrap_or(Duration::from_secs(600)),
+            drain: self.drain,
+        }
+    }
+}
+
+impl Passthrough {
+    fn model(&self) -> PacketSettings {
+        PacketSettings {
+            workers: value(&self.workers),
+            interfaces: self.interfaces.iter().map(|name| name.value.clone()).collect(),
+            snat_addresses: self.snat_addresses.iter().map(|addr| addr.value).collect(),
+            ..self.settings.clone()
         }
     }
 }
 
 impl Server {
-    fn into_model(self) -> Option<model::Server> {
+    fn model(&self) -> Option<model::Server> {
         Some(model::Server {
-            name: self.name,
-            addr: self.addr?.value,
+            name: self.name.clone(),
+            addr: value(&self.addr)?,
             weight: self.weight,
             backup: self.backup,
             max_connections: self.max_connections,
         })
     }
+}
+
+fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
+    found.as_ref().map(|found| found.value)
 }
 
 fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend {
@@ -154,9 +214,13 @@ fn backend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Backend {
     let backend = Backend {
         name,
         place: table.place.clone(),
-        algorithm: table.or("algorithm", Algorithm::RoundRobin, choice(&Algorithm::ALL, Algorithm::name)),
+        algorithm: table
+            .optional("algorithm", choice(&Algorithm::ALL, Algorithm::name))
+            .map(|found| found.value),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
         health_check: health_check(&mut table, report),
+        on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
+        dsr: table.or("dsr", DsrKind::default(), choice(&DsrKind::ALL, DsrKind::name)),
         servers: table.table("servers").named().into_iter().map(|(name, t)| server(name, t)).collect(),
     };
     table.finish();
@@ -169,7 +233,7 @@ fn server(name: String, mut table: Table<'_>) -> Server {
         addr: table.required("addr", server_address),
         weight: table.or("weight", 1, integer(0..=u16::MAX)),
         backup: table.or("backup", false, boolean),
-        max_connections: max_connections(&mut table),
+        max_connections: value(&max_connections(&mut table)),
     };
     table.finish();
     server
@@ -232,10 +296,10 @@ fn stats(mut table: Table<'_>) -> Stats {
     Stats { listen: SocketAddr::new(ip, port) }
 }
 
-fn timeouts(mut table: Table<'_>) -> Timeouts {
-    let timeouts = Timeouts {
-        connect: table.or("connect", Duration::from_secs(5), seconds(MILLISECOND)),
-        idle: table.or("idle", Duration::from_secs(600), seconds(MILLISECOND)),
+fn timeouts(mut table: Table<'_>) -> TimeLimits {
+    let timeouts = TimeLimits {
+        connect: table.optional("connect", seconds(MILLISECOND)),
+        idle: table.optional("idle", seconds(MILLISECOND)),
         drain: table.or("drain", Duration::from_secs(30), seconds(Duration::ZERO)),
     };
     table.finish();
@@ -243,19 +307,48 @@ fn timeouts(mut table: Table<'_>) -> Timeouts {
 }
 
 fn passthrough(mut table: Table<'_>) -> Passthrough {
+    let default = PacketSettings::default();
     let passthrough = Passthrough {
-        connection_tracker_capacity: table.or(
-            "connection_tracker_capacity",
-            1_000_000,
-            integer(1..=100_000_000),
-        ),
-        workers: table.optional("workers", integer(1..=1024)).map(|found| found.value),
-        stats_update_frequency: table.or("stats_update_frequency", 5, integer(1..=86_400)),
+        workers: table.optional("workers", integer(1..=1024)),
+        interfaces: table.any_number("interfaces", string),
+        snat_addresses: table.any_number("snat_addresses", snat_address),
+        settings: PacketSettings {
+            capacity: table.or(
+                "connection_tracker_capacity",
+                default.capacity,
+                integer(1..=PacketSettings::MAX_CAPACITY),
+            ),
+            stats_update_frequency: table.or(
+                "stats_update_frequency",
+                default.stats_update_frequency,
+                integer(1..=86_400),
+            ),
+            guard: table.or("guard", default.guard, boolean),
+            snat_ports: table.or("snat_ports", default.snat_ports.clone(), snat_ports),
+            timeouts: flow_timeouts(table.table("timeouts")),
+            ..default
+        },
     };
     table.finish();
     passthrough
 }
 
-fn max_connections(table: &mut Table<'_>) -> Option<u32> {
-    table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
+/// `[passthrough.timeouts]`
+fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
+    let default = FlowTimeouts::default();
+    let mut timeout = |key, default| table.or(key, default, seconds(MILLISECOND));
+    let timeouts = FlowTimeouts {
+        half_open: timeout("half_open", default.half_open),
+        established: timeout("established", default.established),
+        half_closed: timeout("half_closed", default.half_closed),
+        closing: timeout("closing", default.closing),
+        time_wait: timeout("time_wait", default.time_wait),
+        closed: timeout("closed", default.closed),
+    };
+    table.finish();
+    timeouts
+}
+
+fn max_connections(table: &mut Table<'_>) -> Option<Placed<u32>> {
+    table.optional("max_connections", integer(1..=u32::MAX))
 }

@@ -4,6 +4,7 @@ mod describe;
 mod diff;
 mod file;
 mod hint;
+mod mode;
 mod problem;
 mod reader;
 mod validate;
@@ -12,6 +13,7 @@ pub mod watch;
 
 pub use describe::describe;
 pub use diff::{Diff, diff};
+pub use mode::{Network, validate_mode};
 pub use problem::{LoadError, Problem};
 
 use std::fs;
@@ -22,12 +24,13 @@ use toml::de::DeTable;
 
 use self::file::File;
 use self::problem::Report;
-use crate::model::{Backend, Frontend, Mode, Timeouts};
+use crate::model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
 
-/// A validated configuration. Nothing downstream sees a string that could still be wrong.
+/// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
+/// depends on the mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How traffic is forwarded, unless the command line says otherwise.
+    /// How traffic is forwarded.
     pub mode: Mode,
     /// Sorted by name.
     pub frontends: Vec<Frontend>,
@@ -38,7 +41,7 @@ pub struct Config {
     /// Time limits of the proxy.
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
-    pub passthrough: Passthrough,
+    pub passthrough: PacketSettings,
 }
 
 /// The statistics endpoint.
@@ -48,24 +51,30 @@ pub struct Stats {
     pub listen: SocketAddr,
 }
 
-/// Settings of the packet modes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passthrough {
-    /// Most flows tracked at once.
-    pub connection_tracker_capacity: usize,
-    /// Worker threads; `None`: one less than there are cores, at least one.
-    pub workers: Option<usize>,
-    /// Seconds between two reports of the workers' counters.
-    pub stats_update_frequency: u64,
-}
-
-/// A configuration that can run, and what is odd about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A configuration that is right in itself, and what is odd about it. [`validate_mode`] tells whether this host
+/// can run it.
+#[derive(Debug)]
 pub struct Loaded {
     /// What the file says, defaults filled in.
     pub config: Config,
     /// Things that hold nothing up but are hardly meant; in the order of the file.
     pub warnings: Vec<Problem>,
+    source: Source,
+}
+
+/// What a configuration was read from: later problems point into it.
+#[derive(Debug)]
+struct Source {
+    name: String,
+    text: String,
+    file: File,
+}
+
+impl Loaded {
+    /// The same file in a mode that may not be its own: that of the command line.
+    pub fn for_mode(self, mode: Mode) -> Loaded {
+        Loaded { config: self.source.file.config(mode), ..self }
+    }
 }
 
 /// Reads and validates a file.
@@ -87,11 +96,13 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (root, syntax_errors) = DeTable::parse_recoverable(text);
-    let report = Report::new(file, text, &syntax_errors);
+    let name = file.to_owned();
+    let report = Report::new(&name, text, &syntax_errors);
     let file = File::read(&root, &report);
     validate::check(&file, &report);
     let warnings = report.finish()?;
-    Ok(Loaded { config: file.into_config(), warnings })
+    let config = file.config(file.mode);
+    Ok(Loaded { config, warnings, source: Source { name, text: text.to_owned(), file } })
 }
 
 #[cfg(test)]

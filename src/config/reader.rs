@@ -62,13 +62,24 @@ impl<'a> Table<'a> {
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Vec<Placed<T>> {
         self.require(key, "required, but missing");
+        let is_empty =
+            |value: &&Spanned<DeValue<'_>>| value.get_ref().as_array().is_some_and(|a| a.is_empty());
+        if let Some(value) = self.entries.and_then(|entries| entries.get(key)).filter(is_empty) {
+            let place = Place { key: join(&self.place.key, key), at: value.span().start };
+            self.report.error(&place, "found an empty array; allowed: one value or an array of them");
+        }
+        self.any_number(key, parse)
+    }
+
+    /// The values of a key that may be absent and holds one value or an array. Without those that are wrong.
+    pub(super) fn any_number<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Vec<Placed<T>> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let place = Place { key: join(&self.place.key, key), at: value.span().start };
         match value.get_ref() {
-            DeValue::Array(items) if items.is_empty() => {
-                self.report.error(&place, "found an empty array; allowed: one value or an array of them");
-                Vec::new()
-            }
             DeValue::Array(items) => items
                 .iter()
                 .filter_map(|item| {

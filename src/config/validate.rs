@@ -23,7 +23,9 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
             report.warning(&backend.place, "no frontend uses this backend");
         }
         pool(backend, used, report);
-        hash_is_read(backend, report);
+        if let Some(algorithm) = backend.algorithm {
+            hash_is_read(backend, algorithm, report);
+        }
     }
 }
 
@@ -101,11 +103,10 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
 }
 
 /// What is hashed matters only to an algorithm that hashes.
-fn hash_is_read(backend: &Backend, report: &Report<'_>) {
-    let hashes = matches!(backend.algorithm, Algorithm::Ring | Algorithm::Maglev);
+pub(super) fn hash_is_read(backend: &Backend, algorithm: Algorithm, report: &Report<'_>) {
+    let hashes = matches!(algorithm, Algorithm::Ring | Algorithm::Maglev);
     if let Some(hash) = backend.hash.as_ref().filter(|_| !hashes) {
-        let message =
-            format!("has no effect with algorithm {:?}, which does not hash", backend.algorithm.name());
+        let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
         report.warning(&hash.place, message);
     }
 }

@@ -121,6 +121,25 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<SocketAddr, String> 
     if one_machine { Ok(addr) } else { Err(not_allowed(value, ALLOWED)) }
 }
 
+/// An address of ours that stands for clients.
+pub(super) fn snat_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
+    let ip = value.as_str().and_then(|s| s.parse().ok());
+    let usable = |ip: &IpAddr| {
+        let mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+        !mapped && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
+    };
+    ip.filter(usable)
+        .ok_or_else(|| not_allowed(value, "an address of this host without a port, such as 10.0.0.1"))
+}
+
+/// A range of ports: `"33768-61000"`.
+pub(super) fn snat_ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
+    range(value.as_str().unwrap_or_default())
+        .filter(|(from, to)| *from > 0 && from <= to)
+        .map(|(from, to)| from..=to)
+        .ok_or_else(|| not_allowed(value, "a range of ports from 1 to 65535, such as \"33768-61000\""))
+}
+
 /// Path and query of a probe.
 pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
     let path = value.as_str().filter(|path| {
@@ -134,10 +153,7 @@ pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
 /// Status codes of HTTP: `200`, `"200"` or `"200-399"`.
 pub(super) fn status_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
     let range = match value {
-        DeValue::String(s) => {
-            let (from, to) = s.split_once('-').unwrap_or((s, s));
-            from.trim().parse().ok().zip(to.trim().parse().ok())
-        }
+        DeValue::String(s) => range(s).or_else(|| range(&format!("{s}-{s}"))),
         _ => as_integer(value).map(|status| (status, status)),
     };
     range
@@ -146,6 +162,12 @@ pub(super) fn status_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, S
         .ok_or_else(|| {
             not_allowed(value, "a status from 100 to 599, such as 200, or a range, such as \"200-399\"")
         })
+}
+
+/// Both ends of `from-to`.
+fn range(text: &str) -> Option<(u16, u16)> {
+    let (from, to) = text.split_once('-')?;
+    from.trim().parse().ok().zip(to.trim().parse().ok())
 }
 
 fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, String> {

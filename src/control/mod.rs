@@ -6,4 +6,4 @@ mod state;
 mod task;
 
 pub use state::{HealthChange, State};
-pub use task::{DataPath, Events, Task};
+pub use task::{DataPath, Events, File, Task};

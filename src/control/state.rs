@@ -7,13 +7,17 @@ use super::kept::Kept;
 use crate::config::Config;
 use crate::health::{self, Change};
 use crate::model::{Backend, ConnectFailures, HealthCheck, ProbeKind, Server, ServerKey, Timestamp};
-use crate::snapshot::{self, Frontend, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
+use crate::snapshot::{self, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::Traffic;
 
 /// The state behind the snapshots.
 pub struct State {
     cores: usize,
+    generation: u64,
     config: Option<Config>,
+    network: Arc<NextHops>,
+    network_is_new: bool,
+    next_id: u32,
     totals: Arc<Traffic>,
     frontends: Kept<String, FrontendLive>,
     backends: Kept<String, PoolLive>,
@@ -56,7 +60,11 @@ impl State {
     pub fn new(cores: usize) -> Self {
         State {
             cores,
+            generation: 0,
             config: None,
+            network: Arc::default(),
+            network_is_new: false,
+            next_id: 0,
             totals: Arc::new(Traffic::new(cores)),
             frontends: Kept::default(),
             backends: Kept::default(),
@@ -70,6 +78,11 @@ impl State {
     /// The configuration that runs.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
+    }
+
+    /// Where packets go next, as last set.
+    pub fn network(&self) -> &Arc<NextHops> {
+        &self.network
     }
 
     /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
@@ -105,12 +118,19 @@ impl State {
         }
     }
 
-    /// Publishes what the last outcomes changed: a snapshot if there is anything new in it, and the
-    /// changes. Tables are built here, once for any number of outcomes.
+    /// Takes over where packets go next. It must be made from what was set before, so that next hops keep their
+    /// indices. Nothing is published before [`State::settle`].
+    pub fn set_network(&mut self, network: NextHops) {
+        self.network = Arc::new(network);
+        self.network_is_new = true;
+    }
+
+    /// Publishes what the last outcomes and a new network changed: a snapshot if there is anything new in it, and
+    /// the changes of health. Tables are built here, once for any number of outcomes.
     pub fn settle(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
         let stale: Vec<String> =
             self.pools.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
-        if stale.is_empty() {
+        if stale.is_empty() && !self.network_is_new {
             return None;
         }
         for name in stale {
@@ -159,8 +179,8 @@ impl State {
             for server in &backend.servers {
                 let key = key(backend, server);
                 let check = backend.health_check.clone();
-                let cores = self.cores;
-                let live = self.kept_servers.get(&key, || ServerLive::new(cores));
+                let (cores, ids) = (self.cores, &mut self.next_id);
+                let live = self.kept_servers.get(&key, || ServerLive::new(number(ids), cores));
                 let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
                 let entry = match old.remove(&key) {
                     // What no probe has said, or confirms any more, is no reason.
@@ -195,7 +215,12 @@ impl State {
     }
 
     fn snapshot(&mut self) -> Arc<Snapshot> {
-        let Some(config) = &self.config else { return Arc::new(Snapshot::empty(self.cores)) };
+        self.generation += 1;
+        self.network_is_new = false;
+        let (generation, network, totals) = (self.generation, self.network.clone(), self.totals.clone());
+        let Some(config) = &self.config else {
+            return Arc::new(Snapshot { generation, network, totals, ..Snapshot::empty(self.cores) });
+        };
         let frontends: Vec<Arc<Frontend>> = config
             .frontends
             .iter()
@@ -203,19 +228,27 @@ impl State {
                 Arc::new(Frontend {
                     config: frontend.clone(),
                     pool: self.pools[&frontend.backend].pool.clone(),
-                    live: self.frontends.get(&frontend.name, || FrontendLive::new(self.cores)),
+                    live: self
+                        .frontends
+                        .get(&frontend.name, || FrontendLive::new(number(&mut self.next_id), self.cores)),
                 })
             })
             .collect();
         let listeners = frontends
             .iter()
             .flat_map(|frontend| frontend.config.listen.iter().map(|addr| (*addr, frontend.clone())));
+        let pools: Vec<Arc<Pool>> =
+            config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect();
+        let servers = pools.iter().flat_map(|pool| &pool.servers);
         Arc::new(Snapshot {
+            generation,
             listeners: listeners.collect(),
-            pools: config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect(),
+            servers: servers.map(|server| (server.live.id, server.clone())).collect(),
+            pools,
             frontends,
+            network,
             timeouts: config.timeouts,
-            totals: self.totals.clone(),
+            totals,
         })
     }
 }
@@ -225,6 +258,13 @@ impl ServerEntry {
         let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
         ServerEntry { live, check, state: health::State::default(), reason: reason.to_owned(), since: now }
     }
+}
+
+/// The next number.
+fn number(next: &mut u32) -> u32 {
+    let id = *next;
+    *next += 1;
+    id
 }
 
 fn key(backend: &Backend, server: &Server) -> ServerKey {

@@ -1,7 +1,7 @@
 //! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,9 +10,10 @@ use log::{error, info, warn};
 use tokio::sync::mpsc;
 
 use super::{HealthChange, State};
-use crate::config::{self, Config, LoadError, Problem};
+use crate::config::{self, Config, LoadError, Loaded, Network, Problem};
 use crate::health::{Change, Outcome, Schedule};
-use crate::model::{ConnectFailures, Timestamp};
+use crate::model::{ConnectFailures, Mode, Timestamp};
+use crate::net;
 use crate::snapshot::Snapshot;
 
 /// What a way of forwarding must be able to do when the frontends change.
@@ -20,9 +21,9 @@ pub trait DataPath {
     /// What [`DataPath::prepare`] got ready.
     type Ready;
 
-    /// Gets ready to serve exactly `listen`. On error nothing has changed; the text names the address and
-    /// the cause.
-    fn prepare(&mut self, listen: &BTreeSet<SocketAddr>) -> Result<Self::Ready, String>;
+    /// Gets ready to serve exactly the frontends of `config`. On error nothing has changed; the text names what
+    /// cannot be had, and why.
+    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
 
     /// Stops serving what is no longer wanted, calls `publish`, starts serving what is new: so each
     /// connection meets a snapshot that knows its frontend. Returns what `publish` does.
@@ -37,6 +38,17 @@ pub struct Events {
     pub failures: mpsc::Receiver<ConnectFailures>,
     /// The configuration file should be read again.
     pub reloads: mpsc::Receiver<()>,
+    /// The kernel's routes, neighbours or interfaces have changed (packet modes).
+    pub networks: mpsc::Receiver<net::Table>,
+}
+
+/// The configuration file, and how it is meant.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The mode of the command line, which overrides the file's.
+    pub mode: Option<Mode>,
 }
 
 /// The control task.
@@ -49,8 +61,8 @@ pub struct Task<D> {
     pub schedule: Schedule,
     /// The frontends' traffic.
     pub data_path: D,
-    /// The configuration file.
-    pub path: PathBuf,
+    /// What is read again on a reload.
+    pub file: File,
     /// Tells the time.
     pub now: fn() -> Timestamp,
 }
@@ -58,8 +70,7 @@ pub struct Task<D> {
 impl<D: DataPath> Task<D> {
     /// Makes `config` what runs. On error (an address cannot be listened on) everything stays as it was.
     pub async fn configure(&mut self, config: Config) -> Result<(), String> {
-        let listen = config.frontends.iter().flat_map(|frontend| frontend.listen.iter().copied()).collect();
-        let ready = self.data_path.prepare(&listen)?;
+        let ready = self.data_path.prepare(&config)?;
         let snapshot = self.state.configure(config, (self.now)());
         let published = &self.snapshot;
         let publish = || publish(published, snapshot);
@@ -76,6 +87,7 @@ impl<D: DataPath> Task<D> {
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 Some(()) = events.reloads.recv() => self.reload().await,
+                Some(table) = events.networks.recv() => self.on_network(&table),
                 else => std::future::pending().await,
             }
             // What else has arrived is decided together: a table is built once for all of it.
@@ -87,6 +99,11 @@ impl<D: DataPath> Task<D> {
             }
             self.settle();
         }
+    }
+
+    fn on_network(&mut self, table: &net::Table) {
+        let network = self.state.network().update(&table.interfaces, &table.routes, &table.neighbours);
+        self.state.set_network(network);
     }
 
     fn on_outcome(&mut self, outcome: Outcome) {
@@ -121,17 +138,15 @@ impl<D: DataPath> Task<D> {
 
     /// Reads the file again. Whatever is wrong with it, what runs goes on.
     async fn reload(&mut self) {
-        let file = self.path.display().to_string();
-        let loaded = match config::load(&self.path) {
-            Ok(loaded) => loaded,
+        let file = self.file.path.display().to_string();
+        let Some(running) = self.state.config() else { return };
+        let (wanted, loaded) = match self.load(running) {
+            Ok(both) => both,
             Err(problem) => return refuse(&file, problem),
         };
         loaded.warnings.iter().for_each(|warning: &Problem| warn!("{warning}"));
-        let Some(running) = self.state.config() else { return };
-        let diff = config::diff(running, &loaded.config);
-        // What needs a restart is not in force before it: the next save is compared with what is.
-        let (mode, stats, passthrough) = (running.mode, running.stats, running.passthrough);
-        let config = Config { mode, stats, passthrough, ..loaded.config };
+        let diff = config::diff(running, &wanted);
+        let config = loaded.config;
         if diff.changes.is_empty() && diff.needs_restart.is_empty() {
             return info!("{file} read again: nothing that matters has changed");
         }
@@ -141,6 +156,22 @@ impl<D: DataPath> Task<D> {
         }
         diff.changes.iter().for_each(|change| info!("reload: {change}"));
         diff.needs_restart.iter().for_each(|change| warn!("reload: {change} needs restart"));
+    }
+
+    /// Reads the file: what it asks for, and what of that can be in force now. What needs a restart is not
+    /// before it, and the next save is compared with what is.
+    fn load(&self, running: &Config) -> Result<(Config, Loaded), LoadError> {
+        let loaded = config::load(&self.file.path)?;
+        let mode = self.file.mode.unwrap_or(loaded.config.mode);
+        let mut loaded = loaded.for_mode(running.mode);
+        let wanted = Config { mode, ..loaded.config.clone() };
+        (loaded.config.stats, loaded.config.passthrough) = (running.stats, running.passthrough.clone());
+        let next_hops = self.state.network();
+        let interface_to = |ip| next_hops.interface_to(ip);
+        let network = Network { interfaces: next_hops.interfaces(), interface_to: &interface_to };
+        let odd = config::validate_mode(&loaded, &network).map_err(LoadError::Invalid)?;
+        loaded.warnings.extend(odd);
+        Ok((wanted, loaded))
     }
 }
 

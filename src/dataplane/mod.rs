@@ -5,13 +5,17 @@ mod buffer;
 mod capture;
 mod filter;
 mod guard;
+mod ledger;
+mod pipeline;
 mod selection;
 mod socket;
 mod transmit;
+mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use filter::{Filter, Precision};
 pub use guard::{Guard, GuardError};
+pub use pipeline::{Pipeline, Plan};
 pub use selection::{Replies, Selection};
 pub use transmit::Transmit;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Passthrough, Stats};
-use crate::model::{Backend, Frontend, Mode, Timeouts};
+use crate::config::{Config, Stats};
+use crate::model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
 use crate::snapshot::fixture;
 
 /// A proxy whose statistics are served at 127.0.0.1:8090.
@@ -15,7 +15,7 @@ pub(super) fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config
         backends,
         stats: Stats { listen: "127.0.0.1:8090".parse().unwrap() },
         timeouts: Timeouts { connect: second, idle: second, drain: second },
-        passthrough: Passthrough { connection_tracker_capacity: 1, workers: None, stats_update_frequency: 1 },
+        passthrough: PacketSettings::default(),
     }
 }
 

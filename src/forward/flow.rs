@@ -184,10 +184,13 @@ impl Flow {
     /// Whether packets with this key are those of the flow that go this way.
     #[inline]
     pub(super) fn matches(&self, direction: Direction, key: &FlowKey) -> bool {
-        *key == match direction {
-            Direction::ToServer => self.client(),
-            Direction::ToClient => self.server(),
-        }
+        let (src, dst, src_port, dst_port) = match direction {
+            Direction::ToServer => (&self.client, &self.vip, self.client_port, self.vip_port),
+            Direction::ToClient => (&self.server, &self.snat, self.server_port, self.snat_port),
+        };
+        key.src.words() == src.words()
+            && key.dst.words() == dst.words()
+            && (key.src_port, key.dst_port, key.protocol) == (src_port, dst_port, self.protocol)
     }
 }
 

@@ -51,6 +51,12 @@ impl Index {
         }
     }
 
+    /// Reads the first entry that [`Index::find`] would.
+    #[inline]
+    pub(super) fn first(&self, hash: u32) -> u64 {
+        self.slots[self.home(hash)]
+    }
+
     /// Adds an entry. There must be fewer than the index was made for.
     pub(super) fn insert(&mut self, hash: u32, id: FlowId, direction: Direction) {
         let mut entry = pack(hash, id, direction);

@@ -1,17 +1,22 @@
 //! The forwarding core of the packet modes. Pure: frames and the time in, verdicts out.
 
+mod dispatch;
 mod flow;
 mod flows;
+mod forwarder;
 mod index;
+mod limiter;
 mod list;
 mod nat_ports;
 mod queues;
-mod reason;
 mod tcp;
+mod verdict;
 mod wheel;
 
+pub use dispatch::Dispatch;
 pub use flow::{Flow, NewFlow};
 pub use flows::{FlowId, FlowTable, Full, Inserted};
+pub use forwarder::{Forwarder, News, Settings};
 pub use nat_ports::{NatPorts, PortSplit};
-pub use reason::DropReason;
 pub use tcp::{ACK, Direction, FIN, RST, SYN, Segment, TcpState, View};
+pub use verdict::{Forwarded, Frame, Parties, Verdict};

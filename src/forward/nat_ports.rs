@@ -52,6 +52,11 @@ impl NatPorts {
         }
     }
 
+    /// Whether this is one of the addresses with one of the ports.
+    pub fn holds(&self, (address, port): (Addr, u16)) -> bool {
+        self.ports.contains(&port) && self.addresses.contains(&address)
+    }
+
     /// Ports in use, over all servers.
     pub fn in_use(&self) -> usize {
         self.pools.values().map(Pool::in_use).sum()

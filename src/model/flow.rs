@@ -14,8 +14,7 @@ impl Addr {
     /// From the four bytes of an IPv4 header.
     #[inline]
     pub const fn v4(bytes: [u8; 4]) -> Addr {
-        let [a, b, c, d] = bytes;
-        Addr([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
+        Addr((0xffff << 32 | u32::from_be_bytes(bytes) as u128).to_be_bytes())
     }
 
     /// From the sixteen bytes of an IPv6 header.
@@ -35,6 +34,13 @@ impl Addr {
     #[inline]
     pub const fn bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+
+    /// The same bytes as two numbers of the machine's byte order.
+    #[inline]
+    pub const fn words(&self) -> [u64; 2] {
+        let both = u128::from_ne_bytes(self.0);
+        [both as u64, (both >> 64) as u64]
     }
 
     /// The address as the standard library has it.

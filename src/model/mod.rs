@@ -5,11 +5,15 @@ mod fault;
 mod flow;
 mod flow_timeouts;
 mod network;
+mod packet;
+mod reason;
 
 pub use fault::is_shortage;
 pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
+pub use packet::{DsrKind, OnDown, PacketSettings};
+pub use reason::DropReason;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -65,6 +69,10 @@ pub struct Backend {
     pub hash: HashOn,
     /// How the servers are probed.
     pub health_check: HealthCheck,
+    /// What becomes of the flows of a server that is down; packet modes only.
+    pub on_down: OnDown,
+    /// How clients' packets get to the servers; DSR only.
+    pub dsr: DsrKind,
     /// At least one if a frontend uses the backend; names unique within it; sorted by name, so that every
     /// machine with the same file numbers them alike.
     pub servers: Vec<Server>,

@@ -1,10 +1,11 @@
 //! Snapshots made by hand, for the tests of those who read them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
-use crate::model::{self, Algorithm, HashOn, HealthCheck, ProbeKind, Timestamp};
+use crate::model::{self, Algorithm, DsrKind, HashOn, HealthCheck, OnDown, ProbeKind, Timestamp};
 
 /// A server of weight 1 without a limit.
 pub(crate) fn server(name: &str, addr: &str) -> model::Server {
@@ -32,6 +33,8 @@ pub(crate) fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend
         algorithm: Algorithm::RoundRobin,
         hash: HashOn::Source,
         health_check,
+        on_down: OnDown::Reset,
+        dsr: DsrKind::Nat,
         servers,
     }
 }
@@ -41,7 +44,9 @@ pub(crate) fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Poo
     let config = backend(name, servers.iter().map(|(server, _)| server.clone()).collect());
     let servers = servers
         .into_iter()
-        .map(|(config, health)| Arc::new(Server { config, health, live: Arc::new(ServerLive::new(1)) }))
+        .map(|(config, health)| {
+            Arc::new(Server { config, health, live: Arc::new(ServerLive::new(number(), 1)) })
+        })
         .collect();
     Arc::new(Pool::new(Arc::new(config), servers, Arc::new(PoolLive::new(1)), None))
 }
@@ -54,12 +59,19 @@ pub(crate) fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Fro
         backend: pool.config.name.clone(),
         max_connections: None,
     };
-    Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(1)) })
+    Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(number(), 1)) })
 }
 
 /// A state of these frontends and pools, counted by one core.
 pub(crate) fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapshot {
     let listeners =
         frontends.iter().flat_map(|f| f.config.listen.iter().map(|addr| (*addr, f.clone()))).collect();
-    Snapshot { listeners, frontends, pools, ..Snapshot::empty(1) }
+    let servers = pools.iter().flat_map(|pool| pool.servers.iter().map(|s| (s.live.id, s.clone()))).collect();
+    Snapshot { listeners, frontends, pools, servers, ..Snapshot::empty(1) }
+}
+
+/// One that no other server or frontend has.
+fn number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -27,12 +27,18 @@ use crate::stats::Traffic;
 /// Everything a new connection needs to know.
 #[derive(Debug)]
 pub struct Snapshot {
+    /// Which snapshot this is: each one is one more than that before; 0 is [`Snapshot::empty`].
+    pub generation: u64,
     /// The frontend behind each listen address.
     pub listeners: HashMap<SocketAddr, Arc<Frontend>>,
     /// All frontends, by name.
     pub frontends: Vec<Arc<Frontend>>,
     /// All backends, by name, those without a frontend too.
     pub pools: Vec<Arc<Pool>>,
+    /// All servers of all backends, by their number.
+    pub servers: HashMap<u32, Arc<Server>>,
+    /// Where packets go next; empty in proxy mode.
+    pub network: Arc<NextHops>,
     /// Time limits.
     pub timeouts: Timeouts,
     /// Counters over all frontends, those that are gone too.
@@ -53,6 +59,8 @@ pub struct Frontend {
 /// The part of a frontend that outlives snapshots.
 #[derive(Debug)]
 pub struct FrontendLive {
+    /// Its number: no other frontend has had it or will, for as long as the program runs.
+    pub id: u32,
     /// Its counters.
     pub traffic: Traffic,
     /// Its open connections.
@@ -62,9 +70,9 @@ pub struct FrontendLive {
 }
 
 impl FrontendLive {
-    /// A frontend nobody has connected to, counted by `cores` cores.
-    pub fn new(cores: usize) -> Self {
-        FrontendLive { traffic: Traffic::new(cores), slots: Slots::default(), freed: Notify::new() }
+    /// The frontend number `id`, which nobody has connected to, counted by `cores` cores.
+    pub fn new(id: u32, cores: usize) -> Self {
+        FrontendLive { id, traffic: Traffic::new(cores), slots: Slots::default(), freed: Notify::new() }
     }
 }
 
@@ -90,9 +98,12 @@ impl Snapshot {
     pub fn empty(cores: usize) -> Self {
         let second = Duration::from_secs(1);
         Snapshot {
+            generation: 0,
             listeners: HashMap::new(),
             frontends: Vec::new(),
             pools: Vec::new(),
+            servers: HashMap::new(),
+            network: Arc::default(),
             timeouts: Timeouts { connect: second, idle: second, drain: second },
             totals: Arc::new(Traffic::new(cores)),
         }

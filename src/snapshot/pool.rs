@@ -55,6 +55,8 @@ pub struct Server {
 /// The part of a server that outlives snapshots.
 #[derive(Debug)]
 pub struct ServerLive {
+    /// Its number: no other server has had it or will, for as long as the program runs.
+    pub id: u32,
     /// Its counters.
     pub traffic: Traffic,
     /// Its open connections.
@@ -162,9 +164,10 @@ impl PoolLive {
 }
 
 impl ServerLive {
-    /// A server nobody has used, counted by `cores` cores.
-    pub fn new(cores: usize) -> Self {
+    /// The server number `id`, which nobody has used, counted by `cores` cores.
+    pub fn new(id: u32, cores: usize) -> Self {
         ServerLive {
+            id,
             traffic: Traffic::new(cores),
             slots: Slots::default(),
             failures: AtomicU32::new(0),

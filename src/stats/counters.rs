@@ -17,6 +17,10 @@ pub enum Counter {
     BytesRx,
     /// Bytes sent to clients.
     BytesTx,
+    /// Packets received from clients and forwarded (packet modes).
+    PacketsRx,
+    /// Packets sent to clients (packet modes).
+    PacketsTx,
     /// Attempts to connect to a server that failed.
     ConnectFailures,
     /// Attempts repeated on another server.

@@ -2,6 +2,7 @@
 
 mod page;
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use self::page::{Labels, Page, labels};
@@ -21,6 +22,7 @@ pub fn render(report: &Report, process: &Process) -> prometheus::Result<String> 
     frontends(&mut page, report);
     backends(&mut page, report);
     servers(&mut page, report);
+    packets(&mut page, report);
     process_metrics(&mut page, report, process);
     page.encode()
 }
@@ -145,6 +147,43 @@ fn traffic<T>(
 }
 
 /// Under the names that Prometheus client libraries agree on.
+fn packets(page: &mut Page, report: &Report) {
+    let Some(packets) = &report.packets else { return };
+    let by = |name: &'static str, counts: &BTreeMap<&'static str, u64>| -> Vec<_> {
+        counts.iter().map(|(label, n)| (labels([(name, *label)]), *n)).collect()
+    };
+    page.counter(
+        "convey_packets_dropped_total",
+        "Packets that went no further, by reason.",
+        &by("reason", &packets.drops),
+        |n| *n as f64,
+    );
+    page.counter(
+        "convey_packets_passed_total",
+        "Packets that were captured and are none of ours.",
+        &[(Vec::new(), packets.passed)],
+        |n| *n as f64,
+    );
+    page.counter(
+        "convey_capture_errors_total",
+        "Frames that could not be read.",
+        &[(Vec::new(), packets.capture_errors)],
+        |n| *n as f64,
+    );
+    page.gauge(
+        "convey_flows",
+        "Flows by the state of their connection.",
+        &by("state", &packets.flows),
+        |n| *n as f64,
+    );
+    page.gauge(
+        "convey_snat_ports_in_use",
+        "SNAT ports in use, each counted once for every server it is used for.",
+        &[(Vec::new(), packets.snat_ports_in_use)],
+        |n| *n as f64,
+    );
+}
+
 fn process_metrics(page: &mut Page, report: &Report, process: &Process) {
     let this = &[(Vec::new(), process)];
     page.gauge("process_start_time_seconds", "When the process started, in Unix time.", this, |_| {

@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::super::{Config, Passthrough, Stats, parse};
+use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
-use crate::model::{Algorithm, Backend, Frontend, HashOn, HealthCheck, Mode, ProbeKind, Server, Timeouts};
+use crate::model::{
+    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, OnDown, PacketSettings,
+    ProbeKind, Server, Timeouts,
+};
 
 #[test]
 fn a_small_file_is_filled_up_with_defaults() {
@@ -31,6 +34,8 @@ fn a_small_file_is_filled_up_with_defaults() {
                 rise: 2,
                 fall: 3,
             },
+            on_down: OnDown::Reset,
+            dsr: DsrKind::Nat,
             servers: vec![Server {
                 name: "a".into(),
                 addr: "10.0.0.2:80".parse().unwrap(),
@@ -45,10 +50,15 @@ fn a_small_file_is_filled_up_with_defaults() {
             idle: Duration::from_secs(600),
             drain: Duration::from_secs(30),
         },
-        passthrough: Passthrough {
-            connection_tracker_capacity: 1_000_000,
+        passthrough: PacketSettings {
+            capacity: 1_000_000,
             workers: None,
             stats_update_frequency: 5,
+            interfaces: vec![],
+            guard: true,
+            snat_ports: 33_768..=61_000,
+            snat_addresses: vec![],
+            timeouts: FlowTimeouts::default(),
         },
     };
     assert_eq!(loaded.config, expected);
@@ -64,6 +74,8 @@ fn everything_that_can_be_set_arrives() {
         [backends.b]
         algorithm = "maglev"
         hash = "tuple"
+        on_down = "keep"
+        dsr = "nat"
         health_check = { kind = "http", port = 81, path = "/up?deep=1", expected_status = 204, interval = 0.25, timeout = 0.125, rise = 1, fall = 5 }
         [backends.b.servers]
         z = { addr = "[2001:db8::2]:443", weight = 0 }
@@ -79,6 +91,17 @@ fn everything_that_can_be_set_arrives() {
         connection_tracker_capacity = 20000
         workers = 3
         stats_update_frequency = 1
+        interfaces = ["eth0", "eth1"]
+        guard = false
+        snat_ports = "40000-41000"
+        snat_addresses = "10.0.0.5"
+        [passthrough.timeouts]
+        half_open = 1
+        established = 2.5
+        half_closed = 3
+        closing = 4
+        time_wait = 5
+        closed = 6
         "#,
     )
     .expect("valid");
@@ -89,6 +112,7 @@ fn everything_that_can_be_set_arrives() {
     assert_eq!(config.frontends[0].max_connections, Some(7));
     let backend = &config.backends[0];
     assert_eq!((backend.algorithm, backend.hash), (Algorithm::Maglev, HashOn::Tuple));
+    assert_eq!((backend.on_down, backend.dsr), (OnDown::Keep, DsrKind::Nat));
     let check = HealthCheck {
         kind: ProbeKind::Http { path: "/up?deep=1".into(), expected_status: 204..=204 },
         port: Some(81),
@@ -104,8 +128,18 @@ fn everything_that_can_be_set_arrives() {
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
     let [connect, idle, drain] = [1500, 60_000, 0].map(Duration::from_millis);
     assert_eq!(config.timeouts, Timeouts { connect, idle, drain });
-    let passthrough =
-        Passthrough { connection_tracker_capacity: 20_000, workers: Some(3), stats_update_frequency: 1 };
+    let [half_open, established, half_closed, closing, time_wait, closed] =
+        [1000, 2500, 3000, 4000, 5000, 6000].map(Duration::from_millis);
+    let passthrough = PacketSettings {
+        capacity: 20_000,
+        workers: Some(3),
+        stats_update_frequency: 1,
+        interfaces: vec!["eth0".into(), "eth1".into()],
+        guard: false,
+        snat_ports: 40_000..=41_000,
+        snat_addresses: vec!["10.0.0.5".parse().unwrap()],
+        timeouts: FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed },
+    };
     assert_eq!(config.passthrough, passthrough);
 }
 
@@ -174,7 +208,7 @@ fn a_file_written_for_the_original_loads_unchanged() {
     assert_eq!(shop.health_check.interval, Duration::from_secs(3));
     assert_eq!(shop.servers.iter().map(|s| s.weight).collect::<Vec<_>>(), [10_000, 1]);
     assert_eq!(config.stats.listen.port(), 7000);
-    assert_eq!(config.passthrough.connection_tracker_capacity, 3);
+    assert_eq!(config.passthrough.capacity, 3);
 }
 
 #[test]
@@ -205,7 +239,7 @@ fn a_name_may_be_anything_that_can_be_shown() {
 #[test]
 fn a_file_saved_by_another_system_reads_the_same() {
     let other = format!("\u{feff}{}", GOOD.replace('\n', "\r\n"));
-    assert_eq!(parse("a", &other), parse("a", GOOD));
+    assert_eq!(parse("a", &other).unwrap().config, parse("a", GOOD).unwrap().config);
     assert_eq!(errors("\u{feff}x = 1\r\nfrontends = 3")[0].split(' ').next(), Some("config.toml:1:1:"));
 }
 
@@ -221,9 +255,9 @@ fn what_works_but_is_hardly_meant_is_a_warning() {
         ]
     );
     assert_eq!(
-        warnings(&format!("{GOOD}[backends.web]\nhash = \"tuple\"")),
+        warnings(&format!("{GOOD}[backends.web]\nalgorithm = \"round_robin\"\nhash = \"tuple\"")),
         [
-            "config.toml:8:8: backends.web.hash: has no effect with algorithm \"round_robin\", which does not hash"
+            "config.toml:9:8: backends.web.hash: has no effect with algorithm \"round_robin\", which does not hash"
         ]
     );
 }

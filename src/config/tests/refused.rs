@@ -135,8 +135,37 @@ fn a_number_out_of_range_is_refused_with_the_range() {
         ),
         (
             "[passthrough]\nconnection_tracker_capacity = 0",
-            "8:31: passthrough.connection_tracker_capacity: found 0; allowed: an integer from 1 to 100000000",
+            "8:31: passthrough.connection_tracker_capacity: found 0; allowed: an integer from 1 to 1073741824",
         ),
+        (
+            "[passthrough]\nsnat_ports = \"0-100\"",
+            "8:14: passthrough.snat_ports: found \"0-100\"; \
+             allowed: a range of ports from 1 to 65535, such as \"33768-61000\"",
+        ),
+        (
+            "[passthrough]\nsnat_ports = \"61000-33768\"",
+            "8:14: passthrough.snat_ports: found \"61000-33768\"; \
+             allowed: a range of ports from 1 to 65535, such as \"33768-61000\"",
+        ),
+        (
+            "[passthrough]\nsnat_ports = 33768",
+            "8:14: passthrough.snat_ports: found 33768; \
+             allowed: a range of ports from 1 to 65535, such as \"33768-61000\"",
+        ),
+        (
+            "[passthrough]\nsnat_addresses = [\"10.0.0.1\", \"127.0.0.1\"]",
+            "8:31: passthrough.snat_addresses: found \"127.0.0.1\"; \
+             allowed: an address of this host without a port, such as 10.0.0.1",
+        ),
+        (
+            "[passthrough.timeouts]\nclosed = 0",
+            "8:10: passthrough.timeouts.closed: found 0; allowed: seconds from 0.001 to 31536000",
+        ),
+        (
+            "[backends.web]\non_down = \"kep\"",
+            "8:11: backends.web.on_down: found \"kep\"; allowed: reset, keep; did you mean `keep`?",
+        ),
+        ("[backends.web]\ndsr = \"l2\"", "8:7: backends.web.dsr: found \"l2\"; allowed: nat"),
         (
             "[passthrough]\nstats_update_frequency = 0.5",
             "8:26: passthrough.stats_update_frequency: found 0.5; allowed: an integer from 1 to 86400",

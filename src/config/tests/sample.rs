@@ -36,7 +36,14 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
             "backend web: max_connections of 127.0.0.1:8081 none -> 1000, health check port the server's -> 9000",
         ]
     );
-    assert_eq!(examples.needs_restart, ["passthrough.workers automatic -> 4"]);
+    assert_eq!(
+        examples.needs_restart,
+        [
+            "passthrough.workers automatic -> 4",
+            "passthrough.interfaces automatic -> eth0, eth1",
+            "passthrough.snat_addresses automatic -> 10.0.0.1",
+        ]
+    );
 }
 
 #[test]
@@ -47,7 +54,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 10, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 11, "one for each table: {errors:#?}");
     for error in &errors {
         let (_, allowed) = error.split_once("(allowed here: ").expect("a list of keys");
         for key in allowed.trim_end_matches(')').split(", ") {

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{Passthrough, Stats};
-use crate::model::{self, Algorithm, HashOn, Mode, Timeouts};
+use crate::config::Stats;
+use crate::model::{
+    self, Algorithm, DsrKind, HashOn, Interface, Mode, Neighbour, OnDown, PacketSettings, Timeouts,
+};
 use crate::snapshot::Pick;
 use crate::stats::Counter;
 
@@ -33,11 +35,13 @@ fn config(servers: Vec<Server>) -> Config {
             algorithm: Algorithm::RoundRobin,
             hash: HashOn::Source,
             health_check,
+            on_down: OnDown::Reset,
+            dsr: DsrKind::Nat,
             servers,
         }],
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
         timeouts: Timeouts { connect: SECOND, idle: SECOND, drain: SECOND },
-        passthrough: Passthrough { connection_tracker_capacity: 1, workers: None, stats_update_frequency: 1 },
+        passthrough: PacketSettings::default(),
     }
 }
 
@@ -233,4 +237,107 @@ fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
     assert!(pool.servers[1].live.slots.try_take(Some(1)));
     assert_eq!(pool.pick(vip, vip, &[]), Pick::Busy);
     assert_eq!(pool.pick(vip, vip, &[0, 1]), Pick::Nobody);
+}
+
+#[test]
+fn no_two_servers_or_frontends_ever_have_the_same_number() {
+    let mut state = State::new(1);
+    let mut first = two_servers();
+    first.frontends.push(model::Frontend { name: "x".into(), listen: vec![], ..first.frontends[0].clone() });
+    let numbers = |snapshot: &Snapshot| -> Vec<u32> {
+        let servers = snapshot.pools.iter().flat_map(|pool| pool.servers.iter().map(|s| s.live.id));
+        servers.chain(snapshot.frontends.iter().map(|frontend| frontend.live.id)).collect()
+    };
+    let mut seen = numbers(&state.configure(first.clone(), Timestamp(0)));
+    assert_eq!(seen.len(), 4);
+    let mut moved = config(vec![server("a", "10.0.0.8:80"), server("b", "10.0.0.9:80")]);
+    moved.frontends[0].name = "new".into();
+    seen.extend(numbers(&state.configure(moved, Timestamp(1))));
+    // The first ones were forgotten with the last snapshot that named them.
+    seen.extend(numbers(&state.configure(first, Timestamp(2))));
+    let distinct: std::collections::HashSet<u32> = seen.iter().copied().collect();
+    assert_eq!((seen.len(), distinct.len()), (11, 11), "{seen:?}");
+}
+
+#[test]
+fn a_server_that_stays_or_comes_back_to_its_flows_keeps_its_number() {
+    let mut state = State::new(1);
+    let before = state.configure(two_servers(), Timestamp(0));
+    let held = before.pools[0].servers[1].live.clone();
+    let frontend = before.frontends[0].live.id;
+    let without = state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(1));
+    drop(before);
+    assert!(!without.servers.contains_key(&held.id));
+    assert_eq!(without.frontends[0].live.id, frontend);
+    let after = state.configure(two_servers(), Timestamp(2));
+    assert_eq!(after.servers[&held.id].config.name, "b");
+    assert_eq!(after.servers[&without.pools[0].servers[0].live.id].config.name, "a");
+}
+
+#[test]
+fn every_configured_server_is_found_by_its_number_with_its_present_health() {
+    let mut all = two_servers();
+    let unused = Backend {
+        name: "unused".into(),
+        servers: vec![server("c", "10.0.0.4:80")],
+        ..all.backends[0].clone()
+    };
+    all.backends.push(unused);
+    let b = key_of(&all, 1);
+    let mut state = State::new(1);
+    state.configure(all, Timestamp(0));
+    state.on_probe(&b, false, "refused".into(), Timestamp(1));
+    let (snapshot, _) = state.settle().unwrap();
+    let mut found: Vec<(&str, bool)> =
+        snapshot.servers.values().map(|server| (server.config.name.as_str(), server.health.up)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [("a", true), ("b", false), ("c", true)]);
+    assert!(snapshot.servers.iter().all(|(id, server)| *id == server.live.id));
+}
+
+#[test]
+fn each_snapshot_is_one_more_than_the_last() {
+    let config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    assert_eq!(state.configure(config.clone(), Timestamp(0)).generation, Snapshot::empty(1).generation + 1);
+    state.on_probe(&a, false, "refused".into(), Timestamp(1));
+    assert_eq!(state.settle().unwrap().0.generation, 2);
+    assert!(state.settle().is_none());
+    assert_eq!(state.configure(config, Timestamp(2)).generation, 3);
+}
+
+#[test]
+fn a_change_of_the_network_is_published_and_stays() {
+    let lan = Interface {
+        index: 2,
+        name: "eth0".into(),
+        mac: Some([2; 6]),
+        mtu: 1500,
+        up: true,
+        loopback: false,
+        addresses: vec![],
+    };
+    let neighbour = Neighbour { interface: 2, ip: "10.0.0.2".parse().unwrap(), mac: [3; 6] };
+    let mut state = State::new(1);
+    let before = state.configure(two_servers(), Timestamp(0));
+    assert_eq!(before.network.get(0), None);
+    let network = state.network().update(&[lan], &[], &[neighbour]);
+    state.set_network(network);
+    let (after, changes) = state.settle().unwrap();
+    assert!(changes.is_empty());
+    assert_eq!(after.network.get(0).unwrap().dst_mac, [3; 6]);
+    assert!(Arc::ptr_eq(&before.pools[0], &after.pools[0]), "no table is built for it");
+    assert!(state.settle().is_none());
+    let later = state.configure(two_servers(), Timestamp(1));
+    assert!(Arc::ptr_eq(&later.network, &after.network));
+}
+
+#[test]
+fn a_network_known_before_the_configuration_is_in_its_first_snapshot() {
+    let mut state = State::new(1);
+    state.set_network(NextHops::default());
+    let snapshot = state.configure(two_servers(), Timestamp(0));
+    assert!(Arc::ptr_eq(&snapshot.network, state.network()));
+    assert!(state.settle().is_none());
 }

@@ -116,6 +116,18 @@ fn memory_is_152_bytes_for_each_flow() {
 }
 
 #[test]
+fn fetching_ahead_changes_nothing_that_is_found() {
+    let mut flows = table(100);
+    let ids: Vec<FlowId> = (0..40).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).collect();
+    let keys: Vec<FlowKey> = (0..80).map(|n| passthrough(n).client).collect();
+    flows.prefetch(&keys);
+    flows.prefetch(&[]);
+    let found: Vec<_> = keys.iter().map(|key| flows.lookup(key).map(|found| found.0)).collect();
+    let expected = ids.into_iter().map(Some).chain([None; 40]);
+    assert!(found.into_iter().eq(expected));
+}
+
+#[test]
 fn each_state_is_remembered_for_its_timeout_and_not_a_tick_more() {
     let both: [(&[(Direction, u8)], f64); 7] = [
         (&[], 60.0),

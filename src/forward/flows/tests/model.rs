@@ -144,6 +144,7 @@ proptest! {
 /// Every question to the table has the list's answer.
 fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
     prop_assert_eq!(flows.len() as usize, known.len());
+    prop_assert!(flows.flows.len() <= CAPACITY, "places of flows that have ended are used again");
     for state in TcpState::ALL {
         let expected = known.iter().filter(|flow| flow.state == state).count();
         prop_assert_eq!(flows.count(state) as usize, expected, "{:?}", state);

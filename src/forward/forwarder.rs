@@ -1,0 +1,417 @@
+//! The one door of the forwarding core: a frame in, a verdict out.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+
+use super::limiter::Limiter;
+use super::verdict::{Forwarded, Frame, Parties, Verdict};
+use super::{Direction, Flow, FlowId, FlowTable, NatPorts, NewFlow, Segment, View};
+use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
+use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
+use crate::wire::{self, Headers, ParseError, RESET_LEN, TcpFlags};
+
+/// Resets a second that tell clients there is nobody; more are dropped in silence, lest forged packets make us
+/// answer the whole world.
+const RESETS_PER_SECOND: u64 = 1_000;
+
+/// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
+const BUDGET: u32 = 4_096;
+
+/// Neighbours asked for at once.
+const MOST_WANTED: usize = 64;
+
+/// Means that a flow's next hop is not known yet.
+const UNRESOLVED: u32 = u32::MAX;
+
+/// How a [`Forwarder`] forwards.
+#[derive(Debug)]
+pub struct Settings {
+    /// SNAT ports of this worker (passthrough); `None`: the client's source is kept (DSR).
+    pub ports: Option<NatPorts>,
+    /// Most flows at once.
+    pub capacity: u32,
+    /// How long flows are remembered in silence.
+    pub timeouts: FlowTimeouts,
+    /// A secret: who knows it can aim at collisions in the table.
+    pub seed: u64,
+}
+
+/// The flows of one worker and what is done to their packets.
+#[derive(Debug)]
+pub struct Forwarder {
+    flows: FlowTable,
+    ports: Option<NatPorts>,
+    resets: Limiter,
+    news: News,
+    /// What is derived from the snapshot of this generation.
+    generation: Option<u64>,
+    own: HashSet<Addr>,
+    resetting: HashSet<u32>,
+    sweep: Option<u32>,
+}
+
+/// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Flows that are over.
+    pub ended: Vec<Parties>,
+    /// Neighbours, with the interface they are reached through, whose link-layer address is wanted.
+    pub wanted: Vec<(IpAddr, u32)>,
+}
+
+impl Forwarder {
+    /// No flows yet. All memory is reserved here.
+    pub fn new(settings: Settings) -> Forwarder {
+        Forwarder {
+            flows: FlowTable::new(settings.capacity, &settings.timeouts, settings.seed),
+            ports: settings.ports,
+            resets: Limiter::new(RESETS_PER_SECOND),
+            news: News::default(),
+            generation: None,
+            own: HashSet::new(),
+            resetting: HashSet::new(),
+            sweep: None,
+        }
+    }
+
+    /// Parses, classifies, looks the flow up or begins one, and rewrites.
+    pub fn handle_frame(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Verdict {
+        let headers = match wire::parse(frame.bytes) {
+            Ok(headers) => headers,
+            Err(error) => return unparsed(error),
+        };
+        let verdict = match self.flows.lookup(&headers.key) {
+            Some((id, direction)) if !self.is_replaced(id, direction, headers.flags) => {
+                self.forward(id, direction, false, frame, &headers, snapshot, now)
+            }
+            found => {
+                if let Some((id, _)) = found {
+                    self.remove(id);
+                }
+                self.begin(frame, &headers, snapshot, now)
+            }
+        };
+        verdict.unwrap_or_else(|stop| self.refuse(stop, frame, &headers, now))
+    }
+
+    /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
+    /// `reset` is given frames that tell clients their server is gone, with the interface to send them on.
+    /// Call it before the first frame, and about as often as batches of frames come.
+    pub fn handle_timeout(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Timestamp,
+        mut reset: impl FnMut([u8; RESET_LEN], u32),
+    ) {
+        self.adopt(snapshot);
+        let mut gone = Vec::new();
+        self.flows.expire(now, BUDGET, |flow| gone.push(flow));
+        if let Some(from) = self.sweep {
+            let resetting = &self.resetting;
+            self.sweep = self.flows.sweep(from, BUDGET, |flow| {
+                let keep = !resetting.contains(&flow.server_id());
+                if !keep {
+                    if let Some((hop, frame)) = farewell(flow, snapshot) {
+                        reset(frame, hop.interface);
+                    }
+                    gone.push(flow.clone());
+                }
+                keep
+            });
+        }
+        gone.iter().for_each(|flow| self.let_go(flow));
+    }
+
+    /// What has come up; to be drained.
+    pub fn news(&mut self) -> &mut News {
+        &mut self.news
+    }
+
+    /// The flows.
+    pub fn flows(&self) -> &FlowTable {
+        &self.flows
+    }
+
+    /// SNAT ports in use.
+    pub fn snat_ports_in_use(&self) -> usize {
+        self.ports.as_ref().map_or(0, NatPorts::in_use)
+    }
+
+    /// Whether a SYN begins a new flow in place of one that is over.
+    fn is_replaced(&self, id: FlowId, direction: Direction, flags: TcpFlags) -> bool {
+        direction == Direction::ToServer && begins(flags) && self.flows.get(id).may_be_replaced_by_syn()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a packet, its flow and its circumstances")]
+    fn forward(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        opened: bool,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Result<Verdict, Stop> {
+        if headers.ttl <= 1 {
+            return Err(Stop::Silent(DropReason::TtlExceeded));
+        }
+        let flow = self.flows.get(id);
+        let mut rewrite = flow.rewrite(direction);
+        let was_over = flow.may_be_replaced_by_syn();
+        let parties = parties(flow);
+        if snapshot.network.get(rewrite.next_hop).is_none() {
+            rewrite.next_hop = self.find_hop(rewrite.dst.ip(), snapshot)?;
+            self.flows.set_next_hop(id, direction, rewrite.next_hop);
+        }
+        let Some(hop) = snapshot.network.get(rewrite.next_hop) else {
+            return Err(Stop::Silent(DropReason::NextHopUnresolved));
+        };
+        if is_too_big(frame, headers, hop) {
+            return Err(Stop::Silent(DropReason::TooBig));
+        }
+        self.flows.on_segment(id, direction, segment(headers), now);
+        if !was_over && self.flows.get(id).may_be_replaced_by_syn() {
+            self.news.ended.push(parties);
+        }
+        wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, opened }))
+    }
+
+    /// A packet without a flow: begins one, or is refused.
+    fn begin(
+        &mut self,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Result<Verdict, Stop> {
+        let key = &headers.key;
+        let vip = key.destination();
+        let Some(frontend) = snapshot.listeners.get(&vip) else {
+            return Ok(self.without_frontend(key));
+        };
+        self.check_source(key)?;
+        if !begins(headers.flags) && (self.ports.is_some() || headers.flags.rst()) {
+            return Err(Stop::Reset(DropReason::NoFlow));
+        }
+        if headers.ttl <= 1 {
+            return Err(Stop::Silent(DropReason::TtlExceeded));
+        }
+        let (index, server) = self.choose(frontend, key.source(), vip)?;
+        debug_assert!(index < frontend.pool.servers.len());
+        let id = self.record(key, frontend, server, headers, snapshot, now)?;
+        self.forward(id, Direction::ToServer, true, frame, headers, snapshot, now)
+    }
+
+    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
+    /// be answered. To anything else: none of ours.
+    fn without_frontend(&self, key: &FlowKey) -> Verdict {
+        match &self.ports {
+            Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
+            _ => Verdict::Pass,
+        }
+    }
+
+    fn check_source(&self, key: &FlowKey) -> Result<(), Stop> {
+        if is_martian(key.src.ip()) || key.src_port == 0 {
+            return Err(Stop::Silent(DropReason::Martian));
+        }
+        if self.own.contains(&key.src) {
+            return Err(Stop::Silent(DropReason::VipLoop));
+        }
+        Ok(())
+    }
+
+    fn choose<'a>(
+        &self,
+        frontend: &'a Frontend,
+        client: SocketAddr,
+        vip: SocketAddr,
+    ) -> Result<(usize, &'a Server), Stop> {
+        let Pick::Server(index) = frontend.pool.pick(client, vip, &[]) else {
+            return Err(Stop::Reset(DropReason::NoServer));
+        };
+        let server = &frontend.pool.servers[index];
+        if self.ports.is_none() && server.config.addr.ip() == client.ip() {
+            return Err(Stop::Silent(DropReason::ClientIsServer));
+        }
+        Ok((index, server))
+    }
+
+    fn record(
+        &mut self,
+        key: &FlowKey,
+        frontend: &Frontend,
+        server: &Server,
+        headers: &Headers,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Result<FlowId, Stop> {
+        let addr = server.config.addr;
+        let to_server = self.find_hop(addr.ip(), snapshot)?;
+        // The client's is looked up now so that it is resolved by the time of the answer.
+        let to_client = match self.ports {
+            Some(_) => self.find_hop(key.src.ip(), snapshot).unwrap_or(UNRESOLVED),
+            None => UNRESOLVED,
+        };
+        let endpoint = (addr.ip().into(), addr.port());
+        let (view, back) = match self.ports {
+            Some(_) => (View::BothSides, self.allocate(endpoint, server.live.id, key.protocol)?),
+            None => (View::ClientSide, (key.src, key.src_port)),
+        };
+        let flow = NewFlow {
+            client: *key,
+            server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
+            view,
+            server_id: server.live.id,
+            frontend_id: frontend.live.id,
+            to_server,
+            to_client,
+            segment: segment(headers),
+        };
+        let Ok(inserted) = self.flows.insert(&flow, now) else {
+            if let Some(ports) = &mut self.ports {
+                ports.release(endpoint, key.protocol, back);
+            }
+            return Err(Stop::Reset(DropReason::TableFull));
+        };
+        if let Some(evicted) = &inserted.evicted {
+            self.let_go(evicted);
+        }
+        Ok(inserted.id)
+    }
+
+    /// A SNAT address and port; where there is none left, that of the server's flow that is longest over.
+    fn allocate(&mut self, server: (Addr, u16), id: u32, protocol: u8) -> Result<(Addr, u16), Stop> {
+        while let Some(ports) = &mut self.ports {
+            if let Some(port) = ports.allocate(server, protocol) {
+                return Ok(port);
+            }
+            let Some(over) = self.flows.closing_of_server(id) else { break };
+            self.remove(over);
+        }
+        Err(Stop::Reset(DropReason::SnatExhausted))
+    }
+
+    fn find_hop(&mut self, ip: IpAddr, snapshot: &Snapshot) -> Result<u32, Stop> {
+        snapshot.network.lookup(ip).map_err(|unreachable| match unreachable {
+            Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
+            Unreachable::Unresolved { ip, interface } => {
+                let wanted = &mut self.news.wanted;
+                if wanted.len() < MOST_WANTED && !wanted.contains(&(ip, interface)) {
+                    wanted.push((ip, interface));
+                }
+                Stop::Silent(DropReason::NextHopUnresolved)
+            }
+        })
+    }
+
+    fn remove(&mut self, id: FlowId) {
+        let flow = self.flows.remove(id);
+        self.let_go(&flow);
+    }
+
+    /// Gives back what a flow held that is no longer in the table.
+    fn let_go(&mut self, flow: &Flow) {
+        let key = flow.server();
+        if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
+            ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
+        }
+        if !flow.may_be_replaced_by_syn() {
+            self.news.ended.push(parties(flow));
+        }
+    }
+
+    /// Derives what the snapshot implies, if it is a new one.
+    fn adopt(&mut self, snapshot: &Snapshot) {
+        if self.generation == Some(snapshot.generation) {
+            return;
+        }
+        self.generation = Some(snapshot.generation);
+        let vips = snapshot.listeners.keys().map(SocketAddr::ip);
+        let interfaces = snapshot.network.interfaces().iter();
+        let addresses = interfaces.flat_map(|interface| interface.addresses.iter().copied());
+        self.own = vips.chain(addresses).map(Addr::from).collect();
+        let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
+        let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
+        self.resetting = down.map(|server| server.live.id).collect();
+        self.sweep = (!self.resetting.is_empty()).then_some(0);
+    }
+
+    /// Turns the reason to stop into a verdict. The frame becomes the answer, if there is to be one.
+    fn refuse(&mut self, stop: Stop, frame: &mut Frame<'_>, headers: &Headers, now: Timestamp) -> Verdict {
+        match stop {
+            Stop::Reset(reason) if !headers.flags.rst() && self.resets.allow(now) => {
+                Verdict::Reply { len: wire::reset_reply(frame.bytes, headers), reason }
+            }
+            Stop::Reset(reason) | Stop::Silent(reason) => Verdict::Drop(reason),
+        }
+    }
+}
+
+/// Why a packet goes no further, and whether its sender is told.
+enum Stop {
+    Reset(DropReason),
+    Silent(DropReason),
+}
+
+/// The one place where a frame that cannot be read gets its verdict.
+fn unparsed(error: ParseError) -> Verdict {
+    match error {
+        ParseError::NotIpv4 | ParseError::NotTcp { .. } => Verdict::Pass,
+        ParseError::Truncated => Verdict::Drop(DropReason::Truncated),
+        ParseError::BadVersion => Verdict::Drop(DropReason::BadVersion),
+        ParseError::BadHeaderLength => Verdict::Drop(DropReason::BadHeaderLength),
+        ParseError::BadTotalLength => Verdict::Drop(DropReason::BadTotalLength),
+        ParseError::Fragment { .. } => Verdict::Drop(DropReason::Fragment),
+    }
+}
+
+/// Whether a segment opens a connection.
+fn begins(flags: TcpFlags) -> bool {
+    flags.syn() && !flags.ack() && !flags.rst()
+}
+
+fn segment(headers: &Headers) -> Segment {
+    Segment { flags: headers.flags.0, ack: headers.ack }
+}
+
+fn parties(flow: &Flow) -> Parties {
+    Parties { server: flow.server_id(), frontend: flow.frontend_id() }
+}
+
+/// A super-frame is cut into packets before it is sent, so what counts is how long those will be.
+fn is_too_big(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> bool {
+    let len = match frame.segment_size {
+        Some(payload) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(payload),
+        None => headers.packet_len(),
+    };
+    len > hop.mtu as usize
+}
+
+/// RFC 1122, section 3.2.1.3: addresses that must not be a source.
+fn is_martian(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            // 0.0.0.0/8, and 240.0.0.0/4 with the broadcast address
+            let [first, ..] = ip.octets();
+            ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
+        }
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_multicast() || ip.is_unspecified(),
+    }
+}
+
+/// The reset that tells a client its server is gone, if the client can be told: before its first
+/// acknowledgement there is no number that it would believe.
+fn farewell<'a>(flow: &Flow, snapshot: &'a Snapshot) -> Option<(&'a NextHop, [u8; RESET_LEN])> {
+    if flow.last_ack() == 0 || flow.may_be_replaced_by_syn() {
+        return None;
+    }
+    let key = flow.client().reversed();
+    let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
+    Some((hop, wire::reset(&key, flow.last_ack(), hop)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! At most so many a second.
+
+use crate::model::Timestamp;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A token bucket that holds one second's worth.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    per_second: u64,
+    tokens: u64,
+    refilled: Timestamp,
+}
+
+impl Limiter {
+    pub(super) fn new(per_second: u64) -> Limiter {
+        Limiter { per_second, tokens: per_second, refilled: Timestamp::default() }
+    }
+
+    /// Whether one more is allowed now.
+    pub(super) fn allow(&mut self, now: Timestamp) -> bool {
+        let passed = now.0.saturating_sub(self.refilled.0).min(SECOND);
+        let earned = passed * self.per_second / SECOND;
+        if earned > 0 {
+            self.tokens = (self.tokens + earned).min(self.per_second);
+            self.refilled = now;
+        }
+        let allowed = self.tokens > 0;
+        self.tokens -= u64::from(allowed);
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_a_second_is_allowed_and_then_the_rate() {
+        let mut limiter = Limiter::new(10);
+        let allowed =
+            |limiter: &mut Limiter, now, tries| (0..tries).filter(|_| limiter.allow(Timestamp(now))).count();
+        assert_eq!(allowed(&mut limiter, 0, 100), 10);
+        assert_eq!(allowed(&mut limiter, SECOND / 2, 100), 5);
+        assert_eq!(allowed(&mut limiter, SECOND / 2 + 1, 100), 0);
+        assert_eq!(allowed(&mut limiter, 100 * SECOND, 100), 10);
+    }
+
+    #[test]
+    fn asking_often_does_not_starve() {
+        let mut limiter = Limiter::new(1000);
+        let allowed = (0..20_000u64).filter(|i| limiter.allow(Timestamp(i * 100_000))).count();
+        assert!((2900..=3100).contains(&allowed), "{allowed} in two seconds, and the burst");
+    }
+}

@@ -1,0 +1,92 @@
+//! What the packet modes are set to.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use super::FlowTimeouts;
+
+/// Settings of the packet modes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacketSettings {
+    /// Most flows tracked at once, over all workers; from 1 to [`PacketSettings::MAX_CAPACITY`].
+    pub capacity: u32,
+    /// Worker threads, at least 1; `None`: one less than there are cores.
+    pub workers: Option<u16>,
+    /// Seconds between two reports of the workers' counters, at least 1.
+    pub stats_update_frequency: u64,
+    /// Names of the interfaces that traffic passes; empty: those that hold a VIP or lead to a server.
+    pub interfaces: Vec<String>,
+    /// Whether the host's own stack is kept from seeing what is forwarded.
+    pub guard: bool,
+    /// Ports that stand for clients towards servers, on each of the SNAT addresses; never empty.
+    pub snat_ports: RangeInclusive<u16>,
+    /// Our addresses that servers see as their clients'; empty: those of the interfaces towards the servers.
+    pub snat_addresses: Vec<IpAddr>,
+    /// How long silent flows are remembered.
+    pub timeouts: FlowTimeouts,
+}
+
+impl PacketSettings {
+    /// More flows than this cannot be numbered.
+    pub const MAX_CAPACITY: u32 = 1 << 30;
+}
+
+impl Default for PacketSettings {
+    fn default() -> Self {
+        PacketSettings {
+            capacity: 1_000_000,
+            workers: None,
+            stats_update_frequency: 5,
+            interfaces: Vec::new(),
+            guard: true,
+            // Linux hands out 32768-60999 to its own connections. The first thousand are left to it: health
+            // checks are made from there.
+            snat_ports: 33_768..=61_000,
+            snat_addresses: Vec::new(),
+            timeouts: FlowTimeouts::default(),
+        }
+    }
+}
+
+/// What becomes of the flows of a server that is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDown {
+    /// Their clients are sent a reset, so that they connect again at once, to another server.
+    #[default]
+    Reset,
+    /// They go on: it may be the health check that is wrong, or a server may finish what it began.
+    Keep,
+}
+
+impl OnDown {
+    /// Both, in the order the documentation lists them.
+    pub const ALL: [OnDown; 2] = [OnDown::Reset, OnDown::Keep];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnDown::Reset => "reset",
+            OnDown::Keep => "keep",
+        }
+    }
+}
+
+/// How a packet of a client is made one for a server that answers the client directly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DsrKind {
+    /// Its destination becomes the server's address; the server makes it the VIP again in what it answers.
+    #[default]
+    Nat,
+}
+
+impl DsrKind {
+    /// Every kind, in the order the documentation lists them.
+    pub const ALL: [DsrKind; 1] = [DsrKind::Nat];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            DsrKind::Nat => "nat",
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What the packet modes count besides traffic: drops by reason, and how full the tables are.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::model::DropReason;
+
+/// States a connection can have in a worker's table, at most.
+const STATES: usize = 8;
+
+/// What a worker has just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gauge {
+    /// Flows in the state with this number.
+    Flows(usize),
+    /// SNAT ports in use.
+    SnatPorts,
+}
+
+/// A set of counters for each thread of the pipeline; each has one writer.
+#[derive(Debug)]
+pub struct PacketStats {
+    threads: Box<[CachePadded<Thread>]>,
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    drops: [AtomicU64; DropReason::ALL.len()],
+    passed: AtomicU64,
+    capture_errors: AtomicU64,
+    overruns: AtomicU64,
+    gauges: [AtomicU64; STATES + 1],
+}
+
+impl PacketStats {
+    /// Zeroes, for this many threads.
+    pub fn new(threads: usize) -> PacketStats {
+        PacketStats { threads: (0..threads).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// A thread dropped packets.
+    #[inline]
+    pub fn dropped(&self, thread: usize, reason: DropReason, n: u64) {
+        add(&self.threads[thread].drops[reason as usize], n);
+    }
+
+    /// A thread met packets that are none of ours.
+    #[inline]
+    pub fn passed(&self, thread: usize, n: u64) {
+        add(&self.threads[thread].passed, n);
+    }
+
+    /// A capture thread could not read some frames.
+    pub fn capture_errors(&self, thread: usize, n: u64) {
+        add(&self.threads[thread].capture_errors, n);
+    }
+
+    /// The kernel dropped frames before a capture thread could read them. Not told by that thread, so it has a
+    /// cell of its own.
+    pub fn overrun(&self, thread: usize, n: u64) {
+        add(&self.threads[thread].overruns, n);
+    }
+
+    /// What a thread has now.
+    pub fn set(&self, thread: usize, gauge: Gauge, n: u64) {
+        self.threads[thread].gauges[index(gauge)].store(n, Ordering::Relaxed);
+    }
+
+    /// Packets dropped for a reason, by all threads.
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        let counted = self.sum(|thread| &thread.drops[reason as usize]);
+        match reason {
+            DropReason::CaptureOverrun => counted + self.sum(|thread| &thread.overruns),
+            _ => counted,
+        }
+    }
+
+    /// Frames that could not be read.
+    pub fn all_capture_errors(&self) -> u64 {
+        self.sum(|thread| &thread.capture_errors)
+    }
+
+    /// Packets that were none of ours.
+    pub fn all_passed(&self) -> u64 {
+        self.sum(|thread| &thread.passed)
+    }
+
+    /// What all threads have together.
+    pub fn gauge(&self, gauge: Gauge) -> u64 {
+        self.sum(|thread| &thread.gauges[index(gauge)])
+    }
+
+    fn sum(&self, of: impl Fn(&Thread) -> &AtomicU64) -> u64 {
+        self.threads.iter().map(|thread| of(thread).load(Ordering::Relaxed)).sum()
+    }
+}
+
+fn index(gauge: Gauge) -> usize {
+    match gauge {
+        Gauge::Flows(state) => state.min(STATES - 1),
+        Gauge::SnatPorts => STATES,
+    }
+}
+
+/// A plain load and store: nobody else writes.
+fn add(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_threads_counted_is_summed() {
+        let stats = PacketStats::new(3);
+        stats.dropped(0, DropReason::NoFlow, 2);
+        stats.dropped(2, DropReason::NoFlow, 3);
+        stats.set(1, Gauge::Flows(2), 7);
+        stats.set(1, Gauge::Flows(2), 5);
+        stats.set(2, Gauge::SnatPorts, 9);
+        assert_eq!(stats.drops(DropReason::NoFlow), 5);
+        assert_eq!((stats.gauge(Gauge::Flows(2)), stats.gauge(Gauge::SnatPorts)), (5, 9));
+    }
+}
