@@ -127,7 +127,8 @@ impl Lab {
             self.join(role)?;
             Ok(f())
         };
-        thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread::scope(|scope| scope.spawn(inside).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// Moves the calling thread into a namespace for good; threads it starts from now on are there too.
