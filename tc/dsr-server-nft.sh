@@ -23,9 +23,9 @@ up() {
     : "${SERVER:?address of this server}" "${BALANCERS:?addresses that health checks come from}"
     # The rule is stateless. nft corrects the checksums of IP and TCP, unfinished ones too.
     nft -f - <<RULES
-table netdev "$TABLE"
-delete table netdev "$TABLE"
-table netdev "$TABLE" {
+table netdev $TABLE
+delete table netdev $TABLE
+table netdev $TABLE {
     chain replies {
         type filter hook egress device "$INTERFACE" priority 0; policy accept;
         ip saddr $SERVER tcp sport { $(list "$PORTS") } ip daddr != { $(list "$BALANCERS") } ip saddr set $VIP
@@ -36,7 +36,7 @@ RULES
 
 down() {
     # Adding what is there already changes nothing, and spares us the question.
-    printf 'table netdev "%s"\ndelete table netdev "%s"\n' "$TABLE" "$TABLE" | nft -f -
+    printf 'table netdev %s\ndelete table netdev %s\n' "$TABLE" "$TABLE" | nft -f -
 }
 
 status() {

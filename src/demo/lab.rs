@@ -184,11 +184,11 @@ impl Lab {
 
     fn build(&self) -> Result<(), LabError> {
         let switch = self.namespace(Role::Switch);
-        let mut lines = vec!["link add switch up type bridge mcast_snooping 0".to_owned()];
+        let mut lines = vec!["link add name switch up type bridge mcast_snooping 0".to_owned()];
         for role in &self.machines {
             let (namespace, mac) = (self.namespace(*role), role.mac_text());
             lines.push(format!(
-                "link add {role} type veth peer name {INTERFACE} address {mac} netns {namespace}"
+                "link add name {role} type veth peer name {INTERFACE} address {mac} netns {namespace}"
             ));
             lines.push(format!("link set {role} master switch up"));
         }
