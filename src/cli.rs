@@ -43,10 +43,10 @@ pub struct Options {
     /// Configuration file [default: config.toml]
     #[arg(short, long, value_name = "PATH", global = true)]
     config: Option<PathBuf>,
-    /// Forward packets, rewriting them in both directions (not built yet)
+    /// Forward packets, rewriting them in both directions (NAT); needs root
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
-    /// Forward packets, servers answering clients directly (not built yet)
+    /// Forward packets, servers answering clients directly; needs root
     #[arg(short, long, global = true)]
     pub dsr: bool,
 }

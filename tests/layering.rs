@@ -11,25 +11,42 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "admin", "balance", "cli", "config", "control", "demo", "health", "model", "proxy", "snapshot",
+            "admin",
+            "balance",
+            "cli",
+            "config",
+            "control",
+            "dataplane",
+            "demo",
+            "forward",
+            "health",
+            "model",
+            "net",
+            "proxy",
+            "snapshot",
             "stats",
         ],
     ),
-    ("admin", &["snapshot", "stats", "model"]),
-    ("control", &["config", "health", "snapshot", "stats", "model"]),
+    ("admin", &["forward", "snapshot", "stats", "model"]),
+    ("control", &["config", "health", "snapshot", "stats", "net", "model"]),
+    ("dataplane", &["forward", "snapshot", "wire", "stats", "model"]),
     ("proxy", &["snapshot", "stats", "model"]),
-    ("demo", &["config", "snapshot", "stats", "model"]),
+    ("demo", &["config", "snapshot", "wire", "stats", "model"]),
+    ("forward", &["snapshot", "wire", "model"]),
     ("snapshot", &["balance", "stats", "model"]),
     ("balance", &["model"]),
     ("health", &["model"]),
     ("config", &["model"]),
     ("cli", &["model"]),
-    ("stats", &[]),
+    ("net", &["model"]),
+    ("wire", &["model"]),
+    ("stats", &["model"]),
     ("model", &[]),
 ];
 
 /// Files and directories, from `src`, that take data and the time as arguments.
-const PURE: &[&str] = &["model", "balance", "snapshot", "health/state.rs", "control/state.rs"];
+const PURE: &[&str] =
+    &["model", "wire", "balance", "snapshot", "forward", "health/state.rs", "control/state.rs"];
 
 /// What nothing pure may name: sockets, threads, files, logs, clocks.
 const IMPURE: &[&str] =

@@ -15,18 +15,19 @@ use tokio::sync::mpsc;
 
 use super::packet_path::PacketPath;
 use super::proxy_path::ProxyPath;
+use super::show::Show;
 use super::signals::{Signals, Wish};
-use super::{Failure, clock, limits, load, print};
+use super::{Failure, clock, limits, load};
 use crate::config::{self, Config};
 use crate::control::{DataPath, Events, File, State, Task};
 use crate::health::Schedule;
 use crate::model::{ConnectFailures, Mode};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
-use crate::{admin, demo, net};
+use crate::{admin, net};
 
-/// Runs what the file at `path` says until a signal ends it; with small servers behind it as a `demo`.
-pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCode, Failure> {
+/// Runs what the file at `path` says until a signal ends it, showing what `show` adds.
+pub(super) fn run(path: &Path, mode: Option<Mode>, show: &Show) -> Result<ExitCode, Failure> {
     clock::now();
     // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);
@@ -38,7 +39,7 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, demo: bool) -> Result<ExitCod
     });
     let open_files = limits::raise_file_limit();
     let file = File { path: path.to_owned(), mode };
-    Ok(run_loaded(loaded.config, file, Reloads { reload, reloads }, open_files, demo)?)
+    Ok(run_loaded(loaded.config, file, Reloads { reload, reloads }, open_files, show)?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -59,17 +60,16 @@ fn run_loaded(
     file: File,
     reloads: Reloads,
     open_files: u64,
-    demo: bool,
+    show: &Show,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let servers = if demo { Some(demo::start_servers(&config).await?) } else { None };
-        let demo = servers.is_some();
+        let _servers = show.start_servers(&config).await?;
         match config.mode {
-            Mode::Proxy => operate::<ProxyPath>(config, file, reloads, open_files, demo, &mut signals).await,
+            Mode::Proxy => operate::<ProxyPath>(config, file, reloads, open_files, show, &mut signals).await,
             Mode::Passthrough | Mode::Dsr => {
-                operate::<PacketPath>(config, file, reloads, open_files, demo, &mut signals).await
+                operate::<PacketPath>(config, file, reloads, open_files, show, &mut signals).await
             }
         }
     })
@@ -80,14 +80,11 @@ async fn operate<P: Forwarding>(
     file: File,
     reloads: Reloads,
     open_files: u64,
-    demo: bool,
+    show: &Show,
     signals: &mut Signals,
 ) -> anyhow::Result<ExitCode> {
     let mut balancer = Balancer::<P>::start(config, file, reloads, open_files).await?;
-    if demo {
-        print(&demo::banner(balancer.config()));
-        tokio::spawn(demo::show_live(balancer.task.snapshot.clone()));
-    }
+    show.begin(balancer.config(), balancer.task.snapshot.clone());
     balancer.serve(signals).await;
     Ok(balancer.stop(signals).await)
 }

@@ -5,6 +5,7 @@ mod clock;
 mod limits;
 mod packet_path;
 mod proxy_path;
+mod show;
 mod signals;
 
 use std::io::{self, Write};
@@ -13,9 +14,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use self::show::Show;
+
 use crate::cli::{Cli, Command, Options};
 use crate::config::{self, LoadError, Loaded, Network};
-use crate::demo;
+use crate::demo::{self, PacketDemo};
 use crate::model::Mode;
 use crate::net::Netlink;
 use crate::snapshot::NextHops;
@@ -67,7 +70,7 @@ impl Failure {
 }
 
 fn balance(options: &Options) -> Result<ExitCode, Failure> {
-    balancer::run(options.config(), options.mode(), false)
+    balancer::run(options.config(), options.mode(), &Show::Nothing)
 }
 
 fn check(options: &Options) -> Result<ExitCode, Failure> {
@@ -79,13 +82,17 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
 }
 
 fn try_out(options: &Options) -> Result<ExitCode, Failure> {
+    if let Some(mode) = options.mode().filter(|mode| *mode != Mode::Proxy) {
+        let demo = PacketDemo::new(mode).context("no demo")?;
+        return balancer::run(&demo.path(), Some(mode), &Show::Lab(demo.clone()));
+    }
     if !options.has_no_file() {
-        return balancer::run(options.config(), options.mode(), true);
+        return balancer::run(options.config(), None, &Show::Servers);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let (missing, path) = (options.config().display(), sample.path());
     print(&format!("there is no {missing} here; this is the sample: {}\n\n", path.display()));
-    balancer::run(&path, options.mode(), true)
+    balancer::run(&path, None, &Show::Servers)
 }
 
 /// Loads a configuration and holds it against this host; `mode` overrides the file's.

@@ -6,10 +6,13 @@ mod banner;
 mod fixture;
 pub mod lab;
 mod live;
+mod packets;
 mod sample;
 mod servers;
+mod trace;
 
 pub use banner::banner;
 pub use live::{live_line, show_live};
+pub use packets::PacketDemo;
 pub use sample::Sample;
 pub use servers::{DemoError, Servers, start_servers};

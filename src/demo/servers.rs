@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::lab::LabError;
 use crate::config::Config;
 use crate::model::ServerKey;
 
@@ -49,6 +50,9 @@ pub enum DemoError {
     /// Every server is on another machine.
     #[error("no server of the configuration has a loopback address: there is nothing for the demo to start")]
     NothingToStart,
+    /// There is no lab for the packet modes.
+    #[error(transparent)]
+    Lab(#[from] LabError),
 }
 
 /// Starts a server at every loopback address among the servers of `config`, on the current runtime. Each
@@ -73,6 +77,18 @@ pub async fn start_servers(config: &Config) -> Result<Servers, DemoError> {
         serve(listener, hello.into())
     });
     Ok(Servers { _listeners: listeners.collect() })
+}
+
+/// Starts a server on each of these, wherever it listens, that answers with the text beside it.
+pub(super) fn serve_on(listeners: Vec<(std::net::TcpListener, String)>) -> Result<Servers, DemoError> {
+    let mut serving = JoinSet::new();
+    for (listener, hello) in listeners {
+        let refused = |source| LabError::System { what: "serve".to_owned(), source };
+        listener.set_nonblocking(true).map_err(refused)?;
+        let listener = TcpListener::from_std(listener).map_err(refused)?;
+        serving.spawn(serve(listener, hello.into()));
+    }
+    Ok(Servers { _listeners: serving })
 }
 
 /// Whether the demo starts a server there.

@@ -21,6 +21,9 @@ use super::table::neighbour_address;
 const GROUPS: [MulticastGroup; 4] =
     [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv4Route, MulticastGroup::Neigh];
 
+/// How often a list is asked for again that changed while it was read.
+const LIST_ATTEMPTS: u32 = 5;
+
 /// A connection to the kernel, in the network namespace of the thread that opened it. Made and used within a
 /// tokio runtime; closed when dropped.
 #[derive(Debug)]
@@ -110,6 +113,16 @@ impl Netlink {
     }
 
     async fn is_static(&self, ip: IpAddr, interface: u32) -> Result<bool, Error> {
+        // The kernel ends a list early if what it lists changes meanwhile, and neighbours change all the time.
+        for _ in 0..LIST_ATTEMPTS {
+            if let Ok(found) = self.is_listed_as_static(ip, interface).await {
+                return Ok(found);
+            }
+        }
+        self.is_listed_as_static(ip, interface).await
+    }
+
+    async fn is_listed_as_static(&self, ip: IpAddr, interface: u32) -> Result<bool, Error> {
         let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let mut entries = self.handle.neighbours().get().set_address_family(family).execute();
         let failed = |source| Error { what: "neighbours", source };

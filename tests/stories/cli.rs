@@ -10,7 +10,7 @@ stories!("cli":
     the_version_is_the_packages,
     an_unknown_flag_is_a_usage_error_with_a_suggestion,
     both_packet_modes_at_once_are_a_usage_error,
-    packet_modes_say_that_they_are_not_built_yet,
+    packet_modes_say_what_they_need,
     a_missing_file_is_named,
     a_busy_port_is_named_at_the_start,
     a_busy_statistics_port_is_named_at_the_start,
@@ -42,25 +42,20 @@ fn both_packet_modes_at_once_are_a_usage_error() {
     assert!(ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
 }
 
-fn packet_modes_say_that_they_are_not_built_yet() {
+fn packet_modes_say_what_they_need() {
     let lab = Lab::new();
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let in_the_file = lab.directory().join("dsr.toml");
     fs::write(&in_the_file, format!("mode = \"dsr\"\n{setup}")).unwrap();
-    let in_the_file = in_the_file.to_str().unwrap();
     let sample = lab.directory().join("sample.toml");
     fs::write(&sample, setup.to_string()).unwrap();
-    let sample = sample.to_str().unwrap();
-    for (args, file) in [
-        (&["-p"][..], sample),
-        (&["--dsr"], sample),
-        (&["check", "-p"], sample),
-        (&[], in_the_file),
-        (&["check"], in_the_file),
-    ] {
+    let (in_the_file, sample) = (in_the_file.to_str().unwrap(), sample.to_str().unwrap());
+    for (args, file) in
+        [(&["-p"][..], sample), (&["check", "--dsr"], sample), (&[], in_the_file), (&["check"], in_the_file)]
+    {
         let ran = convey(&[args, &["--config", file]].concat());
-        assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
-        assert!(ran.stderr.contains("not built yet"), "{args:?}: {ran:?}");
+        assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains("needs a concrete address"), "{args:?}: {ran:?}");
     }
 }
 

@@ -1,0 +1,54 @@
+//! What a demo adds to the balancer.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::print;
+use crate::config::Config;
+use crate::demo::{self, DemoError, PacketDemo, Servers};
+use crate::snapshot::Snapshot;
+
+/// What is shown besides the balancer itself.
+pub(super) enum Show {
+    /// Nothing: it is no demo.
+    Nothing,
+    /// Servers on this machine.
+    Servers,
+    /// A lab of network namespaces.
+    Lab(Arc<PacketDemo>),
+}
+
+impl Show {
+    /// Starts the servers, before the balancer.
+    pub(super) async fn start_servers(&self, config: &Config) -> Result<Option<Servers>, DemoError> {
+        match self {
+            Show::Nothing => Ok(None),
+            Show::Servers => demo::start_servers(config).await.map(Some),
+            Show::Lab(lab) => lab.start_servers().map(Some),
+        }
+    }
+
+    /// Tells what runs, and shows it at work from now on.
+    pub(super) fn begin(&self, config: &Config, snapshot: Arc<ArcSwap<Snapshot>>) {
+        match self {
+            Show::Nothing => {}
+            Show::Servers => {
+                print(&demo::banner(config));
+                tokio::spawn(demo::show_live(snapshot));
+            }
+            Show::Lab(lab) => {
+                print(&lab.banner(config));
+                let lab = lab.clone();
+                tokio::spawn(async move {
+                    let tracing = lab.clone();
+                    if let Ok(told) = tokio::task::spawn_blocking(move || tracing.trace()).await {
+                        print(&told);
+                    }
+                    lab.keep_asking();
+                    demo::show_live(snapshot).await;
+                });
+            }
+        }
+    }
+}

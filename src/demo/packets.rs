@@ -1,0 +1,149 @@
+//! The demo of the packet modes: a lab of network namespaces, real HTTP through it, and one request's packets
+//! as client and server see them.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::lab::{Lab, LabError, Role, VIP};
+use super::trace;
+use super::{DemoError, Servers};
+use crate::config::{self, Config};
+use crate::model::Mode;
+
+/// Weights of the servers.
+const WEIGHTS: [u16; 3] = [3, 2, 1];
+
+const PORT: u16 = 80;
+
+/// Between two requests of the demo's own client.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A lab with a client, three servers and a configuration for the balancer between them.
+#[derive(Debug)]
+pub struct PacketDemo {
+    lab: Lab,
+    folder: TempDir,
+    mode: Mode,
+}
+
+impl PacketDemo {
+    /// Builds the lab and moves the calling thread, and those it starts from now on, to the balancer's place.
+    ///
+    /// # Errors
+    /// What is missing (root, iproute2, nftables for DSR), or what the system refused.
+    pub fn new(mode: Mode) -> Result<Arc<PacketDemo>, DemoError> {
+        let lab = Lab::new(1, WEIGHTS.len() as u8)?;
+        if mode == Mode::Dsr {
+            lab.answer_directly(PORT)?;
+        }
+        let refused = |source| LabError::System { what: "write the demo's configuration".to_owned(), source };
+        let folder = tempfile::Builder::new().prefix("convey-demo-").tempdir().map_err(refused)?;
+        let demo = PacketDemo { lab, folder, mode };
+        std::fs::write(demo.path(), demo.configuration()).map_err(refused)?;
+        demo.lab.join(Role::Balancer)?;
+        Ok(Arc::new(demo))
+    }
+
+    /// The configuration, to be edited while the demo runs.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("config.toml")
+    }
+
+    /// Starts an HTTP server on each of the lab's servers, on the current runtime.
+    ///
+    /// # Errors
+    /// One could not listen.
+    pub fn start_servers(&self) -> Result<Servers, DemoError> {
+        let listeners = servers().map(|(name, role)| {
+            let addr = address(role);
+            let listener = self.lab.enter(role, || TcpListener::bind(addr))?;
+            let refused = |source| LabError::System { what: format!("listen on {addr}"), source };
+            Ok((listener.map_err(refused)?, format!("hello from {name} ({addr})\n")))
+        });
+        super::servers::serve_on(listeners.collect::<Result<_, DemoError>>()?)
+    }
+
+    /// What runs where, and how to look at it.
+    pub fn banner(&self, config: &Config) -> String {
+        let enter = |role| format!("sudo ip netns exec {}", self.lab.namespace(role));
+        let (client, balancer) = (enter(Role::Client(1)), enter(Role::Balancer));
+        let stats = config.stats.listen;
+        format!(
+            "{}\nconfiguration {}\n\ntry it:\n  for i in $(seq 12); do {client} curl -s http://{VIP}/; done\n  \
+             {balancer} curl -s http://{stats}/stats\n\n",
+            config::describe(config),
+            self.path().display(),
+        )
+    }
+
+    /// Makes a request and tells its packets as the client's and the server's interface see them. Blocks
+    /// until the balancer forwards, for some seconds at most.
+    pub fn trace(&self) -> String {
+        let roles: Vec<Role> = servers().map(|(_, role)| role).chain([Role::Client(1)]).collect();
+        for _ in 0..50 {
+            if self.request().is_some() {
+                return trace::record(&self.lab, &roles, || self.request());
+            }
+            thread::sleep(PAUSE);
+        }
+        "no request got through: see the drops in /stats\n".to_owned()
+    }
+
+    /// Makes requests from the lab's client until the demo ends.
+    pub fn keep_asking(self: Arc<Self>) {
+        thread::spawn(move || {
+            loop {
+                self.request();
+                thread::sleep(PAUSE);
+            }
+        });
+    }
+
+    /// The answer to one request.
+    fn request(&self) -> Option<String> {
+        let ask = || -> std::io::Result<String> {
+            let second = Duration::from_secs(1);
+            let mut stream = TcpStream::connect_timeout(&SocketAddr::new(VIP.into(), PORT), second)?;
+            stream.set_read_timeout(Some(second))?;
+            stream.write_all(
+                format!("GET / HTTP/1.1\r\nHost: {VIP}\r\nConnection: close\r\n\r\n").as_bytes(),
+            )?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        self.lab.enter(Role::Client(1), ask).ok()?.ok()
+    }
+
+    fn configuration(&self) -> String {
+        let mut text = format!(
+            "# The demo's configuration: save it, and the balancer follows.\nmode = \"{}\"\n\n\
+             [frontends.web]\nlisten_addr = \"{VIP}:{PORT}\"\nbackend = \"web\"\n\n\
+             [backends.web]\nalgorithm = \"round_robin\"\n\n\
+             [backends.web.health_check]\nkind = \"http\"\ninterval = 0.5\n",
+            self.mode.name()
+        );
+        for ((name, role), weight) in servers().zip(WEIGHTS) {
+            let addr = address(role);
+            text.push_str(&format!(
+                "\n[backends.web.servers.{name}]\naddr = \"{addr}\"\nweight = {weight}\n"
+            ));
+        }
+        text
+    }
+}
+
+/// Names and places of the servers.
+fn servers() -> impl Iterator<Item = (&'static str, Role)> {
+    ["a", "b", "c"].into_iter().zip((1..).map(Role::Server))
+}
+
+fn address(role: Role) -> SocketAddr {
+    SocketAddr::new(role.address().into(), PORT)
+}
