@@ -171,16 +171,20 @@ impl Lab {
         Ok(())
     }
 
-    /// Lets the switch lose this many of a thousand packets, at random; 0 ends it. Needs nftables.
+    /// Lets the switch lose this many of a thousand packets (at most all), at random; 0 ends it. Needs nftables.
     pub fn lose(&self, per_mille: u16) -> Result<(), LabError> {
         find("nft", "nftables")?;
+        let rule = match per_mille {
+            0 => String::new(),
+            _ => format!("numgen random mod 1000 <= {} counter drop", per_mille - 1),
+        };
         let rules = format!(
             "table bridge loss
             delete table bridge loss
             table bridge loss {{
                 chain forward {{
                     type filter hook forward priority 0
-                    numgen random mod 1000 < {per_mille} counter drop
+                    {rule}
                 }}
             }}"
         );

@@ -32,12 +32,11 @@ macro_rules! stories {
 use stories;
 
 /// Tools, and the Debian packages that have them.
-const TOOLS: [(&str, &str); 9] = [
+const TOOLS: [(&str, &str); 8] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("ethtool", "ethtool"),
     ("iptables", "iptables"),
-    ("bpftool", "bpftool"),
     ("nginx", "nginx-light"),
     ("curl", "curl"),
     ("wrk", "wrk"),

@@ -92,16 +92,21 @@ impl Network {
 
     /// A value of `/stats` by its JSON pointer.
     pub(crate) fn stat(&self, pointer: &str) -> Value {
-        let (_, text) = self.inside(Role::Balancer, || ask(STATS.into(), "/stats").unwrap());
-        let stats: Value = serde_json::from_str(&text).unwrap();
+        let stats = self.stats();
         stats.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {stats:#}")).clone()
     }
 
-    /// Waits until a server is considered up, or down.
+    /// Waits until a server is there and considered up, or down.
     pub(crate) fn wait_for_health(&self, server: u8, up: bool) {
-        wait_for(&format!("server {server} up: {up}"), || {
-            (self.stat(&format!("/backends/pool/servers/s{server}/up")) == up).then_some(())
+        let pointer = format!("/backends/pool/servers/s{server}/up");
+        wait_for(&format!("{pointer} = {up}"), || {
+            (self.stats().pointer(&pointer) == Some(&up.into())).then_some(())
         });
+    }
+
+    fn stats(&self) -> Value {
+        let (_, text) = self.inside(Role::Balancer, || ask(STATS.into(), "/stats").unwrap());
+        serde_json::from_str(&text).unwrap()
     }
 
     /// Starts an nginx that answers `/` with its name, `s` and its number.
