@@ -1,7 +1,7 @@
 //! Who serves whom, and what servers see of clients.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
 
@@ -88,17 +88,19 @@ fn a_hundred_thousand_short_connections_from_eight_clients(mode: Mode) {
     let _servers = [network.nginx(1), network.nginx(2)];
     network.balance(&Config::new(2));
     let network = &network;
-    let failed: u32 = thread::scope(|scope| {
-        let clients = (1..=CLIENTS).map(|client| {
-            scope.spawn(move || {
-                network.inside(Role::Client(client), || {
-                    (0..EACH).map(|_| u32::from(ask(vip(), "/").is_err())).sum::<u32>()
-                })
-            })
-        });
-        let clients: Vec<_> = clients.collect();
-        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    let errors: Vec<io::Error> = thread::scope(|scope| {
+        let ask_often = |client| {
+            let ask_often = || (0..EACH).filter_map(|_| ask(vip(), "/").err()).collect::<Vec<_>>();
+            network.inside(Role::Client(client), ask_often)
+        };
+        let clients: Vec<_> = (1..=CLIENTS).map(|client| scope.spawn(move || ask_often(client))).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     });
-    assert_eq!(failed, 0);
-    assert_eq!(network.stat("/frontends/web/total_connections"), u32::from(CLIENTS) * EACH);
+    let stats = network.stat("");
+    let first = &errors[..errors.len().min(5)];
+    assert!(errors.is_empty(), "{} failed, such as {first:?}; {stats:#}", errors.len());
+    // A server may refuse a port that it remembers (TIME_WAIT); the client's next try is a connection of its own.
+    let connections = stats["frontends"]["web"]["total_connections"].as_u64().unwrap();
+    let retries = connections - u64::from(CLIENTS) * u64::from(EACH);
+    eprintln!("{}: {connections} connections, {retries} of them repeated", mode.name());
 }
