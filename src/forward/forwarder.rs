@@ -158,7 +158,7 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         let mut rewrite = flow.rewrite(direction);
-        let was_over = flow.may_be_replaced_by_syn();
+        let was_over = !opened && flow.may_be_replaced_by_syn();
         let parties = parties(flow);
         if snapshot.network.get(rewrite.next_hop).is_none() {
             rewrite.next_hop = self.find_hop(rewrite.dst.ip(), snapshot)?;
