@@ -155,13 +155,18 @@ impl Lab {
         Ok(())
     }
 
-    /// Turns offloads on (as they are at first) or off, on every machine: unfinished checksums and packets of
-    /// up to 64 KB, which virtual interfaces pass on as they are. Needs ethtool.
-    pub fn offloads(&self, on: bool) -> Result<(), LabError> {
+    /// Turns a machine's offloads on (as they are at first) or off: unfinished checksums and packets of up to
+    /// 64 KB, which virtual interfaces pass on as they are. Those of the switch are on its way to the machines.
+    /// Needs ethtool.
+    pub fn offloads(&self, role: Role, on: bool) -> Result<(), LabError> {
         find("ethtool", "ethtool")?;
         let on = if on { "on" } else { "off" };
-        for role in &self.machines {
-            self.run(*role, "ethtool", &["-K", INTERFACE, "tx", on, "tso", on, "gso", on, "gro", on])?;
+        let interfaces = match role {
+            Role::Switch => self.machines.iter().map(Role::to_string).collect(),
+            _ => vec![INTERFACE.to_owned()],
+        };
+        for interface in &interfaces {
+            self.run(role, "ethtool", &["-K", interface, "tx", on, "tso", on, "gso", on, "gro", on])?;
         }
         Ok(())
     }

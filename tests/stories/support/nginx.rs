@@ -18,17 +18,22 @@ pub(crate) struct Nginx {
 impl Nginx {
     /// Starts it and waits until it answers.
     pub(crate) fn start(lab: &Lab, name: &str, addr: SocketAddr) -> Nginx {
-        let prefix = lab.directory().join(name);
+        let nginx = Nginx::spawn(Command::new(tool("nginx").unwrap()), lab.directory(), name, addr);
+        wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
+        nginx
+    }
+
+    /// Starts it with a command that is not simply its name, below a directory.
+    pub(crate) fn spawn(mut command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
+        let prefix = directory.join(name);
         let www = prefix.join("www");
         fs::create_dir_all(&www).unwrap();
         fs::write(www.join("up"), "up\n").unwrap();
         let config = prefix.join("nginx.conf");
         fs::write(&config, configuration(name, addr, &prefix)).unwrap();
         let errors = prefix.join("error.log");
-        let mut command = Command::new(tool("nginx").unwrap());
         command.arg("-p").arg(&prefix).arg("-c").arg(&config).arg("-e").arg(&errors);
         let process = Process::spawn(command.stderr(Stdio::null()));
-        wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
         Nginx { process, www }
     }
 

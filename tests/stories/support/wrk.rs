@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -28,9 +28,13 @@ pub(crate) struct Summary {
 
 impl Wrk {
     pub(crate) fn start(lab: &Lab, target: SocketAddr, connections: u32) -> Wrk {
-        let output = lab.directory().join("wrk");
+        Wrk::spawn(Command::new(tool("wrk").unwrap()), lab.directory(), target, connections)
+    }
+
+    /// Starts it with a command that is not simply its name.
+    pub(crate) fn spawn(mut command: Command, directory: &Path, target: SocketAddr, connections: u32) -> Wrk {
+        let output = directory.join("wrk");
         let connections = connections.to_string();
-        let mut command = Command::new(tool("wrk").unwrap());
         command.args(["-t", "1", "-c", &connections, "-d", "60s", "--timeout", "10s"]);
         command.args(["-H", "Connection: close"]).arg(format!("http://{target}/"));
         let process = Process::spawn(command.stdout(File::create(&output).unwrap()));

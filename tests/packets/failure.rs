@@ -1,0 +1,82 @@
+//! Servers that die, and what becomes of their connections.
+
+use std::net::TcpStream;
+
+use convey::demo::lab::{INTERFACE, Role};
+use convey::model::Mode;
+
+use crate::network::{Config, Network, vip};
+use crate::support::{Server, clock, connect, ping, wait_for, was_reset};
+use crate::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        new_connections_avoid_a_killed_server,
+        connections_to_a_server_that_is_cut_off_end_with_a_reset,
+        without_a_server_clients_are_reset_at_once,
+    ]
+}
+
+fn new_connections_avoid_a_killed_server(mode: Mode) {
+    let mut network = Network::new(mode, 1, 2);
+    let (mut first, _second) = (network.nginx(1), network.nginx(2));
+    network.balance(&Config::new(2));
+    wait_for("both to be asked", || (network.ask(1).unwrap() == "s1").then_some(()));
+    first.kill();
+    network.wait_for_health(1, false);
+    for _ in 0..100 {
+        assert_eq!(network.ask(1).unwrap(), "s2");
+    }
+    let _first = network.nginx(1);
+    network.wait_for_health(1, true);
+    wait_for("the first to be asked again", || (network.ask(1).unwrap() == "s1").then_some(()));
+}
+
+fn connections_to_a_server_that_is_cut_off_end_with_a_reset(mode: Mode) {
+    let mut network = Network::new(mode, 1, 2);
+    network.balance(&Config::new(2));
+    let _servers = [network.server(1, Server::echo), network.server(2, Server::echo)];
+    network.wait_for_health(1, true);
+    network.wait_for_health(2, true);
+    let mut connections: Vec<TcpStream> = network.inside(Role::Client(1), || {
+        (0..20)
+            .map(|_| {
+                let mut stream = connect(vip());
+                ping(&mut stream).unwrap();
+                stream
+            })
+            .collect()
+    });
+    network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "down"]).unwrap();
+    network.wait_for_health(1, false);
+    let start = clock();
+    let mut reset = 0;
+    for stream in &mut connections {
+        // Those of the other server answer; those of this one have been reset, or soon are.
+        match ping(stream) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+                reset += 1;
+            }
+        }
+    }
+    assert!(start.elapsed().as_secs() < 5, "took {:?}", start.elapsed());
+    assert!((1..20).contains(&reset), "{reset} of 20 were reset");
+    // Up again, so that the server can be stopped.
+    network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "up"]).unwrap();
+}
+
+fn without_a_server_clients_are_reset_at_once(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    network.balance(&Config::new(1));
+    network.wait_for_health(1, false);
+    network.inside(Role::Client(1), || {
+        let start = clock();
+        match TcpStream::connect(vip()) {
+            Ok(mut stream) => assert!(was_reset(&mut stream)),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused),
+        }
+        assert!(start.elapsed().as_secs() < 5, "took {:?}", start.elapsed());
+    });
+}

@@ -1,0 +1,80 @@
+//! The machine that convey runs on: its own network stack beside the traffic, and what stays when convey ends.
+
+use std::net::TcpStream;
+
+use convey::demo::lab::{Lab, Role};
+use convey::model::Mode;
+use rustix::process::Signal;
+
+use crate::network::{Config, Network, address, vip};
+use crate::support::{run, wait_for};
+use crate::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        the_host_sends_no_reset_of_its_own,
+        programs_on_the_balancer_reach_the_servers,
+        nothing_stays_attached_after_a_kill,
+    ]
+}
+
+/// Counts what the stack of a machine sends. What convey sends on packet sockets does not come past here.
+const RESETS: &str = "table inet resets { chain output { \
+    type filter hook output priority 0; tcp flags & rst == rst counter; }; }";
+
+/// How many resets the balancer's own stack has sent since [`count_resets`].
+pub(crate) fn resets(lab: &Lab) -> u64 {
+    let text = lab.run(Role::Balancer, "nft", &["list", "table", "inet", "resets"]).unwrap();
+    let mut words = text.split_whitespace().skip_while(|word| *word != "packets");
+    words.nth(1).unwrap().parse().unwrap()
+}
+
+/// Begins counting them.
+pub(crate) fn count_resets(lab: &Lab) {
+    lab.run(Role::Balancer, "nft", &[RESETS]).unwrap();
+}
+
+fn the_host_sends_no_reset_of_its_own(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    count_resets(&network.lab);
+    assert!(network.ask(1).is_err());
+    let before = resets(&network.lab);
+    assert!(before > 0, "without convey it does");
+    let _server = network.nginx(1);
+    network.balance(&Config { health: "kind = \"none\"", ..Config::new(1) });
+    for _ in 0..50 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+    assert_eq!(resets(&network.lab), before);
+}
+
+fn programs_on_the_balancer_reach_the_servers(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    let _server = network.nginx(1);
+    network.balance(&Config::new(1));
+    let url = format!("http://{}/", address(Role::Server(1)));
+    for _ in 0..20 {
+        let ran = run(network.lab.command(Role::Balancer, "curl").args(["-sS", "-m", "5", &url]));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "s1\n"), "{ran:?}");
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+}
+
+fn nothing_stays_attached_after_a_kill(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    network.balance(&Config::new(1));
+    let attached = |network: &Network| {
+        let shown = network.lab.run(Role::Balancer, "bpftool", &["net", "show"]).unwrap();
+        let lines = shown.lines().map(str::trim).filter(|line| !line.is_empty() && !line.ends_with(':'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(!attached(&network).is_empty(), "the guard is a program");
+    network.convey().signal(Signal::KILL);
+    wait_for("the balancer to end", || network.convey().ended());
+    wait_for("its programs to be gone", || attached(&network).is_empty().then_some(()));
+    let rules = network.lab.run(Role::Balancer, "nft", &["list", "ruleset"]).unwrap();
+    assert_eq!(rules, "");
+    // The host's stack answers again.
+    let refused = network.inside(Role::Client(1), || TcpStream::connect(vip()).unwrap_err());
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}

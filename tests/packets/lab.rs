@@ -1,0 +1,118 @@
+//! The lab itself: what it joins, and that nothing of it stays.
+
+use std::io::{self, BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use convey::demo::lab::{Lab, Role, VIP};
+use libtest_mimic::Trial;
+
+use crate::support::{Process, wait_for};
+
+/// The argument that makes this program hold a lab.
+pub(crate) const HOLD: &str = "hold-lab";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        ("every_machine_reaches_every_other", every_machine_reaches_every_other as fn()),
+        ("a_lab_is_gone_when_dropped_with_what_runs_in_it", a_lab_is_gone_when_dropped_with_what_runs_in_it),
+        ("a_lab_is_gone_when_its_process_is_killed", a_lab_is_gone_when_its_process_is_killed),
+        ("the_next_lab_removes_what_a_crash_has_left", the_next_lab_removes_what_a_crash_has_left),
+        ("a_lab_loses_as_many_packets_as_it_is_told", a_lab_loses_as_many_packets_as_it_is_told),
+        ("what_a_tool_says_is_in_the_error", what_a_tool_says_is_in_the_error),
+    ]
+    .into_iter()
+    .map(|(name, tell)| {
+        Trial::test(format!("lab::{name}"), move || {
+            tell();
+            Ok(())
+        })
+    })
+    .collect()
+}
+
+/// Makes a lab, says so, and waits to be killed.
+pub(crate) fn hold() {
+    let lab = Lab::new(1, 1).unwrap();
+    println!("{}", lab.namespace(Role::Balancer));
+    let _ = io::stdin().read_line(&mut String::new());
+}
+
+fn every_machine_reaches_every_other() {
+    let lab = Lab::new(2, 2).unwrap();
+    for to in lab.machines() {
+        let listener = lab.enter(*to, || TcpListener::bind("0.0.0.0:99").unwrap()).unwrap();
+        for from in lab.machines() {
+            let stream = lab.enter(*from, || TcpStream::connect((to.address(), 99)).unwrap()).unwrap();
+            let (_, peer) = listener.accept().unwrap();
+            assert_eq!(stream.local_addr().unwrap(), peer);
+            assert_eq!(peer.ip(), from.address(), "from {from} to {to}");
+        }
+    }
+    let _listener = lab.enter(Role::Balancer, || TcpListener::bind((VIP, 80)).unwrap()).unwrap();
+    lab.enter(Role::Client(1), || TcpStream::connect((VIP, 80)).unwrap()).unwrap();
+}
+
+fn a_lab_is_gone_when_dropped_with_what_runs_in_it() {
+    let lab = Lab::new(1, 1).unwrap();
+    let names: Vec<String> = lab.machines().iter().map(|role| lab.namespace(*role)).collect();
+    let mut sleep = lab.command(Role::Server(1), "sleep").arg("1000").spawn().unwrap();
+    assert!(names.iter().all(|name| exists(name)));
+    wait_for("sleep to be in the namespace", || {
+        let pids = Command::new("ip").args(["netns", "pids", &lab.namespace(Role::Server(1))]).output();
+        (!pids.unwrap().stdout.is_empty()).then_some(())
+    });
+    drop(lab);
+    assert!(!names.iter().any(|name| exists(name)));
+    assert!(!sleep.wait().unwrap().success());
+}
+
+fn a_lab_is_gone_when_its_process_is_killed() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = command.arg(HOLD).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut name = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut name).unwrap();
+    assert!(exists(name.trim()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("the lab to be gone", || (!exists(name.trim())).then_some(()));
+}
+
+fn the_next_lab_removes_what_a_crash_has_left() {
+    let mut ended = Process::spawn(&mut Command::new("true"));
+    let pid = ended.id();
+    ended.wait();
+    let (left, foreign) = (format!("convey-{pid}-0-client1"), format!("other-{pid}-0-client1"));
+    for name in [&left, &foreign] {
+        assert!(Command::new("ip").args(["netns", "add", name]).status().unwrap().success());
+    }
+    let _lab = Lab::new(1, 1).unwrap();
+    assert!(!exists(&left));
+    assert!(exists(&foreign), "not one of ours");
+    assert!(Command::new("ip").args(["netns", "del", &foreign]).status().unwrap().success());
+}
+
+fn a_lab_loses_as_many_packets_as_it_is_told() {
+    let lab = Lab::new(1, 1).unwrap();
+    let ping = |lab: &Lab| {
+        let address = Role::Server(1).address().to_string();
+        // Who loses all of them says so by the exit code.
+        lab.run(Role::Client(1), "ping", &["-c", "5", "-i", "0.01", "-W", "1", "-q", &address]).is_ok()
+    };
+    assert!(ping(&lab));
+    lab.lose(1000).unwrap();
+    assert!(!ping(&lab));
+    lab.lose(0).unwrap();
+    assert!(ping(&lab));
+}
+
+fn what_a_tool_says_is_in_the_error() {
+    let lab = Lab::new(1, 1).unwrap();
+    let error = lab.run(Role::Switch, "ip", &["link", "show", "nosuch"]).unwrap_err().to_string();
+    assert!(error.contains("ip link show nosuch") && error.contains("does not exist"), "{error}");
+}
+
+fn exists(namespace: &str) -> bool {
+    Path::new("/run/netns").join(namespace).exists()
+}

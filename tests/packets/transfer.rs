@@ -1,0 +1,129 @@
+//! What arrives: every byte, in order, however the packets are cut and whoever finishes their checksums.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::process::Stdio;
+
+use convey::demo::lab::Role;
+use convey::model::Mode;
+
+use crate::network::{Config, Network, vip};
+use crate::support::{Server, check_to_end, connect, run, send};
+use crate::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        a_gibibyte_is_downloaded_byte_for_byte,
+        a_gibibyte_is_uploaded_byte_for_byte,
+        bytes_arrive_without_offloads,
+        bytes_arrive_when_only_the_last_hop_finishes_checksums,
+        bytes_arrive_although_one_packet_in_a_hundred_is_lost,
+        many_streams_at_once_in_both_directions,
+    ]
+}
+
+const MIB: u64 = 1024 * 1024;
+const GIB: u64 = 1024 * MIB;
+
+fn a_gibibyte_is_downloaded_byte_for_byte(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    download(&mut network, GIB);
+}
+
+fn a_gibibyte_is_uploaded_byte_for_byte(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    upload(&mut network, GIB);
+}
+
+fn bytes_arrive_without_offloads(mode: Mode) {
+    for transfer in [download, upload] {
+        let mut network = Network::new(mode, 1, 1);
+        network.lab.machines().iter().for_each(|role| network.lab.offloads(*role, false).unwrap());
+        transfer(&mut network, 256 * MIB);
+    }
+}
+
+/// Everybody leaves checksums unfinished, as on a machine with a good network card; the switch finishes them,
+/// and one that was rewritten wrongly is found by whom it is for.
+fn bytes_arrive_when_only_the_last_hop_finishes_checksums(mode: Mode) {
+    for transfer in [download, upload] {
+        let mut network = Network::new(mode, 1, 1);
+        network.lab.offloads(Role::Switch, false).unwrap();
+        transfer(&mut network, 256 * MIB);
+        for role in network.lab.machines() {
+            assert_eq!(counter(&network, *role, "InCsumErrors"), 0, "{role}");
+        }
+    }
+}
+
+fn bytes_arrive_although_one_packet_in_a_hundred_is_lost(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    // Packets, not the super-frames that offloads make of dozens.
+    network.lab.machines().iter().for_each(|role| network.lab.offloads(*role, false).unwrap());
+    network.lab.lose(10).unwrap();
+    download(&mut network, 32 * MIB);
+    assert!(counter(&network, Role::Server(1), "RetransSegs") > 0, "nothing was lost");
+}
+
+fn many_streams_at_once_in_both_directions(mode: Mode) {
+    let mut network = Network::new(mode, 1, 1);
+    network.balance(&Config { health: "kind = \"none\"", ..Config::new(1) });
+    let mut server = network.lab.command(Role::Server(1), "iperf3");
+    let _server = crate::support::Process::spawn(server.args(["-s", "-p", "80"]).stdout(Stdio::null()));
+    network.inside(Role::Server(1), || {
+        crate::support::wait_for("iperf3", || {
+            let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp6").unwrap();
+            sockets.contains(":0050 ").then_some(())
+        })
+    });
+    for direction in [&[][..], &["-R"]] {
+        let mut iperf = network.client(1, "iperf3");
+        let ran = run(iperf
+            .args(["-c", "10.77.0.100", "-p", "80", "-P", "8", "-t", "2", "-f", "m"])
+            .args(direction));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let sums = ran.stdout.lines().filter(|line| line.contains("SUM") && line.contains("receiver"));
+        sums.for_each(|line| eprintln!("{}: {line}", mode.name()));
+    }
+}
+
+fn download(network: &mut Network, bytes: u64) {
+    let nginx = network.nginx(1);
+    send(&mut File::create(nginx.file("big")).unwrap(), bytes).unwrap();
+    network.balance(&Config::new(1));
+    let mut curl = network.client(1, "curl");
+    curl.args(["-sS", "--fail", &format!("http://{}/big", vip())]);
+    let mut curl = curl.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(check_to_end(curl.stdout.as_mut().unwrap()), bytes);
+    assert!(curl.wait().unwrap().success());
+}
+
+fn upload(network: &mut Network, bytes: u64) {
+    network.balance(&Config { health: "kind = \"none\"", ..Config::new(1) });
+    let _server = network.server(1, |addr| {
+        Server::start(addr, |mut stream| {
+            let got = check_to_end(&mut stream);
+            stream.write_all(&got.to_be_bytes())
+        })
+    });
+    let got = network.inside(Role::Client(1), || {
+        let mut stream = connect(vip());
+        send(&mut stream, bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut got = [0; 8];
+        stream.read_exact(&mut got).unwrap();
+        u64::from_be_bytes(got)
+    });
+    assert_eq!(got, bytes);
+}
+
+/// A counter of TCP of the kernel's.
+fn counter(network: &Network, role: Role, name: &str) -> u64 {
+    network.inside(role, || {
+        let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+        let mut lines = text.lines().filter(|line| line.starts_with("Tcp:")).map(str::split_whitespace);
+        let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+        names.zip(values).find(|(found, _)| *found == name).unwrap().1.parse().unwrap()
+    })
+}
