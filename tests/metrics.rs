@@ -13,6 +13,7 @@ use convey::model::{
     Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Server, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
+use convey::stats::PacketStats;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
@@ -58,6 +59,7 @@ fn scrape(snapshot: Snapshot) -> String {
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         now: Box::new(|| Timestamp(0)),
         draining: Arc::default(),
+        packets: Some(Arc::new(PacketStats::new(1))),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

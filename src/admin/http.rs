@@ -168,6 +168,7 @@ mod tests {
             started: SystemTime::UNIX_EPOCH,
             now: Box::new(|| Timestamp(5_000_000_000)),
             draining: Arc::default(),
+            packets: None,
         })
     }
 

@@ -69,6 +69,14 @@ impl Forwarding for PacketPath {
         .context("cannot capture (needs CAP_NET_RAW and CAP_NET_ADMIN: run it with sudo)")?;
 
         let mut tasks = JoinSet::new();
+        let (overruns, every) = (pipeline.overruns(), settings.stats_update_frequency);
+        tasks.spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_secs(every));
+            loop {
+                ticks.tick().await;
+                overruns.count();
+            }
+        });
         let (networks, resolver) = (parts.networks, netlink.clone());
         tasks.spawn(async move {
             while let Some((ip, interface)) = asked.recv().await {

@@ -16,6 +16,6 @@ pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use filter::{Filter, Precision};
 pub use guard::{Guard, GuardError};
-pub use pipeline::{Pipeline, Plan};
+pub use pipeline::{Overruns, Pipeline, Plan};
 pub use selection::{Replies, Selection};
 pub use transmit::Transmit;

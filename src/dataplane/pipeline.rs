@@ -132,12 +132,12 @@ impl Pipeline {
         self.captures.iter().try_for_each(|capture| capture.set_filter(filter))
     }
 
-    /// Counts what the kernel dropped because we were too slow. Call now and then, from one thread.
-    pub fn count_overruns(&self) {
-        for (n, capture) in self.captures.iter().enumerate() {
-            if let Ok(drops) = capture.take_drops() {
-                self.stats.overrun(self.first_capture + n, drops.into());
-            }
+    /// What counts frames that the kernel dropped.
+    pub fn overruns(&self) -> Overruns {
+        Overruns {
+            captures: self.captures.clone(),
+            stats: self.stats.clone(),
+            first_capture: self.first_capture,
         }
     }
 
@@ -147,6 +147,24 @@ impl Pipeline {
         // Each stage ends when those before it have: nobody is left to send to it.
         for thread in self.threads {
             let _ = thread.join();
+        }
+    }
+}
+
+/// Counts the frames that the kernel dropped because we were too slow.
+pub struct Overruns {
+    captures: Vec<CaptureHandle>,
+    stats: Arc<PacketStats>,
+    first_capture: usize,
+}
+
+impl Overruns {
+    /// Counts those since the last call. For one thread.
+    pub fn count(&self) {
+        for (n, capture) in self.captures.iter().enumerate() {
+            if let Ok(drops) = capture.take_drops() {
+                self.stats.overrun(self.first_capture + n, drops.into());
+            }
         }
     }
 }

@@ -158,7 +158,7 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         let mut rewrite = flow.rewrite(direction);
-        let was_over = flow.may_be_replaced_by_syn();
+        let was_over = !opened && flow.may_be_replaced_by_syn();
         let parties = parties(flow);
         if snapshot.network.get(rewrite.next_hop).is_none() {
             rewrite.next_hop = self.find_hop(rewrite.dst.ip(), snapshot)?;
@@ -200,7 +200,11 @@ impl Forwarder {
         }
         let (index, server) = self.choose(frontend, key.source(), vip)?;
         debug_assert!(index < frontend.pool.servers.len());
-        let id = self.record(key, frontend, server, headers, snapshot, now)?;
+        let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
+        if snapshot.network.get(to_server).is_some_and(|hop| is_too_big(frame, headers, hop)) {
+            return Err(Stop::Silent(DropReason::TooBig));
+        }
+        let id = self.record(headers, frontend, server, to_server, snapshot, now)?;
         self.forward(id, Direction::ToServer, true, frame, headers, snapshot, now)
     }
 
@@ -241,15 +245,14 @@ impl Forwarder {
 
     fn record(
         &mut self,
-        key: &FlowKey,
+        headers: &Headers,
         frontend: &Frontend,
         server: &Server,
-        headers: &Headers,
+        to_server: u32,
         snapshot: &Snapshot,
         now: Timestamp,
     ) -> Result<FlowId, Stop> {
-        let addr = server.config.addr;
-        let to_server = self.find_hop(addr.ip(), snapshot)?;
+        let (key, addr) = (&headers.key, server.config.addr);
         // The client's is looked up now so that it is resolved by the time of the answer.
         let to_client = match self.ports {
             Some(_) => self.find_hop(key.src.ip(), snapshot).unwrap_or(UNRESOLVED),

@@ -1,1 +1,99 @@
-//! To come.
+//! Stories of packets that pass the balancer, in virtual time, judged by etherparse.
+
+mod change;
+mod dsr;
+mod lab;
+mod random;
+mod refusal;
+mod shortage;
+
+use std::time::Duration;
+
+use lab::{LAN, Lab, Outcome, SNAT, VIP, WAN, client, client_addr};
+
+use super::super::TcpState;
+use super::*;
+
+#[test]
+fn a_whole_connection_passes_and_neither_side_sees_the_others_address() {
+    let mut lab = Lab::passthrough();
+    let syn = lab.send(client(1).syn().seq(100));
+    assert_eq!((syn.interface, syn.mac, syn.ttl), (LAN, syn.to.ip().to_string()[7..].parse().unwrap(), 63));
+    assert_eq!((syn.from.ip().to_string().as_str(), syn.to.port()), (SNAT, 8080));
+    assert!((40_000..50_000).contains(&syn.from.port()));
+
+    let to_server = syn.route();
+    let to_client = (VIP.to_owned(), client_addr(1));
+    let server = || syn.reply();
+    for (packet, flags, seq, ack, payload, state) in [
+        (server().syn().seq(500).ack(101), "S.", 500, 101, "", TcpState::SynReceived),
+        (client(1).seq(101).ack(501), ".", 101, 501, "", TcpState::Established),
+        (client(1).seq(101).ack(501).psh().payload(b"hi?"), "P.", 101, 501, "hi?", TcpState::Established),
+        (server().seq(501).ack(104).psh().payload(b"hello"), "P.", 501, 104, "hello", TcpState::Established),
+        (client(1).seq(104).ack(506).fin(), "F.", 104, 506, "", TcpState::HalfClosedByClient),
+        (server().seq(506).ack(105).payload(b"bye"), ".", 506, 105, "bye", TcpState::HalfClosedByClient),
+        (server().seq(509).ack(105).fin(), "F.", 509, 105, "", TcpState::Closing),
+        (client(1).seq(105).ack(510), ".", 105, 510, "", TcpState::TimeWait),
+    ] {
+        let expected = if packet.bytes()[26..30] == [10, 0, 0, syn.mac] { &to_client } else { &to_server };
+        let seen = lab.send(packet);
+        assert_eq!(&seen.route(), expected);
+        assert_eq!((seen.flags.as_str(), seen.seq, seen.ack, seen.ttl), (flags, seq, ack, 63));
+        assert_eq!(seen.payload, payload.as_bytes());
+        let link = if expected == &to_client { (WAN, 0xfe) } else { (LAN, syn.mac) };
+        assert_eq!((seen.interface, seen.mac), link);
+        assert_eq!(lab.forwarder.flows().count(state), 1, "{state:?} after {flags}");
+    }
+    assert_eq!((lab.opened, lab.ended()), (1, 1), "it is over when both have finished");
+    assert_eq!(lab.forwarder.snat_ports_in_use(), 1, "but its port rests");
+    lab.wait(Duration::from_secs(61));
+    assert_eq!((lab.forwarder.snat_ports_in_use(), lab.forwarder.flows().len(), lab.ended()), (0, 0, 0));
+}
+
+#[test]
+fn a_syn_that_was_lost_and_comes_again_keeps_its_flow() {
+    let mut lab = Lab::passthrough();
+    let first = lab.send(client(1).syn().seq(100));
+    lab.wait(Duration::from_secs(1));
+    assert_eq!(lab.send(client(1).syn().seq(100)), first);
+    assert_eq!((lab.opened, lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (1, 1, 1));
+}
+
+#[test]
+fn a_client_that_uses_its_port_again_gets_a_new_flow_and_the_old_port_comes_back() {
+    let mut lab = Lab::passthrough();
+    let first = lab.connect(1);
+    lab.close(1, &first);
+    let second = lab.send(client(1).syn().seq(9_000));
+    assert_ne!(second.from, first.from, "the server may still remember the old port");
+    assert_eq!((lab.opened, lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (2, 1, 1));
+    assert_eq!(lab.handle(&first.reply().ack(103)), Outcome::Dropped(DropReason::NoFlow));
+    assert_eq!(lab.send(second.reply().syn().ack(9_001)).route(), (VIP.into(), client_addr(1)));
+}
+
+#[test]
+fn a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten() {
+    let mut lab = Lab::passthrough();
+    let (reset, silent) = (lab.connect(1), lab.connect(2));
+    assert_eq!(lab.send(reset.reply().rst().seq(501)).flags, "R");
+    assert_eq!((lab.ended(), lab.forwarder.flows().count(TcpState::Closed)), (1, 1));
+    lab.wait(Duration::from_secs(11));
+    assert_eq!(lab.forwarder.flows().len(), 1);
+    lab.send(silent.reply().ack(101).payload(b"still here"));
+    lab.wait(Duration::from_secs(2 * 3600 + 5 * 60));
+    assert_eq!((lab.ended(), lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (1, 0, 0));
+}
+
+#[test]
+fn two_balancers_with_the_same_configuration_choose_the_same_server() {
+    for new in [Lab::passthrough as fn() -> Lab, Lab::dsr] {
+        let (mut one, mut other) = (new(), new());
+        let mut chosen = HashSet::new();
+        for n in 1..200 {
+            let to = one.send(client(n).syn()).to;
+            assert_eq!(other.send(client(n).syn()).to, to);
+            chosen.insert(to);
+        }
+        assert_eq!(chosen.len(), 3, "and all of them get clients");
+    }
+}

@@ -1,0 +1,116 @@
+//! Too few servers, ports or places in the table.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::lab::{ENOUGH, Lab, Outcome, Size, VIP, client, client_addr};
+use crate::model::{Algorithm, DropReason};
+
+/// One server, so few SNAT ports.
+fn with_ports(ports: u16) -> Lab {
+    let mut lab = Lab::passthrough_of(Size { ports, ..ENOUGH });
+    lab.change(|world| world.servers.truncate(1));
+    lab
+}
+
+fn with_capacity(capacity: u32) -> Lab {
+    Lab::passthrough_of(Size { capacity, ..ENOUGH })
+}
+
+#[test]
+fn without_a_server_clients_are_told_but_no_more_than_a_thousand_a_second() {
+    let mut lab = Lab::passthrough();
+    lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
+    let (reset, reason) = lab.answer(client(1).syn().seq(100));
+    assert_eq!(reset.reset(), (VIP.into(), client_addr(1), "R.", 0, 101));
+    assert_eq!(reason, DropReason::NoServer);
+    let answered = |lab: &mut Lab| {
+        let syns = (0..3_000).map(|n| lab.handle(&client(n).syn()));
+        let (mut answered, mut dropped) = (0, 0);
+        for outcome in syns {
+            match outcome {
+                Outcome::Answered(_, DropReason::NoServer) => answered += 1,
+                Outcome::Dropped(DropReason::NoServer) => dropped += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(answered + dropped, 3_000);
+        answered
+    };
+    assert_eq!(answered(&mut lab), 999);
+    lab.wait(Duration::from_millis(500));
+    assert_eq!(answered(&mut lab), 500);
+    lab.wait(Duration::from_secs(60));
+    assert_eq!(answered(&mut lab), 1_000);
+    assert_eq!((lab.opened, lab.forwarder.flows().len()), (0, 0));
+}
+
+#[test]
+fn when_ports_run_out_clients_are_told_and_nobody_gets_anothers_answers() {
+    let mut lab = with_ports(4);
+    let syns: Vec<_> = (1..5).map(|n| lab.connect(n)).collect();
+    assert_eq!(syns.iter().map(|syn| syn.from).collect::<HashSet<_>>().len(), 4);
+    let (reset, reason) = lab.answer(client(5).syn().seq(7));
+    assert_eq!(
+        (reason, reset.reset()),
+        (DropReason::SnatExhausted, (VIP.into(), client_addr(5), "R.", 0, 8))
+    );
+    for (n, syn) in (1..5).zip(&syns) {
+        assert_eq!(lab.send(syn.reply().ack(101).payload(b"x")).to.to_string(), client_addr(n));
+    }
+    assert_eq!((lab.opened, lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (4, 4, 4));
+}
+
+#[test]
+fn a_closed_flow_gives_up_its_port_before_a_client_is_refused() {
+    let mut lab = with_ports(3);
+    let syns: Vec<_> = (1..4).map(|n| lab.connect(n)).collect();
+    lab.close(3, &syns[2]);
+    lab.close(2, &syns[1]);
+    assert_eq!(lab.connect(4).from, syns[2].from, "the one that is longest over");
+    assert_eq!(lab.connect(5).from, syns[1].from);
+    assert_eq!(lab.answer(client(6).syn()).1, DropReason::SnatExhausted);
+    assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (5, 2, 3));
+    assert_eq!(lab.send(syns[0].reply().ack(101)).to.to_string(), client_addr(1));
+}
+
+#[test]
+fn one_port_serves_a_client_at_each_server() {
+    let mut lab = Lab::passthrough_of(Size { ports: 1, ..ENOUGH });
+    lab.change(|world| world.algorithm = Algorithm::RoundRobin);
+    let syns: Vec<_> = (1..4).map(|n| lab.connect(n)).collect();
+    assert_eq!(syns.iter().map(|syn| (syn.from, syn.to)).collect::<HashSet<_>>().len(), 3);
+    assert_eq!(syns.iter().map(|syn| syn.from).collect::<HashSet<_>>().len(), 1);
+    for (n, syn) in (1..4).zip(&syns) {
+        assert_eq!(lab.send(syn.reply().ack(101)).to.to_string(), client_addr(n));
+    }
+}
+
+#[test]
+fn a_table_full_of_open_connections_takes_no_more_and_evicts_nobody() {
+    let mut lab = with_capacity(10);
+    let syns: Vec<_> = (1..11).map(|n| lab.connect(n)).collect();
+    let (reset, reason) = lab.answer(client(11).syn().seq(7));
+    assert_eq!((reason, reset.reset()), (DropReason::TableFull, (VIP.into(), client_addr(11), "R.", 0, 8)));
+    for (n, syn) in (1..11).zip(&syns) {
+        assert_eq!(lab.send(client(n).seq(101).ack(501)).route(), syn.route());
+    }
+    assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (10, 0, 10));
+    lab.close(4, &syns[3]);
+    lab.connect(11);
+    assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (10, 10));
+}
+
+#[test]
+fn forged_syns_push_out_each_other_and_no_open_connection() {
+    let mut lab = with_capacity(100);
+    let syns: Vec<_> = (1..51).map(|n| lab.connect(n)).collect();
+    for n in 1_000..11_000 {
+        lab.send(client(n).syn());
+    }
+    for (n, syn) in (1..51).zip(&syns) {
+        assert_eq!(lab.send(syn.reply().ack(101)).to.to_string(), client_addr(n));
+    }
+    assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (100, 100));
+    assert_eq!((lab.opened, lab.ended()), (10_050, 9_950));
+}
