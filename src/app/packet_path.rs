@@ -1,7 +1,7 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub(super) struct PacketPath {
     mode: Mode,
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
+    /// Every server there has been: flows of those that a reload took away go on.
+    servers: BTreeSet<SocketAddr>,
     stats: Arc<PacketStats>,
     pipeline: Pipeline,
     guard: Option<Guard>,
@@ -111,6 +113,7 @@ impl Forwarding for PacketPath {
             mode: config.mode,
             settings: settings.clone(),
             snat_addresses,
+            servers: BTreeSet::new(),
             stats,
             pipeline,
             guard,
@@ -137,10 +140,13 @@ impl DataPath for PacketPath {
     type Ready = Selection;
 
     fn prepare(&mut self, config: &Config) -> Result<Selection, String> {
-        Ok(selection(
-            &Config { mode: self.mode, passthrough: self.settings.clone(), ..config.clone() },
-            &self.snat_addresses,
-        ))
+        let config = Config { mode: self.mode, passthrough: self.settings.clone(), ..config.clone() };
+        let mut selection = selection(&config, &self.snat_addresses);
+        if let Some(replies) = &mut selection.replies {
+            self.servers.append(&mut replies.servers);
+            replies.servers = self.servers.clone();
+        }
+        Ok(selection)
     }
 
     async fn switch<T>(&mut self, ready: Selection, publish: impl FnOnce() -> T) -> T {
