@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod failure;
+mod flood;
 mod host;
 mod lab;
 mod network;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ("spread", spread::stories()),
         ("transfer", transfer::stories()),
         ("failure", failure::stories()),
+        ("flood", flood::stories()),
         ("reload", reload::stories()),
         ("host", host::stories()),
         ("scripts", scripts::stories()),
