@@ -97,6 +97,7 @@ fn packets_of_established_flows_allocate_nothing() {
         assert_eq!(frames.len(), if is_dsr { 1_000 } else { 2_000 });
         let mut forwarded = 0;
         let count = allocations(|| {
+            balancer.forwarder.prefetch(frames.iter().map(|(frame, _)| frame.as_slice()));
             for (frame, direction) in &mut frames {
                 balancer.now.0 += 1_000_000;
                 let verdict = balancer.handle(frame);

@@ -55,6 +55,7 @@ impl Worker {
                 out.push((interface, buffer));
             });
             let mut spare = Vec::new();
+            self.forwarder.prefetch(batch.iter().map(|(_, buffer)| buffer.frame()));
             for (interface, buffer) in batch {
                 self.handle(interface, buffer, &snapshot, now, &ledger, &mut out, &mut spare);
             }

@@ -20,6 +20,16 @@ const BUDGET: u32 = 4_096;
 /// Neighbours asked for at once.
 const MOST_WANTED: usize = 64;
 
+/// The key of no packet.
+const NOBODY: FlowKey = FlowKey {
+    src: Addr::v6([0; 16]),
+    dst: Addr::v6([0; 16]),
+    src_port: 0,
+    dst_port: 0,
+    protocol: 0,
+    reserved: [0; 3],
+};
+
 /// Means that a flow's next hop is not known yet.
 const UNRESOLVED: u32 = u32::MAX;
 
@@ -71,6 +81,23 @@ impl Forwarder {
             own: HashSet::new(),
             resetting: HashSet::new(),
             sweep: None,
+        }
+    }
+
+    /// Fetches into the cache what handling these frames will read of their flows. Worth it for the frames of a
+    /// batch, if there are more flows than the cache holds: their waits for memory overlap, where those of
+    /// frames handled one by one add up. Frames are read no further than their addresses and ports.
+    pub fn prefetch<'a>(&self, frames: impl IntoIterator<Item = &'a [u8]>) {
+        const AT_ONCE: usize = 32;
+        let mut keys = [NOBODY; AT_ONCE];
+        let mut frames = frames.into_iter().filter_map(|frame| wire::parse(frame).ok()).peekable();
+        while frames.peek().is_some() {
+            let mut n = 0;
+            for (key, headers) in keys.iter_mut().zip(&mut frames) {
+                *key = headers.key;
+                n += 1;
+            }
+            self.flows.prefetch(&keys[..n]);
         }
     }
 

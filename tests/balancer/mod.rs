@@ -53,7 +53,6 @@ impl Balancer {
     pub(crate) fn pass_time(&mut self, duration: Duration) {
         self.now.0 += duration.as_nanos() as u64;
         self.forwarder.handle_timeout(&self.snapshot, self.now, |_, _| {});
-        self.forwarder.news().ended.clear();
     }
 }
 

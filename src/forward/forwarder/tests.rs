@@ -85,6 +85,19 @@ fn a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten() {
 }
 
 #[test]
+fn looking_ahead_at_a_batch_of_any_frames_changes_nothing() {
+    let mut lab = Lab::passthrough();
+    let syn = lab.connect(1);
+    for len in [0, 1, 31, 32, 33, 100] {
+        let frames: Vec<_> = (0..len).map(|n| client(n).ack(501).bytes()).collect();
+        let torn = frames.iter().enumerate().map(|(n, frame)| &frame[..frame.len() - n % 3 * 20]);
+        lab.forwarder.prefetch(torn);
+    }
+    assert_eq!((lab.opened, lab.forwarder.flows().len()), (1, 1));
+    assert_eq!(lab.send(client(1).ack(501)).route(), syn.route());
+}
+
+#[test]
 fn two_balancers_with_the_same_configuration_choose_the_same_server() {
     for new in [Lab::passthrough as fn() -> Lab, Lab::dsr] {
         let (mut one, mut other) = (new(), new());
