@@ -20,9 +20,14 @@ pub(crate) fn stories() -> Vec<Story> {
 }
 
 /// Counts what the stack of a machine sends. What convey sends on packet sockets does not come past here. Health
-/// checks may end with a reset; these are their ports.
-const RESETS: &str = "table inet resets { chain output { type filter hook output priority 0; \
-    tcp sport != 32768-33767 tcp flags & rst == rst counter; }; }";
+/// checks may end with a reset; theirs are other ports, in DSR all that are no frontend's.
+fn reset_rules(mode: Mode) -> String {
+    let forwarded = if mode == Mode::Dsr { "80" } else { "{ 80, 33768-61000 }" };
+    format!(
+        "table inet resets {{ chain output {{ type filter hook output priority 0; \
+         tcp sport {forwarded} tcp flags & rst == rst counter; }}; }}"
+    )
+}
 
 /// How many resets the balancer's own stack has sent since [`count_resets`].
 pub(crate) fn resets(lab: &Lab) -> u64 {
@@ -32,13 +37,13 @@ pub(crate) fn resets(lab: &Lab) -> u64 {
 }
 
 /// Begins counting them.
-pub(crate) fn count_resets(lab: &Lab) {
-    lab.run(Role::Balancer, "nft", &[RESETS]).unwrap();
+pub(crate) fn count_resets(lab: &Lab, mode: Mode) {
+    lab.run(Role::Balancer, "nft", &[&reset_rules(mode)]).unwrap();
 }
 
 fn the_host_sends_no_reset_of_its_own(mode: Mode) {
     let mut network = Network::new(mode, 1, 1);
-    count_resets(&network.lab);
+    count_resets(&network.lab, mode);
     assert!(network.ask(1).is_err());
     let before = resets(&network.lab);
     assert!(before > 0, "without convey it does");

@@ -21,7 +21,7 @@ pub(crate) fn stories() -> Vec<Story> {
 fn the_guard_by_hand_keeps_traffic_from_the_host(mode: Mode) {
     let mut network = Network::new(mode, 1, 1);
     let _server = network.nginx(1);
-    count_resets(&network.lab);
+    count_resets(&network.lab, mode);
     let name = format!("iptables/{}.sh", mode.name());
     // Twice each: the second time changes nothing.
     for action in ["up", "up"] {
