@@ -225,8 +225,7 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Silent(DropReason::TtlExceeded));
         }
-        let (index, server) = self.choose(frontend, key.source(), vip)?;
-        debug_assert!(index < frontend.pool.servers.len());
+        let server = self.choose(frontend, key.source(), vip)?;
         let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
         if snapshot.network.get(to_server).is_some_and(|hop| is_too_big(frame, headers, hop)) {
             return Err(Stop::Silent(DropReason::TooBig));
@@ -259,7 +258,7 @@ impl Forwarder {
         frontend: &'a Frontend,
         client: SocketAddr,
         vip: SocketAddr,
-    ) -> Result<(usize, &'a Server), Stop> {
+    ) -> Result<&'a Server, Stop> {
         let Pick::Server(index) = frontend.pool.pick(client, vip, &[]) else {
             return Err(Stop::Reset(DropReason::NoServer));
         };
@@ -267,7 +266,7 @@ impl Forwarder {
         if self.ports.is_none() && server.config.addr.ip() == client.ip() {
             return Err(Stop::Silent(DropReason::ClientIsServer));
         }
-        Ok((index, server))
+        Ok(server)
     }
 
     fn record(
