@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use super::limiter::Limiter;
 use super::verdict::{Forwarded, Frame, Parties, Verdict};
-use super::{Direction, Flow, FlowId, FlowTable, NatPorts, NewFlow, Segment, View};
+use super::{Direction, Flow, FlowId, FlowTable, NatPorts, NewFlow, Segment, TcpState, View};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
 use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
 use crate::wire::{self, Headers, ParseError, RESET_LEN, TcpFlags};
@@ -58,6 +59,8 @@ pub struct Forwarder {
     own: HashSet<Addr>,
     resetting: HashSet<u32>,
     sweep: Option<u32>,
+    /// The flow that was over when the SYN at hand came for the same addresses and ports.
+    replaced: Option<Flow>,
 }
 
 /// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
@@ -81,6 +84,7 @@ impl Forwarder {
             own: HashSet::new(),
             resetting: HashSet::new(),
             sweep: None,
+            replaced: None,
         }
     }
 
@@ -112,10 +116,12 @@ impl Forwarder {
                 self.forward(id, direction, false, frame, &headers, snapshot, now)
             }
             found => {
-                if let Some((id, _)) = found {
-                    self.remove(id);
+                self.replaced = found.map(|(id, _)| self.flows.remove(id));
+                let begun = self.begin(frame, &headers, snapshot, now);
+                if let Some(old) = self.replaced.take() {
+                    self.let_go(&old);
                 }
-                self.begin(frame, &headers, snapshot, now)
+                begun
             }
         };
         verdict.unwrap_or_else(|stop| self.refuse(stop, frame, &headers, now))
@@ -259,10 +265,17 @@ impl Forwarder {
         client: SocketAddr,
         vip: SocketAddr,
     ) -> Result<&'a Server, Stop> {
-        let Pick::Server(index) = frontend.pool.pick(client, vip, &[]) else {
-            return Err(Stop::Reset(DropReason::NoServer));
+        // A client that tries again after a reset comes back to the same server; see `allocate`.
+        let reset = self.replaced.as_ref().filter(|old| old.state() == TcpState::Closed);
+        let again = reset.and_then(|old| {
+            let is_same = |server: &&Arc<Server>| server.live.id == old.server_id() && server.health.up;
+            frontend.pool.servers.iter().find(is_same)
+        });
+        let server = match (again, frontend.pool.pick(client, vip, &[])) {
+            (Some(server), _) => server,
+            (None, Pick::Server(index)) => &frontend.pool.servers[index],
+            (None, _) => return Err(Stop::Reset(DropReason::NoServer)),
         };
-        let server = &frontend.pool.servers[index];
         if self.ports.is_none() && server.config.addr.ip() == client.ip() {
             return Err(Stop::Silent(DropReason::ClientIsServer));
         }
@@ -311,8 +324,17 @@ impl Forwarder {
         Ok(inserted.id)
     }
 
-    /// A SNAT address and port; where there is none left, that of the server's flow that is longest over.
+    /// A SNAT address and port: those of the flow that this one replaces, else fresh ones; where there are none
+    /// left, those of the server's flow that is longest over.
+    ///
+    /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
+    /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
+    /// left there resets that and tries again: by another port it would meet the next one's.
     fn allocate(&mut self, server: (Addr, u16), id: u32, protocol: u8) -> Result<(Addr, u16), Stop> {
+        let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
+        if let Some(old) = self.replaced.take_if(same) {
+            return Ok((old.server().dst, old.server().dst_port));
+        }
         while let Some(ports) = &mut self.ports {
             if let Some(port) = ports.allocate(server, protocol) {
                 return Ok(port);
