@@ -9,7 +9,7 @@ mod shortage;
 
 use std::time::Duration;
 
-use lab::{LAN, Lab, Outcome, SNAT, VIP, WAN, client, client_addr};
+use lab::{LAN, Lab, SNAT, VIP, WAN, client, client_addr};
 
 use super::super::TcpState;
 use super::*;
