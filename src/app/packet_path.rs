@@ -226,6 +226,10 @@ fn selection(config: &Config, snat_addresses: &[IpAddr]) -> Selection {
     }
 }
 
+/// Mostly it is the privileges; on an older kernel it is the program.
+const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs root, so use sudo, and Linux 6.6; \
+    passthrough.guard = false does without, see iptables/)";
+
 fn guard(
     settings: &PacketSettings,
     selection: &Selection,
@@ -235,8 +239,7 @@ fn guard(
         warn!("no guard: keep the host from answering this traffic yourself (see iptables/)");
         return Ok(None);
     }
-    let mut guard =
-        Guard::load(selection).context("set passthrough.guard = false to do without (see iptables/)")?;
+    let mut guard = Guard::load(selection).context(NO_GUARD)?;
     guard.attach(interfaces)?;
     Ok(Some(guard))
 }
