@@ -271,11 +271,11 @@ impl Forwarder {
             let is_same = |server: &&Arc<Server>| server.live.id == old.server_id() && server.health.up;
             frontend.pool.servers.iter().find(is_same)
         });
-        let server = match (again, frontend.pool.pick(client, vip, &[])) {
-            (Some(server), _) => server,
-            (None, Pick::Server(index)) => &frontend.pool.servers[index],
-            (None, _) => return Err(Stop::Reset(DropReason::NoServer)),
+        let picked = || match frontend.pool.pick(client, vip, &[]) {
+            Pick::Server(index) => Ok(&frontend.pool.servers[index]),
+            Pick::Busy | Pick::Nobody => Err(Stop::Reset(DropReason::NoServer)),
         };
+        let server = again.map_or_else(picked, Ok)?;
         if self.ports.is_none() && server.config.addr.ip() == client.ip() {
             return Err(Stop::Silent(DropReason::ClientIsServer));
         }

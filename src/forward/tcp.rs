@@ -4,15 +4,16 @@
 use std::time::Duration;
 
 use crate::model::FlowTimeouts;
+use crate::wire::TcpFlags;
 
 /// Flag of the TCP header, byte 13: the sender has finished.
-pub const FIN: u8 = 0x01;
+pub const FIN: u8 = TcpFlags::FIN;
 /// Flag of the TCP header, byte 13: the sender opens the connection.
-pub const SYN: u8 = 0x02;
+pub const SYN: u8 = TcpFlags::SYN;
 /// Flag of the TCP header, byte 13: the sender knows no such connection any more.
-pub const RST: u8 = 0x04;
+pub const RST: u8 = TcpFlags::RST;
 /// Flag of the TCP header, byte 13: the acknowledgement number is valid.
-pub const ACK: u8 = 0x10;
+pub const ACK: u8 = TcpFlags::ACK;
 
 /// Which way a packet goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
