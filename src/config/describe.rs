@@ -30,13 +30,23 @@ fn timeouts(config: &Config) -> String {
 
 fn packets(config: &Config) -> String {
     let settings = &config.passthrough;
-    let FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed } = settings.timeouts;
+    let FlowTimeouts {
+        half_open,
+        established,
+        half_closed,
+        closing,
+        time_wait,
+        closed,
+        udp_single,
+        udp_stream,
+    } = settings.timeouts;
     let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
     let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.capacity);
     format!(
         "packets interfaces {interfaces}; workers {workers}; guard {guard}\n\
          flows at most {capacity}; timeouts half_open {half_open:?}, established {established:?}, \
-         half_closed {half_closed:?}, closing {closing:?}, time_wait {time_wait:?}, closed {closed:?}\n"
+         half_closed {half_closed:?}, closing {closing:?}, time_wait {time_wait:?}, closed {closed:?}, \
+         udp_single {udp_single:?}, udp_stream {udp_stream:?}\n"
     )
 }
 

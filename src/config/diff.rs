@@ -71,7 +71,7 @@ fn about_backend(backend: &Backend) -> String {
 }
 
 fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
-    let Frontend { name: _, listen, backend, max_connections } = old;
+    let Frontend { name: _, mode, protocol, listen, backend, max_connections } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
         match (before, after) {
@@ -80,6 +80,8 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
             _ => {}
         }
     }
+    changes.extend(change("mode", mode.name(), new.mode.name()));
+    changes.extend(change("protocol", protocol.name(), new.protocol.name()));
     changes.extend(change("backend", backend, &new.backend));
     changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
     changes
@@ -174,7 +176,16 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         timeouts,
     } = old;
     let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
-    let FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed } = timeouts;
+    let FlowTimeouts {
+        half_open,
+        established,
+        half_closed,
+        closing,
+        time_wait,
+        closed,
+        udp_single,
+        udp_stream,
+    } = timeouts;
     let changes = [
         change("connection_tracker_capacity", capacity, &new.capacity),
         change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
@@ -189,6 +200,8 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         duration("timeouts.closing", *closing, new.timeouts.closing),
         duration("timeouts.time_wait", *time_wait, new.timeouts.time_wait),
         duration("timeouts.closed", *closed, new.timeouts.closed),
+        duration("timeouts.udp_single", *udp_single, new.timeouts.udp_single),
+        duration("timeouts.udp_stream", *udp_stream, new.timeouts.udp_stream),
     ];
     changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
 }

@@ -16,7 +16,7 @@ use super::values::{
 use super::{Config, Stats};
 use crate::model::{
     self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, OnDown, PacketSettings, ProbeKind,
-    Timeouts,
+    Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -112,7 +112,7 @@ impl File {
     pub(super) fn config(&self, mode: Mode) -> Config {
         Config {
             mode,
-            frontends: self.frontends.iter().filter_map(Frontend::model).collect(),
+            frontends: self.frontends.iter().filter_map(|frontend| frontend.model(mode)).collect(),
             backends: self.backends.iter().map(|backend| backend.model(mode)).collect(),
             stats: self.stats,
             timeouts: self.timeouts.model(),
@@ -122,11 +122,13 @@ impl File {
 }
 
 impl Frontend {
-    fn model(&self) -> Option<model::Frontend> {
+    fn model(&self, mode: Mode) -> Option<model::Frontend> {
         let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
         listen.sort_unstable();
         Some(model::Frontend {
             name: self.name.clone(),
+            mode,
+            protocol: Protocol::Tcp,
             listen,
             backend: self.backend.as_ref()?.value.clone(),
             max_connections: value(&self.max_connections),
@@ -344,6 +346,8 @@ fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
         closing: timeout("closing", default.closing),
         time_wait: timeout("time_wait", default.time_wait),
         closed: timeout("closed", default.closed),
+        udp_single: timeout("udp_single", default.udp_single),
+        udp_stream: timeout("udp_stream", default.udp_stream),
     };
     table.finish();
     timeouts

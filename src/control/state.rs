@@ -236,7 +236,7 @@ impl State {
             .collect();
         let listeners = frontends
             .iter()
-            .flat_map(|frontend| frontend.config.listen.iter().map(|addr| (*addr, frontend.clone())));
+            .flat_map(|frontend| frontend.config.endpoints().map(|endpoint| (endpoint, frontend.clone())));
         let pools: Vec<Arc<Pool>> =
             config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect();
         let servers = pools.iter().flat_map(|pool| &pool.servers);

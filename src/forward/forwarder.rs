@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::limiter::Limiter;
 use super::verdict::{Forwarded, Frame, Parties, Verdict};
 use super::{Direction, Flow, FlowId, FlowTable, NatPorts, NewFlow, Segment, TcpState, View};
-use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
+use crate::model::{Addr, DropReason, Endpoint, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
 use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
 use crate::wire::{self, Headers, ParseError, RESET_LEN, TcpFlags};
 
@@ -221,7 +221,7 @@ impl Forwarder {
     ) -> Result<Verdict, Stop> {
         let key = &headers.key;
         let vip = key.destination();
-        let Some(frontend) = snapshot.listeners.get(&vip) else {
+        let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(vip)) else {
             return Ok(self.without_frontend(key));
         };
         self.check_source(key)?;
@@ -380,7 +380,7 @@ impl Forwarder {
             return;
         }
         self.generation = Some(snapshot.generation);
-        let vips = snapshot.listeners.keys().map(SocketAddr::ip);
+        let vips = snapshot.listeners.keys().map(|endpoint| endpoint.addr.ip());
         let interfaces = snapshot.network.interfaces().iter();
         let addresses = interfaces.flat_map(|interface| interface.addresses.iter().copied());
         self.own = vips.chain(addresses).map(Addr::from).collect();

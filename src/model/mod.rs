@@ -9,7 +9,7 @@ mod packet;
 mod reason;
 
 pub use fault::is_shortage;
-pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
+pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
 pub use packet::{DsrKind, OnDown, PacketSettings};
@@ -50,12 +50,24 @@ impl Mode {
 pub struct Frontend {
     /// Unique among frontends.
     pub name: String,
-    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend; sorted.
+    /// How its traffic is forwarded.
+    pub mode: Mode,
+    /// What clients speak to it.
+    pub protocol: Protocol,
+    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
+    /// protocol; sorted.
     pub listen: Vec<SocketAddr>,
     /// Name of the backend.
     pub backend: String,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
     pub max_connections: Option<u32>,
+}
+
+impl Frontend {
+    /// Where it listens.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
+        self.listen.iter().map(|&addr| Endpoint { protocol: self.protocol, addr })
+    }
 }
 
 /// A pool of servers and how one of them is chosen.

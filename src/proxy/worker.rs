@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{listener, pipe};
-use crate::model::ConnectFailures;
+use crate::model::{ConnectFailures, Endpoint};
 use crate::snapshot::{Frontend, Snapshot};
 
 /// What all workers share.
@@ -68,7 +68,7 @@ pub(super) struct Context {
 impl Context {
     /// The frontend that `vip` belongs to now; `None` once a reload has taken it away.
     pub(super) fn frontend(&self, vip: SocketAddr) -> Option<Arc<Frontend>> {
-        self.shared.snapshot.load().listeners.get(&vip).cloned()
+        self.shared.snapshot.load().listeners.get(&Endpoint::tcp(vip)).cloned()
     }
 
     /// Whether another connection would leave too few descriptors for everything else.

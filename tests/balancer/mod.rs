@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use convey::forward::{Forwarder, Frame, NatPorts, Settings, Verdict};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Interface, Neighbour,
-    OnDown, ProbeKind, Route, RouteHop, Server, Timestamp,
+    Addr, Algorithm, Backend, DsrKind, Endpoint, FlowTimeouts, Frontend, HashOn, HealthCheck, Interface,
+    Mode, Neighbour, OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::Checksum;
@@ -69,13 +69,19 @@ fn snapshot_of(servers: u8) -> Snapshot {
     let network = NextHops::new(&links(), &routes(), &neighbours(&configs));
     let pool = Pool::new(Arc::new(backend(configs)), servers.clone(), Arc::new(PoolLive::new(1)), None);
     let (pool, vip) = (Arc::new(pool), VIP.parse().expect("an address"));
-    let config =
-        Frontend { name: "web".into(), listen: vec![vip], backend: "web".into(), max_connections: None };
+    let config = Frontend {
+        name: "web".into(),
+        mode: Mode::Proxy,
+        protocol: Protocol::Tcp,
+        listen: vec![vip],
+        backend: "web".into(),
+        max_connections: None,
+    };
     let live = Arc::new(FrontendLive::new(1, 1));
     let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
     Snapshot {
         generation: 1,
-        listeners: [(vip, frontend.clone())].into(),
+        listeners: [(Endpoint::tcp(vip), frontend.clone())].into(),
         frontends: vec![frontend],
         pools: vec![pool],
         servers: servers.into_iter().map(|server| (server.live.id, server)).collect(),

@@ -7,7 +7,7 @@ use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use crate::model::{
     Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, OnDown, PacketSettings,
-    ProbeKind, Server, Timeouts,
+    ProbeKind, Protocol, Server, Timeouts,
 };
 
 #[test]
@@ -18,6 +18,8 @@ fn a_small_file_is_filled_up_with_defaults() {
         mode: Mode::Proxy,
         frontends: vec![Frontend {
             name: "web".into(),
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
             listen: vec!["10.0.0.1:80".parse().unwrap()],
             backend: "web".into(),
             max_connections: None,
@@ -102,6 +104,8 @@ fn everything_that_can_be_set_arrives() {
         closing = 4
         time_wait = 5
         closed = 6
+        udp_single = 7
+        udp_stream = 8
         "#,
     )
     .expect("valid");
@@ -128,8 +132,8 @@ fn everything_that_can_be_set_arrives() {
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
     let [connect, idle, drain] = [1500, 60_000, 0].map(Duration::from_millis);
     assert_eq!(config.timeouts, Timeouts { connect, idle, drain });
-    let [half_open, established, half_closed, closing, time_wait, closed] =
-        [1000, 2500, 3000, 4000, 5000, 6000].map(Duration::from_millis);
+    let [half_open, established, half_closed, closing, time_wait, closed, udp_single, udp_stream] =
+        [1000, 2500, 3000, 4000, 5000, 6000, 7000, 8000].map(Duration::from_millis);
     let passthrough = PacketSettings {
         capacity: 20_000,
         workers: Some(3),
@@ -138,7 +142,16 @@ fn everything_that_can_be_set_arrives() {
         guard: false,
         snat_ports: 40_000..=41_000,
         snat_addresses: vec!["10.0.0.5".parse().unwrap()],
-        timeouts: FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed },
+        timeouts: FlowTimeouts {
+            half_open,
+            established,
+            half_closed,
+            closing,
+            time_wait,
+            closed,
+            udp_single,
+            udp_stream,
+        },
     };
     assert_eq!(config.passthrough, passthrough);
 }

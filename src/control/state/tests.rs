@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::config::Stats;
 use crate::model::{
-    self, Algorithm, DsrKind, HashOn, Interface, Mode, Neighbour, OnDown, PacketSettings, Timeouts,
+    self, Algorithm, DsrKind, Endpoint, HashOn, Interface, Mode, Neighbour, OnDown, PacketSettings, Protocol,
+    Timeouts,
 };
 use crate::snapshot::Pick;
 use crate::stats::Counter;
@@ -26,6 +27,8 @@ fn config(servers: Vec<Server>) -> Config {
         mode: Mode::Proxy,
         frontends: vec![model::Frontend {
             name: "web".into(),
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
             listen: vec![VIP.parse().unwrap()],
             backend: "pool".into(),
             max_connections: None,
@@ -56,7 +59,7 @@ fn key_of(config: &Config, index: usize) -> ServerKey {
 /// The names of the servers that 20 new connections go to.
 fn chosen(snapshot: &Snapshot) -> Vec<String> {
     let vip: SocketAddr = VIP.parse().unwrap();
-    let pool = &snapshot.listeners[&vip].pool;
+    let pool = &snapshot.listeners[&Endpoint::tcp(vip)].pool;
     let mut names: Vec<String> = (0..20)
         .filter_map(|port| match pool.pick(SocketAddr::new(vip.ip(), 1000 + port), vip, &[]) {
             Pick::Server(index) => Some(pool.servers[index].config.name.clone()),
