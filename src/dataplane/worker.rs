@@ -51,7 +51,7 @@ impl Worker {
             let mut out = Vec::with_capacity(batch.len());
             self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();
-                buffer.set_frame(&frame);
+                buffer.set_frame(frame);
                 out.push((interface, buffer));
             });
             let mut spare = Vec::new();
@@ -92,9 +92,9 @@ impl Worker {
                 }
                 out.push((forwarded.interface, buffer));
             }
-            Verdict::Reply { len, reason } => {
+            Verdict::Reply(reason) => {
                 self.stats.dropped(self.core, reason, 1);
-                buffer.make_own(len);
+                buffer.set_frame(self.forwarder.answer());
                 out.push((interface, buffer));
             }
             Verdict::Drop(reason) => {

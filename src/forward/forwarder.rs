@@ -9,7 +9,7 @@ use super::verdict::{Forwarded, Frame, Parties, Verdict};
 use super::{Direction, Flow, FlowId, FlowTable, NatPorts, NewFlow, Segment, TcpState, View};
 use crate::model::{Addr, DropReason, Endpoint, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
 use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
-use crate::wire::{self, Headers, ParseError, RESET_LEN, TcpFlags};
+use crate::wire::{self, ANSWER_LEN, Headers, Kind, ParseError, TcpFlags};
 
 /// Resets a second that tell clients there is nobody; more are dropped in silence, lest forged packets make us
 /// answer the whole world.
@@ -61,6 +61,8 @@ pub struct Forwarder {
     sweep: Option<u32>,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
+    /// The last packet of our own.
+    answer: Vec<u8>,
 }
 
 /// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
@@ -85,6 +87,7 @@ impl Forwarder {
             resetting: HashSet::new(),
             sweep: None,
             replaced: None,
+            answer: Vec::with_capacity(ANSWER_LEN),
         }
     }
 
@@ -111,6 +114,9 @@ impl Forwarder {
             Ok(headers) => headers,
             Err(error) => return unparsed(error),
         };
+        if !headers.is_v4() || !headers.is_tcp() || headers.kind != Kind::Whole {
+            return Verdict::Pass;
+        }
         let verdict = match self.flows.lookup(&headers.key) {
             Some((id, direction)) if !self.is_replaced(id, direction, headers.flags) => {
                 self.forward(id, direction, false, frame, &headers, snapshot, now)
@@ -130,22 +136,17 @@ impl Forwarder {
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
     /// `reset` is given frames that tell clients their server is gone, with the interface to send them on.
     /// Call it before the first frame, and about as often as batches of frames come.
-    pub fn handle_timeout(
-        &mut self,
-        snapshot: &Snapshot,
-        now: Timestamp,
-        mut reset: impl FnMut([u8; RESET_LEN], u32),
-    ) {
+    pub fn handle_timeout(&mut self, snapshot: &Snapshot, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) {
         self.adopt(snapshot);
         let mut gone = Vec::new();
         self.flows.expire(now, BUDGET, |flow| gone.push(flow));
         if let Some(from) = self.sweep {
-            let resetting = &self.resetting;
+            let (resetting, answer) = (&self.resetting, &mut self.answer);
             self.sweep = self.flows.sweep(from, BUDGET, |flow| {
                 let keep = !resetting.contains(&flow.server_id());
                 if !keep {
-                    if let Some((hop, frame)) = farewell(flow, snapshot) {
-                        reset(frame, hop.interface);
+                    if let Some(interface) = farewell(flow, snapshot, answer) {
+                        reset(answer, interface);
                     }
                     gone.push(flow.clone());
                 }
@@ -153,6 +154,11 @@ impl Forwarder {
             });
         }
         gone.iter().for_each(|flow| self.let_go(flow));
+    }
+
+    /// The frame that [`Verdict::Reply`] is about.
+    pub fn answer(&self) -> &[u8] {
+        &self.answer
     }
 
     /// What has come up; to be drained.
@@ -394,7 +400,8 @@ impl Forwarder {
     fn refuse(&mut self, stop: Stop, frame: &mut Frame<'_>, headers: &Headers, now: Timestamp) -> Verdict {
         match stop {
             Stop::Reset(reason) if !headers.flags.rst() && self.resets.allow(now) => {
-                Verdict::Reply { len: wire::reset_reply(frame.bytes, headers), reason }
+                wire::reset_reply(frame.bytes, headers, &mut self.answer);
+                Verdict::Reply(reason)
             }
             Stop::Reset(reason) | Stop::Silent(reason) => Verdict::Drop(reason),
         }
@@ -410,12 +417,13 @@ enum Stop {
 /// The one place where a frame that cannot be read gets its verdict.
 fn unparsed(error: ParseError) -> Verdict {
     match error {
-        ParseError::NotIpv4 | ParseError::NotTcp { .. } => Verdict::Pass,
+        ParseError::NotIp | ParseError::NotForwarded { .. } => Verdict::Pass,
         ParseError::Truncated => Verdict::Drop(DropReason::Truncated),
         ParseError::BadVersion => Verdict::Drop(DropReason::BadVersion),
         ParseError::BadHeaderLength => Verdict::Drop(DropReason::BadHeaderLength),
         ParseError::BadTotalLength => Verdict::Drop(DropReason::BadTotalLength),
-        ParseError::Fragment { .. } => Verdict::Drop(DropReason::Fragment),
+        ParseError::MappedAddress | ParseError::SourceRouted => Verdict::Drop(DropReason::Martian),
+        ParseError::BadQuote => Verdict::Drop(DropReason::NoFlow),
     }
 }
 
@@ -455,13 +463,14 @@ fn is_martian(ip: IpAddr) -> bool {
 
 /// The reset that tells a client its server is gone, if the client can be told: before its first
 /// acknowledgement there is no number that it would believe.
-fn farewell<'a>(flow: &Flow, snapshot: &'a Snapshot) -> Option<(&'a NextHop, [u8; RESET_LEN])> {
+fn farewell(flow: &Flow, snapshot: &Snapshot, answer: &mut Vec<u8>) -> Option<u32> {
     if flow.last_ack() == 0 || flow.may_be_replaced_by_syn() {
         return None;
     }
     let key = flow.client().reversed();
     let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
-    Some((hop, wire::reset(&key, flow.last_ack(), hop)))
+    wire::reset(&key, flow.last_ack(), hop, answer);
+    Some(hop.interface)
 }
 
 #[cfg(test)]

@@ -19,13 +19,9 @@ pub struct Frame<'a> {
 pub enum Verdict {
     /// It has been rewritten: send it on.
     Transmit(Forwarded),
-    /// It has become an answer of `len` bytes with valid checksums: send it back where it came from.
-    Reply {
-        /// Length of the frame from its Ethernet header on.
-        len: usize,
-        /// Why it was not forwarded.
-        reason: DropReason,
-    },
+    /// It goes no further, for this reason, and its sender is to be told: send
+    /// [`Forwarder::answer`](super::Forwarder::answer) back where it came from.
+    Reply(DropReason),
     /// None of ours.
     Pass,
     /// It goes no further.

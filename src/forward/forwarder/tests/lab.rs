@@ -126,7 +126,7 @@ impl Lab {
     pub(super) fn tick(&mut self) -> Vec<Seen> {
         let mut sent = Vec::new();
         self.forwarder.handle_timeout(&self.snapshot, self.now, |frame, interface| {
-            sent.push(Seen::read(&frame, interface));
+            sent.push(Seen::read(frame, interface));
         });
         sent
     }
@@ -145,7 +145,7 @@ impl Lab {
                 self.opened += usize::from(forwarded.opened);
                 Outcome::Sent(Seen::read(frame.bytes, forwarded.interface))
             }
-            Verdict::Reply { len, reason } => Outcome::Answered(Seen::read(&frame.bytes[..len], WAN), reason),
+            Verdict::Reply(reason) => Outcome::Answered(Seen::read(self.forwarder.answer(), WAN), reason),
             Verdict::Drop(reason) => Outcome::Dropped(reason),
             Verdict::Pass => {
                 assert_eq!(frame.bytes, before, "what is not ours is not touched");
