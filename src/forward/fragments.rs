@@ -40,7 +40,7 @@ pub struct Fragments<T> {
 
 /// What a first fragment tells of those that follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct Lead {
     /// Source and destination port.
     pub ports: (u16, u16),
     /// A number that no other packet has at this time. Packets of several senders that go on as one's must differ by
@@ -54,7 +54,7 @@ pub struct Part {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Later<T> {
     /// Its first was here: it goes where that went.
-    Follows(Part, T),
+    Follows(Lead, T),
     /// It waits.
     Held,
     /// Too many wait already.
@@ -65,7 +65,7 @@ pub enum Later<T> {
 struct Packet<T> {
     since: Timestamp,
     id: u16,
-    first: Option<Part>,
+    first: Option<Lead>,
     held: Vec<T>,
 }
 
@@ -90,9 +90,9 @@ impl<T> Fragments<T> {
         worker: u16,
         now: Timestamp,
         drop: impl FnMut(T),
-    ) -> (Part, Vec<T>) {
+    ) -> (Lead, Vec<T>) {
         let packet = self.packet(key, now, drop);
-        let part = Part { ports, worker, id: packet.id };
+        let part = Lead { ports, worker, id: packet.id };
         packet.first = Some(part);
         let held = std::mem::take(&mut packet.held);
         self.held -= held.len();
@@ -190,7 +190,7 @@ mod tests {
     fn fragments_go_where_their_first_went() {
         let mut fragments = Fragments::new(6);
         let (part, held) = fragments.first(key(1, 9), PORTS, 3, at(0), none);
-        assert_eq!((part, held), (Part { ports: PORTS, worker: 3, id: 7 }, vec![]));
+        assert_eq!((part, held), (Lead { ports: PORTS, worker: 3, id: 7 }, vec![]));
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Follows(part, "b"));
         let (other, _) = fragments.first(key(2, 9), PORTS, 3, at(1), none);
         assert_ne!(other.id, part.id, "another client chose the same number");

@@ -18,7 +18,7 @@ pub use dispatch::Dispatch;
 pub use flow::{Flow, NewFlow};
 pub use flows::{FlowId, FlowTable, Full, Inserted};
 pub use forwarder::{Forwarder, News, Settings};
-pub use fragments::{Fragments, Later, Part};
+pub use fragments::{Fragments, Later, Lead};
 pub use nat_ports::{NatPorts, PortSplit};
 pub use tcp::{ACK, Direction, FIN, RST, SYN, Segment, TcpState, View};
 pub use verdict::{Forwarded, Frame, Parties, Verdict};
