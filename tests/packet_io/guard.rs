@@ -67,7 +67,7 @@ fn selection(frontend: &str) -> Selection {
         snat_addresses: ["10.78.0.1".parse().unwrap()].into(),
         snat_ports: 33768..=61000,
     };
-    Selection { frontends: [frontend.parse().unwrap()].into(), replies: Some(replies) }
+    Selection { frontends: [frontend.parse().unwrap()].into(), draining: [].into(), replies: Some(replies) }
 }
 
 fn load(selection: &Selection, interface: &str) -> Guard {

@@ -62,6 +62,7 @@ fn selection(frontends: &[&str], servers: &[&str], snat: &[&str]) -> Selection {
         snat_ports: 33768..=61000,
     };
     Selection {
+        draining: [].into(),
         frontends: frontends.iter().map(|addr| addr.parse().unwrap()).collect(),
         replies: (!snat.is_empty()).then_some(replies),
     }
@@ -234,7 +235,7 @@ fn many(servers: u32, vips: u32, ports: u16) -> Selection {
         snat_addresses: [ip(0x0a00_0001, 0).into()].into(),
         snat_ports: 33768..=61000,
     };
-    Selection { frontends: vips.collect(), replies: Some(replies) }
+    Selection { frontends: vips.collect(), draining: [].into(), replies: Some(replies) }
 }
 
 #[test]
@@ -279,7 +280,7 @@ proptest! {
     ) {
         let snat_ports = 33768..=61000;
         let replies = Replies { servers, snat_addresses, snat_ports };
-        let selection = Selection { frontends, replies: Some(replies) };
+        let selection = Selection { frontends, draining: [].into(), replies: Some(replies) };
         let filter = Filter::new(&selection);
         let Some(Replies { servers, snat_addresses, snat_ports }) = &selection.replies else { unreachable!() };
         for (src, dst) in packets {
