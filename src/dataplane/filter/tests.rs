@@ -132,6 +132,14 @@ fn run(program: &[sock_filter], frame: &Frame) -> u32 {
 }
 
 #[test]
+fn what_drains_is_let_in_as_before() {
+    let serving = selection(&["203.0.113.1:80", "203.0.113.1:443"], &[], &[]);
+    let [gone, stays] = ["203.0.113.1:80", "203.0.113.1:443"].map(|addr| [addr.parse().unwrap()].into());
+    let draining = Selection { draining: gone, frontends: stays, replies: None };
+    assert_eq!(Filter::new(&draining).instructions(), Filter::new(&serving).instructions());
+}
+
+#[test]
 fn clients_of_a_frontend_get_in_and_nobody_else_does() {
     let filter = usual();
     assert_eq!(filter.precision(), Precision::Exact);

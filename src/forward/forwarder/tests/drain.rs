@@ -93,7 +93,7 @@ fn the_end_of_a_drain_is_not_forgotten_when_more_changes_before_every_flow_was_l
     lab.change(move_frontend_elsewhere);
     let mut cut = lab.change(time_is_over).len();
     cut += lab.change(|world| world.servers[0].weight = 5).len();
-    while lab.forwarder.flows().len() > 0 {
+    while !lab.forwarder.flows().is_empty() {
         let more = lab.tick().len();
         assert!(more > 0, "{} flows stay", lab.forwarder.flows().len());
         cut += more;
