@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use balancer::{Balancer, VIP};
-use convey::forward::{Direction, TcpState, Verdict};
+use convey::forward::{Direction, Part, FlowState, Verdict};
 use convey::wire::{TcpPacket, parse};
 use libfuzzer_sys::fuzz_target;
 
@@ -70,7 +70,7 @@ impl Story {
                 let (was, is) = (parse(&before).expect("forwarded"), parse(&frame).expect("still a packet"));
                 assert_eq!((is.ttl + 1, is.packet_len(), is.flags), (was.ttl, was.packet_len(), was.flags));
                 assert_eq!(frame[is.l4 + 20..], before[was.l4 + 20..]);
-                self.opened += usize::from(forwarded.opened);
+                self.opened += usize::from(forwarded.part == Part::First);
                 match forwarded.direction {
                     Direction::ToServer => self.delivered.push(frame),
                     Direction::ToClient => assert_eq!(is.key.source().to_string(), VIP),
@@ -88,13 +88,13 @@ impl Story {
     fn check_books(&mut self) {
         self.ended += self.balancer.forwarder.news().ended.drain(..).count();
         let flows = self.balancer.forwarder.flows();
-        let over = |state: &TcpState| match state {
-            TcpState::Closing | TcpState::TimeWait | TcpState::Closed => true,
-            TcpState::HalfClosedByClient => self.is_dsr,
+        let over = |state: &FlowState| match state {
+            FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
+            FlowState::HalfClosedByClient => self.is_dsr,
             _ => false,
         };
         let over: u32 =
-            TcpState::ALL.iter().filter(|state| over(state)).map(|state| flows.count(*state)).sum();
+            FlowState::ALL.iter().filter(|state| over(state)).map(|state| flows.count(*state)).sum();
         assert!(flows.len() <= CAPACITY);
         assert_eq!(self.opened - self.ended, (flows.len() - over) as usize);
         if !self.is_dsr {

@@ -9,6 +9,7 @@ mod ledger;
 mod pipeline;
 mod selection;
 mod socket;
+mod sorter;
 mod transmit;
 mod worker;
 

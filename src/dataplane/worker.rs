@@ -9,11 +9,11 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use super::Buffer;
 use super::ledger::Ledger;
 use super::pipeline::PATIENCE;
-use crate::forward::{Direction, Forwarder, Frame, TcpState, Verdict};
+use crate::forward::{Direction, FlowState, Forwarder, Frame, Part, Verdict};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats};
-use crate::wire::Checksum;
+use crate::wire::{self, Checksum};
 
 /// How often time passes for a worker that gets no frames.
 const TICK: Duration = Duration::from_millis(50);
@@ -39,8 +39,10 @@ impl Worker {
     /// Works until no capture thread is left to send it frames.
     pub(super) fn run(mut self) {
         let mut ledger = Ledger::new(self.core);
+        let mut is_behind = false;
         loop {
-            let batch = match self.frames.recv_timeout(TICK) {
+            let patience = if is_behind { Duration::ZERO } else { TICK };
+            let batch = match self.frames.recv_timeout(patience) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -49,7 +51,7 @@ impl Worker {
             let now = (self.now)();
             ledger.follow(&snapshot);
             let mut out = Vec::with_capacity(batch.len());
-            self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
+            is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(frame);
                 out.push((interface, buffer));
@@ -78,7 +80,8 @@ impl Worker {
         let checksum = if buffer.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete };
         let segment_size = buffer.segment_size();
         let len = buffer.frame().len() as u64;
-        let mut frame = Frame { bytes: buffer.frame_mut(), checksum, segment_size };
+        let lead = buffer.lead;
+        let mut frame = Frame { bytes: buffer.frame_mut(), checksum, segment_size, lead };
         match self.forwarder.handle_frame(&mut frame, snapshot, now) {
             Verdict::Transmit(forwarded) => {
                 let (packets, bytes) = match forwarded.direction {
@@ -87,10 +90,18 @@ impl Worker {
                 };
                 ledger.count(forwarded.flow, packets, 1);
                 ledger.count(forwarded.flow, bytes, len);
-                if forwarded.opened {
-                    ledger.opened(forwarded.flow);
+                match forwarded.part {
+                    Part::First => ledger.count(forwarded.flow, Counter::Opened, 1),
+                    Part::Later => {}
+                    Part::Unrecorded => self.stats.unrecorded(self.core, 1),
                 }
-                out.push((forwarded.interface, buffer));
+                match forwarded.cut {
+                    None => out.push((forwarded.interface, buffer)),
+                    Some(mtu) => {
+                        cut(buffer.frame_mut(), checksum, mtu, forwarded.interface, out);
+                        spare.push((interface, buffer));
+                    }
+                }
             }
             Verdict::Reply(reason) => {
                 self.stats.dropped(self.core, reason, 1);
@@ -122,16 +133,27 @@ impl Worker {
 
     fn report(&mut self, ledger: &Ledger) {
         let news = self.forwarder.news();
-        for parties in news.ended.drain(..) {
-            ledger.ended(parties);
+        for ended in news.ended.drain(..) {
+            ledger.ended(ended);
         }
         for wanted in news.wanted.drain(..) {
             let _ = self.wanted.try_send(wanted); // full: the next packet asks again
         }
-        for state in TcpState::ALL {
+        for state in FlowState::ALL {
             let flows = self.forwarder.flows().count(state);
             self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
         }
+        self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
     }
+}
+
+/// Cuts a packet into fragments that are sent one by one.
+fn cut(frame: &mut [u8], checksum: Checksum, mtu: u32, interface: u32, out: &mut Vec<Parcel>) {
+    let Ok(headers) = wire::parse(frame) else { return };
+    wire::split(frame, &headers, checksum, mtu as usize, |fragment| {
+        let mut buffer = Buffer::default();
+        buffer.set_frame(fragment);
+        out.push((interface, buffer));
+    });
 }

@@ -1,25 +1,26 @@
 //! The one door of the forwarding core: a frame in, a verdict out.
 
-use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+mod begin;
+mod refuse;
+mod served;
 
+use std::net::IpAddr;
+
+use self::refuse::Stop;
+use self::served::Served;
 use super::limiter::Limiter;
-use super::verdict::{Forwarded, Frame, Parties, Verdict};
-use super::{Direction, Flow, FlowId, FlowTable, NatPorts, NewFlow, Segment, TcpState, View};
-use crate::model::{Addr, DropReason, Endpoint, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
-use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
-use crate::wire::{self, ANSWER_LEN, Headers, Kind, ParseError, TcpFlags};
+use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
+use super::{Direction, Flow, FlowId, FlowTable, NatPorts, Segment, View};
+use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP};
+use crate::snapshot::Snapshot;
+use crate::wire::{self, ANSWER_LEN, Headers, Kind};
 
-/// Resets a second that tell clients there is nobody; more are dropped in silence, lest forged packets make us
-/// answer the whole world.
-const RESETS_PER_SECOND: u64 = 1_000;
+/// Packets of our own a second that tell senders what has become of theirs; more are dropped in silence, lest forged
+/// packets make us answer the whole world.
+const ANSWERS_PER_SECOND: u64 = 1_000;
 
 /// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
 const BUDGET: u32 = 4_096;
-
-/// Neighbours asked for at once.
-const MOST_WANTED: usize = 64;
 
 /// The key of no packet.
 const NOBODY: FlowKey = FlowKey {
@@ -31,18 +32,13 @@ const NOBODY: FlowKey = FlowKey {
     reserved: [0; 3],
 };
 
-/// Means that a flow's next hop is not known yet.
-const UNRESOLVED: u32 = u32::MAX;
-
 /// How a [`Forwarder`] forwards.
 #[derive(Debug)]
 pub struct Settings {
-    /// SNAT ports of this worker (passthrough); `None`: the client's source is kept (DSR).
+    /// SNAT ports of this worker; `None` if no frontend is forwarded by passthrough.
     pub ports: Option<NatPorts>,
     /// Most flows at once.
     pub capacity: u32,
-    /// How long flows are remembered in silence.
-    pub timeouts: FlowTimeouts,
     /// A secret: who knows it can aim at collisions in the table.
     pub seed: u64,
 }
@@ -52,12 +48,12 @@ pub struct Settings {
 pub struct Forwarder {
     flows: FlowTable,
     ports: Option<NatPorts>,
-    resets: Limiter,
+    answers: Limiter,
     news: News,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
-    own: HashSet<Addr>,
-    resetting: HashSet<u32>,
+    served: Served,
+    /// Where the look at every flow has got to that a new snapshot asks for.
     sweep: Option<u32>,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
@@ -68,23 +64,30 @@ pub struct Forwarder {
 /// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
 #[derive(Debug, Default)]
 pub struct News {
-    /// Flows that are over.
-    pub ended: Vec<Parties>,
+    /// Flows that are over. Each gives back the slot it took at its frontend and its server.
+    pub ended: Vec<Ended>,
     /// Neighbours, with the interface they are reached through, whose link-layer address is wanted.
     pub wanted: Vec<(IpAddr, u32)>,
+}
+
+/// A packet at hand, and what it is held against.
+#[derive(Clone, Copy)]
+struct Packet<'a> {
+    headers: &'a Headers,
+    snapshot: &'a Snapshot,
+    now: Timestamp,
 }
 
 impl Forwarder {
     /// No flows yet. All memory is reserved here.
     pub fn new(settings: Settings) -> Forwarder {
         Forwarder {
-            flows: FlowTable::new(settings.capacity, &settings.timeouts, settings.seed),
+            flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
             ports: settings.ports,
-            resets: Limiter::new(RESETS_PER_SECOND),
+            answers: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
             generation: None,
-            own: HashSet::new(),
-            resetting: HashSet::new(),
+            served: Served::default(),
             sweep: None,
             replaced: None,
             answer: Vec::with_capacity(ANSWER_LEN),
@@ -110,53 +113,63 @@ impl Forwarder {
 
     /// Parses, classifies, looks the flow up or begins one, and rewrites.
     pub fn handle_frame(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Verdict {
-        let headers = match wire::parse(frame.bytes) {
+        let mut headers = match wire::parse(frame.bytes) {
             Ok(headers) => headers,
-            Err(error) => return unparsed(error),
+            Err(error) => return refuse::unparsed(error),
         };
-        if !headers.is_v4() || !headers.is_tcp() || headers.kind != Kind::Whole {
-            return Verdict::Pass;
+        if let Kind::LaterFragment { .. } = headers.kind {
+            let Some(lead) = frame.lead else { return Verdict::Drop(DropReason::FragmentUnmatched) };
+            (headers.key.src_port, headers.key.dst_port) = lead.ports;
         }
+        let packet = Packet { headers: &headers, snapshot, now };
         let verdict = match self.flows.lookup(&headers.key) {
-            Some((id, direction)) if !self.is_replaced(id, direction, headers.flags) => {
-                self.forward(id, direction, false, frame, &headers, snapshot, now)
+            Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
+            Some((id, direction)) if !self.is_replaced(id, direction, &headers) => {
+                self.forward(id, direction, Part::Later, frame, packet)
             }
             found => {
                 self.replaced = found.map(|(id, _)| self.flows.remove(id));
-                let begun = self.begin(frame, &headers, snapshot, now);
+                let begun = self.begin(frame, packet);
                 if let Some(old) = self.replaced.take() {
-                    self.let_go(&old);
+                    self.let_go(&old, End::Own);
                 }
                 begun
             }
         };
-        verdict.unwrap_or_else(|stop| self.refuse(stop, frame, &headers, now))
+        verdict.unwrap_or_else(|stop| self.refuse(stop, frame, packet))
     }
 
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
     /// `reset` is given frames that tell clients their server is gone, with the interface to send them on.
-    /// Call it before the first frame, and about as often as batches of frames come.
-    pub fn handle_timeout(&mut self, snapshot: &Snapshot, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) {
+    /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
+    /// more to be done that need not wait.
+    pub fn handle_timeout(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Timestamp,
+        mut reset: impl FnMut(&[u8], u32),
+    ) -> bool {
         self.adopt(snapshot);
         let mut gone = Vec::new();
-        self.flows.expire(now, BUDGET, |flow| gone.push(flow));
+        let expired_all = self.flows.expire(now, BUDGET, |flow| gone.push((flow, End::Own)));
         if let Some(from) = self.sweep {
-            let (resetting, answer) = (&self.resetting, &mut self.answer);
+            let (served, answer) = (&self.served, &mut self.answer);
             self.sweep = self.flows.sweep(from, BUDGET, |flow| {
-                let keep = !resetting.contains(&flow.server_id());
-                if !keep {
-                    if let Some(interface) = farewell(flow, snapshot, answer) {
+                let end = served.end_of(flow);
+                if let Some(end) = end {
+                    if let Some(interface) = refuse::farewell(flow, snapshot, answer) {
                         reset(answer, interface);
                     }
-                    gone.push(flow.clone());
+                    gone.push((flow.clone(), end));
                 }
-                keep
+                end.is_none()
             });
         }
-        gone.iter().for_each(|flow| self.let_go(flow));
+        gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
+        !expired_all || self.sweep.is_some()
     }
 
-    /// The frame that [`Verdict::Reply`] is about.
+    /// The frame that the last [`Verdict::Reply`] is about, complete and without padding.
     pub fn answer(&self) -> &[u8] {
         &self.answer
     }
@@ -177,206 +190,104 @@ impl Forwarder {
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.
-    fn is_replaced(&self, id: FlowId, direction: Direction, flags: TcpFlags) -> bool {
-        direction == Direction::ToServer && begins(flags) && self.flows.get(id).may_be_replaced_by_syn()
+    fn is_replaced(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
+        direction == Direction::ToServer
+            && headers.is_tcp()
+            && begins(headers)
+            && self.flows.get(id).is_over()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a packet, its flow and its circumstances")]
     fn forward(
         &mut self,
         id: FlowId,
         direction: Direction,
-        opened: bool,
+        part: Part,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        snapshot: &Snapshot,
-        now: Timestamp,
+        packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
+        let headers = packet.headers;
+        if headers.ttl <= 1 {
+            return Err(Stop::Expired);
+        }
+        let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
+        let cut = fit(frame, headers, hop)?;
+        let flow = self.flows.get(id);
+        let (was_over, parties) = (part != Part::First && flow.is_over(), parties(flow));
+        if part != Part::First && !matches!(headers.kind, Kind::LaterFragment { .. }) {
+            self.flows.on_segment(id, direction, segment(headers), packet.now);
+        }
+        if !was_over && self.flows.get(id).is_over() {
+            self.news.ended.push(Ended { flow: parties, how: End::Own });
+        }
+        let is_nat = self.flows.get(id).view() == View::BothSides;
+        wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+        if let Some(lead) = frame.lead.filter(|_| is_nat) {
+            wire::renumber(frame.bytes, headers, lead.id);
+        }
+        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part, cut }))
+    }
+
+    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow: anybody can
+    /// send one.
+    fn forward_error(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        frame: &mut Frame<'_>,
+        packet: Packet<'_>,
+    ) -> Result<Verdict, Stop> {
+        let (flow, headers) = (self.flows.get(id), packet.headers);
+        let about = match direction {
+            Direction::ToServer => Direction::ToClient,
+            Direction::ToClient => Direction::ToServer,
+        };
+        if headers.is_tcp() && !flow.may_be_on_its_way(about, headers.seq) {
+            return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
+        }
         if headers.ttl <= 1 {
             return Err(Stop::Silent(DropReason::TtlExceeded));
         }
-        let flow = self.flows.get(id);
-        let mut rewrite = flow.rewrite(direction);
-        let was_over = !opened && flow.may_be_replaced_by_syn();
         let parties = parties(flow);
-        if snapshot.network.get(rewrite.next_hop).is_none() {
-            rewrite.next_hop = self.find_hop(rewrite.dst.ip(), snapshot)?;
-            self.flows.set_next_hop(id, direction, rewrite.next_hop);
-        }
-        let Some(hop) = snapshot.network.get(rewrite.next_hop) else {
-            return Err(Stop::Silent(DropReason::NextHopUnresolved));
-        };
-        if is_too_big(frame, headers, hop) {
+        let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
+        if headers.packet_len() > hop.mtu as usize {
             return Err(Stop::Silent(DropReason::TooBig));
-        }
-        self.flows.on_segment(id, direction, segment(headers), now);
-        if !was_over && self.flows.get(id).may_be_replaced_by_syn() {
-            self.news.ended.push(parties);
         }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, opened }))
+        let (interface, part) = (hop.interface, Part::Later);
+        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
     }
 
-    /// A packet without a flow: begins one, or is refused.
-    fn begin(
+    /// What is done to packets of a flow that go this way, and to whom they are sent.
+    #[inline]
+    fn way<'a>(
         &mut self,
-        frame: &mut Frame<'_>,
-        headers: &Headers,
-        snapshot: &Snapshot,
-        now: Timestamp,
-    ) -> Result<Verdict, Stop> {
-        let key = &headers.key;
-        let vip = key.destination();
-        let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(vip)) else {
-            return Ok(self.without_frontend(key));
+        id: FlowId,
+        direction: Direction,
+        snapshot: &'a Snapshot,
+    ) -> Result<(Rewrite, &'a NextHop), Stop> {
+        let mut rewrite = self.flows.get(id).rewrite(direction);
+        if let Some(hop) = snapshot.network.get(rewrite.next_hop) {
+            return Ok((rewrite, hop));
+        }
+        let to = match direction {
+            // With L2 DSR that is not what the packet says.
+            Direction::ToServer => self.flows.get(id).server().src,
+            Direction::ToClient => rewrite.dst,
         };
-        self.check_source(key)?;
-        if !begins(headers.flags) && (self.ports.is_some() || headers.flags.rst()) {
-            return Err(Stop::Reset(DropReason::NoFlow));
-        }
-        if headers.ttl <= 1 {
-            return Err(Stop::Silent(DropReason::TtlExceeded));
-        }
-        let server = self.choose(frontend, key.source(), vip)?;
-        let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
-        if snapshot.network.get(to_server).is_some_and(|hop| is_too_big(frame, headers, hop)) {
-            return Err(Stop::Silent(DropReason::TooBig));
-        }
-        let id = self.record(headers, frontend, server, to_server, snapshot, now)?;
-        self.forward(id, Direction::ToServer, true, frame, headers, snapshot, now)
-    }
-
-    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
-    /// be answered. To anything else: none of ours.
-    fn without_frontend(&self, key: &FlowKey) -> Verdict {
-        match &self.ports {
-            Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
-            _ => Verdict::Pass,
-        }
-    }
-
-    fn check_source(&self, key: &FlowKey) -> Result<(), Stop> {
-        if is_martian(key.src.ip()) || key.src_port == 0 {
-            return Err(Stop::Silent(DropReason::Martian));
-        }
-        if self.own.contains(&key.src) {
-            return Err(Stop::Silent(DropReason::VipLoop));
-        }
-        Ok(())
-    }
-
-    fn choose<'a>(
-        &self,
-        frontend: &'a Frontend,
-        client: SocketAddr,
-        vip: SocketAddr,
-    ) -> Result<&'a Server, Stop> {
-        // A client that tries again after a reset comes back to the same server; see `allocate`.
-        let reset = self.replaced.as_ref().filter(|old| old.state() == TcpState::Closed);
-        let again = reset.and_then(|old| {
-            let is_same = |server: &&Arc<Server>| server.live.id == old.server_id() && server.health.up;
-            frontend.pool.servers.iter().find(is_same)
-        });
-        let picked = || match frontend.pool.pick(client, vip, &[]) {
-            Pick::Server(index) => Ok(&frontend.pool.servers[index]),
-            Pick::Busy | Pick::Nobody => Err(Stop::Reset(DropReason::NoServer)),
-        };
-        let server = again.map_or_else(picked, Ok)?;
-        if self.ports.is_none() && server.config.addr.ip() == client.ip() {
-            return Err(Stop::Silent(DropReason::ClientIsServer));
-        }
-        Ok(server)
-    }
-
-    fn record(
-        &mut self,
-        headers: &Headers,
-        frontend: &Frontend,
-        server: &Server,
-        to_server: u32,
-        snapshot: &Snapshot,
-        now: Timestamp,
-    ) -> Result<FlowId, Stop> {
-        let (key, addr) = (&headers.key, server.config.addr);
-        // The client's is looked up now so that it is resolved by the time of the answer.
-        let to_client = match self.ports {
-            Some(_) => self.find_hop(key.src.ip(), snapshot).unwrap_or(UNRESOLVED),
-            None => UNRESOLVED,
-        };
-        let endpoint = (addr.ip().into(), addr.port());
-        let (view, back) = match self.ports {
-            Some(_) => (View::BothSides, self.allocate(endpoint, server.live.id, key.protocol)?),
-            None => (View::ClientSide, (key.src, key.src_port)),
-        };
-        let flow = NewFlow {
-            client: *key,
-            server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
-            view,
-            server_id: server.live.id,
-            frontend_id: frontend.live.id,
-            to_server,
-            to_client,
-            segment: segment(headers),
-        };
-        let Ok(inserted) = self.flows.insert(&flow, now) else {
-            if let Some(ports) = &mut self.ports {
-                ports.release(endpoint, key.protocol, back);
-            }
-            return Err(Stop::Reset(DropReason::TableFull));
-        };
-        if let Some(evicted) = &inserted.evicted {
-            self.let_go(evicted);
-        }
-        Ok(inserted.id)
-    }
-
-    /// A SNAT address and port: those of the flow that this one replaces, else fresh ones; where there are none
-    /// left, those of the server's flow that is longest over.
-    ///
-    /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
-    /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
-    /// left there resets that and tries again: by another port it would meet the next one's.
-    fn allocate(&mut self, server: (Addr, u16), id: u32, protocol: u8) -> Result<(Addr, u16), Stop> {
-        let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
-        if let Some(old) = self.replaced.take_if(same) {
-            return Ok((old.server().dst, old.server().dst_port));
-        }
-        while let Some(ports) = &mut self.ports {
-            if let Some(port) = ports.allocate(server, protocol) {
-                return Ok(port);
-            }
-            let Some(over) = self.flows.closing_of_server(id) else { break };
-            self.remove(over);
-        }
-        Err(Stop::Reset(DropReason::SnatExhausted))
-    }
-
-    fn find_hop(&mut self, ip: IpAddr, snapshot: &Snapshot) -> Result<u32, Stop> {
-        snapshot.network.lookup(ip).map_err(|unreachable| match unreachable {
-            Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
-            Unreachable::Unresolved { ip, interface } => {
-                let wanted = &mut self.news.wanted;
-                if wanted.len() < MOST_WANTED && !wanted.contains(&(ip, interface)) {
-                    wanted.push((ip, interface));
-                }
-                Stop::Silent(DropReason::NextHopUnresolved)
-            }
-        })
-    }
-
-    fn remove(&mut self, id: FlowId) {
-        let flow = self.flows.remove(id);
-        self.let_go(&flow);
+        rewrite.next_hop = self.find_hop(to.ip(), snapshot)?;
+        self.flows.set_next_hop(id, direction, rewrite.next_hop);
+        let hop = snapshot.network.get(rewrite.next_hop);
+        Ok((rewrite, hop.ok_or(Stop::Silent(DropReason::NextHopUnresolved))?))
     }
 
     /// Gives back what a flow held that is no longer in the table.
-    fn let_go(&mut self, flow: &Flow) {
+    fn let_go(&mut self, flow: &Flow, how: End) {
         let key = flow.server();
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
             ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
         }
-        if !flow.may_be_replaced_by_syn() {
-            self.news.ended.push(parties(flow));
+        if !flow.is_over() {
+            self.news.ended.push(Ended { flow: parties(flow), how });
         }
     }
 
@@ -386,91 +297,47 @@ impl Forwarder {
             return;
         }
         self.generation = Some(snapshot.generation);
-        let vips = snapshot.listeners.keys().map(|endpoint| endpoint.addr.ip());
-        let interfaces = snapshot.network.interfaces().iter();
-        let addresses = interfaces.flat_map(|interface| interface.addresses.iter().copied());
-        self.own = vips.chain(addresses).map(Addr::from).collect();
-        let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
-        let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
-        self.resetting = down.map(|server| server.live.id).collect();
-        self.sweep = (!self.resetting.is_empty()).then_some(0);
-    }
-
-    /// Turns the reason to stop into a verdict. The frame becomes the answer, if there is to be one.
-    fn refuse(&mut self, stop: Stop, frame: &mut Frame<'_>, headers: &Headers, now: Timestamp) -> Verdict {
-        match stop {
-            Stop::Reset(reason) if !headers.flags.rst() && self.resets.allow(now) => {
-                wire::reset_reply(frame.bytes, headers, &mut self.answer);
-                Verdict::Reply(reason)
-            }
-            Stop::Reset(reason) | Stop::Silent(reason) => Verdict::Drop(reason),
+        self.flows.set_timeouts(&snapshot.flow_timeouts);
+        let served = Served::new(snapshot, self.ports.as_ref());
+        if let Some(ports) = &mut self.ports {
+            ports.retain_servers(|server| served.has_server(server));
         }
+        // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
+        if served.may_end_flows_of(&self.served) {
+            self.sweep = Some(0);
+        }
+        self.served = served;
     }
 }
 
-/// Why a packet goes no further, and whether its sender is told.
-enum Stop {
-    Reset(DropReason),
-    Silent(DropReason),
-}
-
-/// The one place where a frame that cannot be read gets its verdict.
-fn unparsed(error: ParseError) -> Verdict {
-    match error {
-        ParseError::NotIp | ParseError::NotForwarded { .. } => Verdict::Pass,
-        ParseError::Truncated => Verdict::Drop(DropReason::Truncated),
-        ParseError::BadVersion => Verdict::Drop(DropReason::BadVersion),
-        ParseError::BadHeaderLength => Verdict::Drop(DropReason::BadHeaderLength),
-        ParseError::BadTotalLength => Verdict::Drop(DropReason::BadTotalLength),
-        ParseError::MappedAddress | ParseError::SourceRouted => Verdict::Drop(DropReason::Martian),
-        ParseError::BadQuote => Verdict::Drop(DropReason::NoFlow),
-    }
-}
-
-/// Whether a segment opens a connection.
-fn begins(flags: TcpFlags) -> bool {
-    flags.syn() && !flags.ack() && !flags.rst()
+/// Whether a packet opens a connection. Every UDP datagram may.
+fn begins(headers: &Headers) -> bool {
+    let flags = headers.flags;
+    headers.key.protocol == UDP || (flags.syn() && !flags.ack() && !flags.rst())
 }
 
 fn segment(headers: &Headers) -> Segment {
-    Segment { flags: headers.flags.0, ack: headers.ack }
+    Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack }
 }
 
 fn parties(flow: &Flow) -> Parties {
     Parties { server: flow.server_id(), frontend: flow.frontend_id() }
 }
 
-/// A super-frame is cut into packets before it is sent, so what counts is how long those will be.
-fn is_too_big(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> bool {
+/// Whether the next hop takes the packet. One that is too long is cut if it may be: the result says to which length. A
+/// super-frame is cut into packets before it is sent, so what counts is how long those will be.
+fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> Result<Option<u32>, Stop> {
     let len = match frame.segment_size {
         Some(payload) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(payload),
         None => headers.packet_len(),
     };
-    len > hop.mtu as usize
-}
-
-/// RFC 1122, section 3.2.1.3: addresses that must not be a source.
-fn is_martian(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            // 0.0.0.0/8, and 240.0.0.0/4 with the broadcast address
-            let [first, ..] = ip.octets();
-            ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
-        }
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_multicast() || ip.is_unspecified(),
+    if len <= hop.mtu as usize {
+        return Ok(None);
     }
-}
-
-/// The reset that tells a client its server is gone, if the client can be told: before its first
-/// acknowledgement there is no number that it would believe.
-fn farewell(flow: &Flow, snapshot: &Snapshot, answer: &mut Vec<u8>) -> Option<u32> {
-    if flow.last_ack() == 0 || flow.may_be_replaced_by_syn() {
-        return None;
+    match headers.dont_fragment || frame.segment_size.is_some() {
+        true => Err(Stop::TooBig { mtu: hop.mtu }),
+        false => Ok(Some(hop.mtu)),
     }
-    let key = flow.client().reversed();
-    let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
-    wire::reset(&key, flow.last_ack(), hop, answer);
-    Some(hop.interface)
 }
 
 #[cfg(test)]

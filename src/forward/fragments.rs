@@ -76,11 +76,6 @@ impl<T> Fragments<T> {
         Fragments { packets, order, waiting, held: 0, next_id: first_id }
     }
 
-    /// Whether there is nothing that time changes.
-    pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
-    }
-
     /// A first fragment with these ports goes to `worker`. Returns what those after it need to follow, and those that
     /// waited for it. `drop` is given what had to make room.
     pub fn first(
@@ -246,7 +241,7 @@ mod tests {
         }
         assert!(fragments.packets[&key(0, 1 << 20)].held.len() <= MOST_HELD_OF_ONE);
         fragments.expire(at(60_000), |_| dropped += 1);
-        assert!(fragments.is_empty() && fragments.held == 0);
+        assert!(fragments.packets.is_empty() && fragments.held == 0);
         assert!(fragments.order.is_empty() && fragments.waiting.is_empty());
     }
 }

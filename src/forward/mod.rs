@@ -10,7 +10,7 @@ mod limiter;
 mod list;
 mod nat_ports;
 mod queues;
-mod tcp;
+mod state;
 mod verdict;
 mod wheel;
 
@@ -20,5 +20,5 @@ pub use flows::{FlowId, FlowTable, Full, Inserted};
 pub use forwarder::{Forwarder, News, Settings};
 pub use fragments::{Fragments, Later, Lead};
 pub use nat_ports::{NatPorts, PortSplit};
-pub use tcp::{ACK, Direction, FIN, RST, SYN, Segment, TcpState, View};
-pub use verdict::{Forwarded, Frame, Parties, Verdict};
+pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
+pub use verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};

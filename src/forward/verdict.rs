@@ -1,6 +1,6 @@
 //! What is to be done with a packet.
 
-use super::Direction;
+use super::{Direction, Lead};
 use crate::model::DropReason;
 
 /// A frame as it came in.
@@ -8,10 +8,19 @@ use crate::model::DropReason;
 pub struct Frame<'a> {
     /// From the Ethernet header on; rewritten in place.
     pub bytes: &'a mut [u8],
-    /// Whether the kernel left the TCP checksum for who sends the frame on.
+    /// Whether the kernel left the checksum of TCP or UDP for who sends the frame on.
     pub checksum: crate::wire::Checksum,
     /// For a super-frame: payload bytes in each of the packets it will be cut into.
     pub segment_size: Option<u16>,
+    /// For a fragment: what is known of its packet.
+    pub lead: Option<Lead>,
+}
+
+impl<'a> Frame<'a> {
+    /// A whole packet with its checksum.
+    pub fn new(bytes: &'a mut [u8]) -> Frame<'a> {
+        Frame { bytes, checksum: crate::wire::Checksum::Complete, segment_size: None, lead: None }
+    }
 }
 
 /// What is to be done with a packet. Whoever executes it counts it; the core does neither.
@@ -37,8 +46,42 @@ pub struct Forwarded {
     pub direction: Direction,
     /// The flow it belongs to.
     pub flow: Parties,
-    /// Whether it began the flow.
-    pub opened: bool,
+    /// What it is to the flow.
+    pub part: Part,
+    /// The next hop takes no packet longer than this many bytes: cut it into fragments first, by
+    /// [`split`](crate::wire::split).
+    pub cut: Option<u32>,
+}
+
+/// What a packet on its way is to its flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It began it.
+    First,
+    /// It belongs to one that is known.
+    Later,
+    /// The table has no room for the flow (DSR): whatever comes next is sent to the same server by the same hash.
+    Unrecorded,
+}
+
+/// A flow that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Whose it was.
+    pub flow: Parties,
+    /// How it came to its end.
+    pub how: End,
+}
+
+/// How a flow came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself: its sides finished, fell silent, or made room before they had both spoken.
+    Own,
+    /// Its server was down.
+    ServerGone,
+    /// Its server or frontend was taken away, or we stop, and the time to finish was over.
+    Cut,
 }
 
 /// Whose flow it is, by the numbers the control path gave them.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use convey::forward::{Forwarder, Frame, NatPorts, Settings, Verdict};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, Endpoint, FlowTimeouts, Frontend, HashOn, HealthCheck, Interface,
-    Mode, Neighbour, OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
+    Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashOn, HealthCheck, Interface, Mode, Neighbour,
+    OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::Checksum;
@@ -35,8 +35,9 @@ impl Balancer {
     }
 
     fn new(ports: Option<NatPorts>, servers: u8, capacity: u32) -> Balancer {
-        let settings = Settings { ports, capacity, timeouts: FlowTimeouts::default(), seed: 0x5eed };
-        let snapshot = snapshot_of(servers);
+        let mode = if ports.is_some() { Mode::Passthrough } else { Mode::Dsr };
+        let snapshot = snapshot_of(servers, mode);
+        let settings = Settings { ports, capacity, seed: 0x5eed };
         let mut balancer = Balancer { forwarder: Forwarder::new(settings), snapshot, now: Timestamp(0) };
         balancer.pass_time(Duration::ZERO);
         balancer
@@ -45,7 +46,7 @@ impl Balancer {
     /// Has a frame arrive.
     #[inline]
     pub(crate) fn handle(&mut self, bytes: &mut [u8]) -> Verdict {
-        let mut frame = Frame { bytes, checksum: Checksum::Complete, segment_size: None };
+        let mut frame = Frame { bytes, checksum: Checksum::Complete, segment_size: None, lead: None };
         self.forwarder.handle_frame(&mut frame, &self.snapshot, self.now)
     }
 
@@ -57,7 +58,7 @@ impl Balancer {
 }
 
 /// Servers 10.0.0.1 and up, port 8080, chosen by consistent hash; clients are behind a router.
-fn snapshot_of(servers: u8) -> Snapshot {
+fn snapshot_of(servers: u8, mode: Mode) -> Snapshot {
     let configs: Vec<Server> = (1..=servers).map(server).collect();
     let up = Health { up: true, reason: "connected".into(), since: Timestamp(0) };
     let servers: Vec<_> = (configs.iter().zip(1..))
@@ -71,7 +72,7 @@ fn snapshot_of(servers: u8) -> Snapshot {
     let (pool, vip) = (Arc::new(pool), VIP.parse().expect("an address"));
     let config = Frontend {
         name: "web".into(),
-        mode: Mode::Proxy,
+        mode,
         protocol: Protocol::Tcp,
         listen: vec![vip],
         backend: "web".into(),

@@ -1,18 +1,19 @@
 //! Stories of packets that pass the balancer, in virtual time, judged by etherparse.
 
 mod change;
+mod drain;
 mod dsr;
 mod lab;
 mod random;
 mod refusal;
 mod shortage;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use lab::{LAN, Lab, SNAT, VIP, WAN, client, client_addr};
 
-use super::super::TcpState;
-use super::*;
+use super::super::FlowState;
 
 #[test]
 fn a_whole_connection_passes_and_neither_side_sees_the_others_address() {
@@ -26,14 +27,14 @@ fn a_whole_connection_passes_and_neither_side_sees_the_others_address() {
     let to_client = (VIP.to_owned(), client_addr(1));
     let server = || syn.reply();
     for (packet, flags, seq, ack, payload, state) in [
-        (server().syn().seq(500).ack(101), "S.", 500, 101, "", TcpState::SynReceived),
-        (client(1).seq(101).ack(501), ".", 101, 501, "", TcpState::Established),
-        (client(1).seq(101).ack(501).psh().payload(b"hi?"), "P.", 101, 501, "hi?", TcpState::Established),
-        (server().seq(501).ack(104).psh().payload(b"hello"), "P.", 501, 104, "hello", TcpState::Established),
-        (client(1).seq(104).ack(506).fin(), "F.", 104, 506, "", TcpState::HalfClosedByClient),
-        (server().seq(506).ack(105).payload(b"bye"), ".", 506, 105, "bye", TcpState::HalfClosedByClient),
-        (server().seq(509).ack(105).fin(), "F.", 509, 105, "", TcpState::Closing),
-        (client(1).seq(105).ack(510), ".", 105, 510, "", TcpState::TimeWait),
+        (server().syn().seq(500).ack(101), "S.", 500, 101, "", FlowState::SynReceived),
+        (client(1).seq(101).ack(501), ".", 101, 501, "", FlowState::Established),
+        (client(1).seq(101).ack(501).psh().payload(b"hi?"), "P.", 101, 501, "hi?", FlowState::Established),
+        (server().seq(501).ack(104).psh().payload(b"hello"), "P.", 501, 104, "hello", FlowState::Established),
+        (client(1).seq(104).ack(506).fin(), "F.", 104, 506, "", FlowState::HalfClosedByClient),
+        (server().seq(506).ack(105).payload(b"bye"), ".", 506, 105, "bye", FlowState::HalfClosedByClient),
+        (server().seq(509).ack(105).fin(), "F.", 509, 105, "", FlowState::Closing),
+        (client(1).seq(105).ack(510), ".", 105, 510, "", FlowState::TimeWait),
     ] {
         let expected = if packet.bytes()[26..30] == [10, 0, 0, syn.mac] { &to_client } else { &to_server };
         let seen = lab.send(packet);
@@ -87,7 +88,7 @@ fn a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten() {
     let mut lab = Lab::passthrough();
     let (reset, silent) = (lab.connect(1), lab.connect(2));
     assert_eq!(lab.send(reset.reply().rst().seq(501)).flags, "R");
-    assert_eq!((lab.ended(), lab.forwarder.flows().count(TcpState::Closed)), (1, 1));
+    assert_eq!((lab.ended(), lab.forwarder.flows().count(FlowState::Closed)), (1, 1));
     lab.wait(Duration::from_secs(11));
     assert_eq!(lab.forwarder.flows().len(), 1);
     lab.send(silent.reply().ack(101).payload(b"still here"));

@@ -11,7 +11,7 @@ const CLIENTS: u16 = 12;
 #[derive(Debug)]
 struct Known {
     client: u16,
-    state: TcpState,
+    state: FlowState,
     /// When it last had a packet.
     heard: Duration,
     /// Number of the step in which it came to be open, half-open or closing.
@@ -36,12 +36,12 @@ impl Known {
     }
 
     fn half_open(&self) -> bool {
-        matches!(self.state, TcpState::SynSent | TcpState::SynReceived)
+        matches!(self.state, FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted)
     }
 
     fn closing(&self) -> bool {
-        let unseen_end = self.state == TcpState::HalfClosedByClient && self.view() == View::ClientSide;
-        unseen_end || matches!(self.state, TcpState::Closing | TcpState::TimeWait | TcpState::Closed)
+        let unseen_end = self.state == FlowState::HalfClosedByClient && self.view() == View::ClientSide;
+        unseen_end || matches!(self.state, FlowState::Closing | FlowState::TimeWait | FlowState::Closed)
     }
 
     /// Ends at the first quarter of a second that is no earlier than the timeout says.
@@ -102,7 +102,7 @@ proptest! {
                     }
                     let key = if direction == ToServer { new.client } else { new.server };
                     let mut found = flows.lookup(&key);
-                    if let Some((id, _)) = found && flags == SYN && flows.get(id).may_be_replaced_by_syn() {
+                    if let Some((id, _)) = found && flags == SYN && flows.get(id).is_over() {
                         flows.remove(id);
                         found = None;
                         let index = known.iter().position(|flow| flow.client == client).unwrap();
@@ -128,7 +128,7 @@ proptest! {
                         if known.len() < CAPACITY {
                             let evicted = evicted.map(|flow| new_flow(flow.client).client);
                             prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
-                            let state = TcpState::first(flags);
+                            let state = FlowState::first(TCP, flags);
                             known.push(Known { client, state, heard: clock, since: number });
                         } else {
                             prop_assert_eq!(inserted.unwrap_err(), Full);
@@ -145,7 +145,7 @@ proptest! {
 fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
     prop_assert_eq!(flows.len() as usize, known.len());
     prop_assert!(flows.flows.len() <= CAPACITY, "places of flows that have ended are used again");
-    for state in TcpState::ALL {
+    for state in FlowState::ALL {
         let expected = known.iter().filter(|flow| flow.state == state).count();
         prop_assert_eq!(flows.count(state) as usize, expected, "{:?}", state);
     }
@@ -158,10 +158,10 @@ fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
         let expected = replies.and(found).map(|(id, _)| (id, ToClient));
         prop_assert_eq!(flows.lookup(&new.server), expected);
     }
-    for server_id in [0, 1] {
-        let of_server = |flow: &&Known| flow.closing() && u32::from(flow.client % 2) == server_id;
+    for server in [0, 1] {
+        let of_server = |flow: &&Known| flow.closing() && flow.client % 2 == server;
         let oldest = known.iter().filter(of_server).min_by_key(|flow| flow.since);
-        let found = flows.closing_of_server(server_id).map(|id| flows.get(id).client());
+        let found = flows.closing_of_server(to(server), TCP).map(|id| flows.get(id).client());
         prop_assert_eq!(found, oldest.map(|flow| new_flow(flow.client).client));
     }
     Ok(())

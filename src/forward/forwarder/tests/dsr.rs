@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lab::{LAN, Lab, Outcome, TestServer, VIP, client, client_addr};
-use crate::forward::TcpState;
+use crate::forward::FlowState;
 use crate::model::DropReason;
 use crate::wire::TcpPacket;
 
@@ -26,7 +26,19 @@ fn a_connection_under_way_is_adopted_by_the_server_that_has_it() {
         let data = restarted.send(client(n).seq(5).ack(77).payload(b"as if nothing had happened"));
         assert_eq!(data.route(), syn.route());
     }
-    assert_eq!(restarted.forwarder.flows().count(TcpState::Established), 99);
+    assert_eq!(restarted.forwarder.flows().count(FlowState::Adopted), 99);
+    for n in 1..100 {
+        restarted.send(client(n).seq(6).ack(77));
+    }
+    assert_eq!(restarted.forwarder.flows().count(FlowState::Established), 99);
+}
+
+#[test]
+fn a_single_segment_of_nobody_is_soon_forgotten() {
+    let mut lab = Lab::dsr();
+    lab.send(client(1).seq(5).ack(77));
+    lab.wait(Duration::from_secs(61));
+    assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 1, 1));
 }
 
 #[test]
@@ -39,7 +51,7 @@ fn a_client_that_has_finished_still_acknowledges_what_it_gets() {
         lab.wait(Duration::from_secs(100));
         assert_eq!(lab.send(client(1).seq(2).ack(1000 * n)).route(), syn.route());
     }
-    assert_eq!(lab.forwarder.flows().count(TcpState::HalfClosedByClient), 1);
+    assert_eq!(lab.forwarder.flows().count(FlowState::HalfClosedByClient), 1);
     assert_eq!((lab.opened, lab.ended()), (1, 1));
 }
 

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::lab::{Lab, Outcome, Seen, Size, VIP, client, client_addr};
-use crate::forward::TcpState;
+use crate::forward::FlowState;
 use crate::model::OnDown;
 use crate::wire::TcpPacket;
 
@@ -113,9 +113,9 @@ impl Story {
     fn counts_add_up(&mut self, lab: &mut Lab, dsr: bool) -> Result<(), TestCaseError> {
         self.ended += lab.ended();
         let flows = lab.forwarder.flows();
-        let mut over = vec![TcpState::Closing, TcpState::TimeWait, TcpState::Closed];
+        let mut over = vec![FlowState::Closing, FlowState::TimeWait, FlowState::Closed];
         if dsr {
-            over.push(TcpState::HalfClosedByClient);
+            over.push(FlowState::HalfClosedByClient);
         } else {
             prop_assert!(flows.len() <= SIZE.capacity);
             prop_assert_eq!(lab.forwarder.snat_ports_in_use(), flows.len() as usize);

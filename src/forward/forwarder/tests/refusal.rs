@@ -1,6 +1,6 @@
 //! What is not forwarded, and who is told.
 
-use super::lab::{Lab, Outcome, SNAT, VIP, client, client_addr};
+use super::lab::{ENOUGH, Lab, Outcome, SNAT, VIP, client, client_addr};
 use crate::model::DropReason;
 use crate::wire::TcpPacket;
 
@@ -74,6 +74,14 @@ fn what_cannot_be_a_client_begins_no_flow() {
 }
 
 #[test]
+fn a_snat_address_is_ours_though_no_interface_has_it() {
+    let mut lab = Lab::passthrough_from("10.0.0.77", ENOUGH);
+    assert_eq!(lab.send(client(1).syn()).from.ip().to_string(), "10.0.0.77");
+    let looped = TcpPacket::from("10.0.0.77:40000").to(VIP).syn();
+    assert_eq!(lab.handle(&looped), Outcome::Dropped(DropReason::VipLoop));
+}
+
+#[test]
 fn a_packet_on_its_last_hop_goes_no_further_and_begins_nothing() {
     for mut lab in [Lab::passthrough(), Lab::dsr()] {
         for ttl in [0, 1] {
@@ -134,10 +142,10 @@ fn a_frame_that_cannot_be_read_has_its_own_reason() {
         (changed(&[(46, 0x40)]), Outcome::Dropped(DropReason::BadHeaderLength)),
         (changed(&[(17, 41)]), Outcome::Dropped(DropReason::BadTotalLength)),
         (changed(&[(17, 39)]), Outcome::Dropped(DropReason::BadTotalLength)),
-        (changed(&[(20, 0x20)]), Outcome::Dropped(DropReason::Fragment)),
-        (changed(&[(21, 1)]), Outcome::Dropped(DropReason::Fragment)),
-        (changed(&[(23, 17)]), Outcome::Passed),
-        (changed(&[(12, 0x86), (13, 0xdd)]), Outcome::Passed),
+        (changed(&[(21, 1)]), Outcome::Dropped(DropReason::FragmentUnmatched)),
+        (changed(&[(23, 17)]), Outcome::Dropped(DropReason::BadTotalLength)),
+        (changed(&[(23, 50)]), Outcome::Passed),
+        (changed(&[(12, 0x86), (13, 0xdd)]), Outcome::Dropped(DropReason::BadVersion)),
         (changed(&[(12, 0x08), (13, 0x06)]), Outcome::Passed),
     ] {
         assert_eq!(lab.handle_frame(&mut frame, None), expected, "{frame:x?}");
