@@ -1,7 +1,7 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::control::DataPath;
 use crate::dataplane::{Filter, Guard, Pipeline, Plan, Selection};
 use crate::forward::{Dispatch, Forwarder, NatPorts, PortSplit, Settings};
-use crate::model::{Addr, Interface, Mode, PacketSettings};
+use crate::model::{Addr, Endpoint, Interface, Mode, PacketSettings};
 use crate::net::{Netlink, ReservedPorts};
 use crate::snapshot::NextHops;
 use crate::stats::PacketStats;
@@ -27,7 +27,7 @@ pub(super) struct PacketPath {
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
     /// Every server there has been: flows of those that a reload took away go on.
-    servers: BTreeSet<SocketAddr>,
+    servers: BTreeSet<Endpoint>,
     stats: Arc<PacketStats>,
     pipeline: Pipeline,
     guard: Option<Guard>,
@@ -215,15 +215,9 @@ fn servers(config: &Config) -> Vec<IpAddr> {
 }
 
 fn selection(config: &Config, snat_addresses: &[IpAddr]) -> Selection {
-    match config.mode {
-        Mode::Dsr => Selection::dsr(&config.frontends),
-        Mode::Proxy | Mode::Passthrough => Selection::passthrough(
-            &config.frontends,
-            &config.backends,
-            snat_addresses.iter().copied(),
-            config.passthrough.snat_ports.clone(),
-        ),
-    }
+    let (snat_addresses, snat_ports) =
+        (snat_addresses.iter().copied(), config.passthrough.snat_ports.clone());
+    Selection::new(&config.frontends, &config.backends, snat_addresses, snat_ports)
 }
 
 /// Mostly it is the privileges; on an older kernel it is the program.

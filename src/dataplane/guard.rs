@@ -4,7 +4,6 @@
 //! this process, so it is gone when the process is, however that ends.
 
 use std::collections::{HashMap as Links, HashSet};
-use std::net::SocketAddr;
 
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
@@ -13,7 +12,7 @@ use aya::{Ebpf, EbpfError, Pod};
 use thiserror::Error;
 
 use super::{Replies, Selection};
-use crate::model::{Addr, Interface, TCP};
+use crate::model::{Addr, Endpoint, Interface};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/guard.bpf.o"));
 
@@ -84,9 +83,9 @@ impl Guard {
         let snat: Vec<(IpKey, PortRange)> = replies.iter().flat_map(|replies| snat_ports(replies)).collect();
         replace(
             self.map(FRONTENDS)?,
-            selection.frontends.iter().map(|addr| (endpoint(addr), 1u8)).collect(),
+            selection.frontends.iter().map(|frontend| (endpoint(frontend), 1u8)).collect(),
         )?;
-        replace(self.map(SERVERS)?, servers.map(|addr| (endpoint(addr), 1u8)).collect())?;
+        replace(self.map(SERVERS)?, servers.map(|server| (endpoint(server), 1u8)).collect())?;
         replace(self.map(SNAT)?, snat)?;
         Ok(())
     }
@@ -129,8 +128,8 @@ where
     Ok(())
 }
 
-/// `struct endpoint` of `bpf/packet.h`: address, port in network order, protocol, a zero.
-type Endpoint = [u8; 20];
+/// `struct endpoint` of `bpf/guard.bpf.c`: address, port, protocol, a zero.
+type EndpointKey = [u8; 20];
 
 /// `struct addr` of `bpf/packet.h`.
 type IpKey = [u8; 16];
@@ -138,11 +137,11 @@ type IpKey = [u8; 16];
 /// `struct port_range` of `bpf/guard.bpf.c`: first and last.
 type PortRange = [u16; 2];
 
-fn endpoint(addr: &SocketAddr) -> Endpoint {
+fn endpoint(endpoint: &Endpoint) -> EndpointKey {
     let mut key = [0; 20];
-    key[..16].copy_from_slice(Addr::from(addr.ip()).bytes());
-    key[16..18].copy_from_slice(&addr.port().to_be_bytes());
-    key[18] = TCP;
+    key[..16].copy_from_slice(Addr::from(endpoint.addr.ip()).bytes());
+    key[16..18].copy_from_slice(&endpoint.addr.port().to_ne_bytes());
+    key[18] = endpoint.protocol as u8;
     key
 }
 

@@ -11,6 +11,7 @@ use convey::net::Netlink;
 use socket2::Socket;
 
 use super::lab::{self, DEADLINE, Namespace, connecting, refused};
+use super::packet::endpoint;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -63,14 +64,15 @@ fn is_open(connection: &Socket) -> bool {
 
 fn selection(frontend: &str) -> Selection {
     let replies = Replies {
-        servers: ["10.78.0.2:8000".parse().unwrap()].into(),
+        servers: [endpoint("10.78.0.2:8000")].into(),
         snat_addresses: ["10.78.0.1".parse().unwrap()].into(),
         snat_ports: 33768..=61000,
     };
-    Selection { frontends: [frontend.parse().unwrap()].into(), replies: Some(replies) }
+    Selection { frontends: [endpoint(frontend)].into(), replies: Some(replies) }
 }
 
-fn load(selection: &Selection, interface: &str) -> Guard {
+/// A guard of one interface of the thread's network namespace.
+pub(crate) fn load(selection: &Selection, interface: &str) -> Guard {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let table = runtime.block_on(async { Netlink::open().unwrap().table().await.unwrap() });
     let named = |i: &&Interface| i.name == interface;

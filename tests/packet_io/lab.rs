@@ -42,13 +42,14 @@ pub(crate) fn tcx_missing() -> Option<String> {
 pub(crate) struct Namespace(String);
 
 impl Namespace {
-    /// An empty one; its loopback interface is up.
+    /// An empty one; its loopback interface is up, and IPv6 addresses can be used as soon as they are there.
     pub(crate) fn new() -> Namespace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("cv-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         run("ip", &format!("netns add {name}"));
         let namespace = Namespace(name);
         namespace.ip("link set lo up");
+        namespace.exec("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
         namespace
     }
 
@@ -117,7 +118,7 @@ pub(crate) fn enter(namespace: &str) {
 /// A connection that is being opened; nobody waits for it. `from` may be port 0.
 pub(crate) fn connecting(from: &str, to: &str) -> Socket {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    let socket = Socket::new(Domain::for_address(address(to)), Type::STREAM, Some(Protocol::TCP)).unwrap();
     socket.set_reuse_address(true).unwrap();
     socket.bind(&address(from).into()).unwrap();
     socket.set_nonblocking(true).unwrap();

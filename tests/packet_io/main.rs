@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod guard;
+mod guard_kinds;
 mod lab;
 mod netlink;
 mod object;
+mod packet;
 mod relay;
 mod sockets;
 
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     trials.extend(trials_of(sockets::stories(), networks.as_deref()));
     trials.extend(trials_of(netlink::stories(), networks.as_deref()));
     trials.extend(trials_of(guard::stories(), tcx.as_deref()));
+    trials.extend(trials_of(guard_kinds::stories(), tcx.as_deref()));
     trials.extend(trials_of(object::stories(), object::missing().as_deref()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

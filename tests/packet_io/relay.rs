@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Transmit, Wake};
 
 use super::lab::{self, DEADLINE, Namespace};
+use super::packet::endpoint;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -159,7 +160,7 @@ fn direction(
 
 /// What passes between the client and the server.
 fn selection(ports: RangeInclusive<u16>) -> Selection {
-    let server = "10.77.0.3:5000".parse().unwrap();
+    let server = endpoint("10.77.0.3:5000");
     let replies = Replies {
         servers: [server].into(),
         snat_addresses: ["10.77.0.2".parse().unwrap()].into(),
