@@ -160,6 +160,14 @@ impl Program {
         for same in keys.chunk_by(|a, b| a[0] == b[0]) {
             branches.entry(same.iter().map(|key| &key[1..]).collect()).or_default().push(same[0][0]);
         }
+        if branches.len() == 1
+            && let Some((keys, values)) = branches.first_key_value()
+            && let [value] = values[..]
+        {
+            // Usual for addresses of IPv6: all are in one network, or no two are alike.
+            self.goto_unless(value, no);
+            return if rest.is_empty() { self.goto(yes) } else { self.goto_one_of(rest, keys, yes, no) };
+        }
         let mut open = Vec::new();
         for (keys, values) in branches {
             let label = if rest.is_empty() { yes } else { self.label() };
@@ -167,10 +175,7 @@ impl Program {
             open.push((keys, label));
         }
         self.goto(no);
-        if rest.is_empty() {
-            return;
-        }
-        for (keys, label) in open {
+        for (keys, label) in open.into_iter().filter(|_| !rest.is_empty()) {
             self.place(label);
             self.goto_one_of(rest, &keys, yes, no);
         }
@@ -179,6 +184,9 @@ impl Program {
     /// One instruction for a value, and two for as many as a jump reaches over.
     fn goto_if_any(&mut self, values: &[u32], label: Label) {
         for values in values.chunks(REACH) {
+            if let [value] = values {
+                return self.goto_if(*value, label);
+            }
             for (n, value) in values.iter().enumerate() {
                 self.push(BPF_JMP | BPF_JEQ | BPF_K, (values.len() - n) as u8, 0, *value);
             }
