@@ -30,12 +30,12 @@ pub(crate) fn missing(tools: &[&str]) -> Option<String> {
     Some("no right to make network namespaces (run as root)".into())
 }
 
-/// Whether the kernel is too old for tcx.
-pub(crate) fn tcx_missing() -> Option<String> {
+/// Whether the kernel is too old for what a later one has.
+pub(crate) fn older_than(major: u32, minor: u32, what: &str) -> Option<String> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    (version < (6, 6)).then(|| format!("Linux {release} has no tcx (6.6 has)"))
+    (version < (major, minor)).then(|| format!("Linux {release} has no {what} ({major}.{minor} has)"))
 }
 
 /// A network namespace that is gone when dropped, with its links.
