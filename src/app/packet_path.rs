@@ -26,7 +26,6 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Everything that runs in a packet mode.
 pub(super) struct PacketPath {
-    mode: Mode,
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
     /// What is captured and guarded.
@@ -51,8 +50,7 @@ impl Forwarding for PacketPath {
         };
         let workers = Self::counters(config, parts.cores);
         let stats = Arc::new(PacketStats::new(Plan::threads(workers, interfaces.len())));
-        let backends = config.backends.iter();
-        let selection = selection(config.mode, settings, &snat_addresses, &config.frontends, backends);
+        let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = match config.mode {
             Mode::Passthrough => Some(
@@ -114,7 +112,6 @@ impl Forwarding for PacketPath {
         info!("{workers} workers forward packets on {}", names.join(", "));
         info!("host firewalls (nftables, ufw) do not apply to the traffic of {} mode", config.mode.name());
         Ok(PacketPath {
-            mode: config.mode,
             settings: settings.clone(),
             snat_addresses,
             selection,
@@ -176,10 +173,8 @@ impl DataPath for PacketPath {
     }
 
     fn follow(&mut self, snapshot: &Snapshot) {
-        let frontends = snapshot.frontends.iter().map(|frontend| &frontend.config);
-        let backends = snapshot.pools.iter().map(|pool| &*pool.config);
-        let selection = selection(self.mode, &self.settings, &self.snat_addresses, frontends, backends)
-            .with(&snapshot.draining);
+        let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
+        let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
         if selection == self.selection {
             return;
         }
@@ -247,19 +242,19 @@ fn servers(config: &Config) -> Vec<IpAddr> {
 }
 
 fn selection<'a>(
-    mode: Mode,
     settings: &PacketSettings,
     snat_addresses: &[IpAddr],
-    frontends: impl IntoIterator<Item = &'a Frontend>,
-    backends: impl IntoIterator<Item = &'a Backend>,
+    frontends: impl IntoIterator<Item = (&'a Frontend, &'a Backend)>,
 ) -> Selection {
-    match mode {
-        Mode::Dsr => Selection::dsr(frontends),
-        Mode::Proxy | Mode::Passthrough => {
-            let (addresses, ports) = (snat_addresses.iter().copied(), settings.snat_ports.clone());
-            Selection::passthrough(frontends, backends, addresses, ports)
-        }
-    }
+    Selection::new(frontends, snat_addresses.iter().copied(), settings.snat_ports.clone())
+}
+
+/// The frontends, each with its backend.
+fn with_backends(config: &Config) -> impl Iterator<Item = (&Frontend, &Backend)> {
+    config.frontends.iter().filter_map(|frontend| {
+        let backend = config.backends.iter().find(|backend| backend.name == frontend.backend)?;
+        Some((frontend, backend))
+    })
 }
 
 /// Mostly it is the privileges; on an older kernel it is the program.

@@ -4,7 +4,6 @@
 //! this process, so it is gone when the process is, however that ends.
 
 use std::collections::{HashMap as Links, HashSet};
-use std::net::SocketAddr;
 
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
@@ -13,7 +12,7 @@ use aya::{Ebpf, EbpfError, Pod};
 use thiserror::Error;
 
 use super::{Replies, Selection};
-use crate::model::{Addr, Interface, TCP};
+use crate::model::{Addr, Endpoint, Interface};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/guard.bpf.o"));
 
@@ -24,8 +23,7 @@ const SERVERS: &str = "servers";
 const SNAT: &str = "snat";
 
 /// Drops, on the interfaces it is attached to, what is forwarded: packets to a frontend, and packets from a server
-/// to a SNAT port that belong to no connection of this host. What goes to a frontend that drains is dropped unless it
-/// begins a connection or belongs to one of this host. Removed when dropped.
+/// to a SNAT port that belong to no connection of this host. Removed when dropped.
 #[derive(Debug)]
 pub struct Guard {
     bpf: Ebpf,
@@ -85,11 +83,11 @@ impl Guard {
         let snat: Vec<(IpKey, PortRange)> = replies.iter().flat_map(|replies| snat_ports(replies)).collect();
         replace(
             self.map(FRONTENDS)?,
-            (selection.draining.iter().map(|addr| (endpoint(addr), DRAINING)))
-                .chain(selection.frontends.iter().map(|addr| (endpoint(addr), SERVING)))
+            (selection.draining.iter().map(|frontend| (endpoint(frontend), DRAINING)))
+                .chain(selection.frontends.iter().map(|frontend| (endpoint(frontend), SERVING)))
                 .collect(),
         )?;
-        replace(self.map(SERVERS)?, servers.map(|addr| (endpoint(addr), 1u8)).collect())?;
+        replace(self.map(SERVERS)?, servers.map(|server| (endpoint(server), 1u8)).collect())?;
         replace(self.map(SNAT)?, snat)?;
         Ok(())
     }
@@ -132,8 +130,8 @@ where
     Ok(())
 }
 
-/// `struct endpoint` of `bpf/packet.h`: address, port in network order, protocol, a zero.
-type Endpoint = [u8; 20];
+/// `struct endpoint` of `bpf/guard.bpf.c`: address, port, protocol, a zero.
+type EndpointKey = [u8; 20];
 
 /// What the map of frontends says of one, as in `bpf/guard.bpf.c`.
 const SERVING: u8 = 1;
@@ -145,11 +143,11 @@ type IpKey = [u8; 16];
 /// `struct port_range` of `bpf/guard.bpf.c`: first and last.
 type PortRange = [u16; 2];
 
-fn endpoint(addr: &SocketAddr) -> Endpoint {
+fn endpoint(endpoint: &Endpoint) -> EndpointKey {
     let mut key = [0; 20];
-    key[..16].copy_from_slice(Addr::from(addr.ip()).bytes());
-    key[16..18].copy_from_slice(&addr.port().to_be_bytes());
-    key[18] = TCP;
+    key[..16].copy_from_slice(Addr::from(endpoint.addr.ip()).bytes());
+    key[16..18].copy_from_slice(&endpoint.addr.port().to_ne_bytes());
+    key[18] = endpoint.protocol as u8;
     key
 }
 

@@ -11,6 +11,7 @@ use convey::net::Netlink;
 use socket2::Socket;
 
 use super::lab::{self, DEADLINE, Namespace, connecting, refused};
+use super::packet::endpoint;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -64,14 +65,15 @@ fn is_open(connection: &Socket) -> bool {
 
 fn selection(frontend: &str) -> Selection {
     let replies = Replies {
-        servers: ["10.78.0.2:8000".parse().unwrap()].into(),
+        servers: [endpoint("10.78.0.2:8000")].into(),
         snat_addresses: ["10.78.0.1".parse().unwrap()].into(),
         snat_ports: 33768..=61000,
     };
-    Selection { frontends: [frontend.parse().unwrap()].into(), draining: [].into(), replies: Some(replies) }
+    Selection { frontends: [endpoint(frontend)].into(), draining: [].into(), replies: Some(replies) }
 }
 
-fn load(selection: &Selection, interface: &str) -> Guard {
+/// A guard of one interface of the thread's network namespace.
+pub(crate) fn load(selection: &Selection, interface: &str) -> Guard {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let table = runtime.block_on(async { Netlink::open().unwrap().table().await.unwrap() });
     let named = |i: &&Interface| i.name == interface;
@@ -144,14 +146,13 @@ fn a_reload_changes_what_is_guarded() {
 
 fn what_begins_at_a_draining_frontend_is_the_hosts() {
     let pair = Pair::new();
-    let drains =
-        Selection { draining: ["10.78.0.1:80".parse().unwrap()].into(), ..selection("10.78.0.1:443") };
+    let drains = Selection { draining: [endpoint("10.78.0.1:80")].into(), ..selection("10.78.0.1:443") };
     let mut guard = pair.guard(&selection("10.78.0.1:80"));
     let listener = pair.balancer.enter(|| TcpListener::bind("10.78.0.1:80").unwrap());
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     guard.select(&drains).unwrap();
     pair.other.enter(|| {
-        let mut client = TcpStream::connect("10.78.0.1:80").unwrap();
+        let mut client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), DEADLINE).unwrap();
         client.set_read_timeout(Some(DEADLINE)).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();
         client.write_all(b"hello").unwrap();

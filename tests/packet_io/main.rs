@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod guard;
+mod guard_kinds;
 mod lab;
 mod netlink;
 mod object;
+mod packet;
 mod relay;
 mod sockets;
 
@@ -31,12 +33,16 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let networks = lab::missing(&["ip", "ethtool"]);
-    let tcx = networks.clone().or_else(lab::tcx_missing);
+    let tcx = networks.clone().or_else(|| lab::older_than(6, 6, "tcx"));
+    let super_datagrams =
+        networks.clone().or_else(|| lab::older_than(6, 2, "UDP super-frames for packet sockets"));
     let mut trials = Vec::new();
     trials.extend(trials_of(relay::stories(), networks.as_deref()));
+    trials.extend(trials_of(relay::stories_of_super_datagrams(), super_datagrams.as_deref()));
     trials.extend(trials_of(sockets::stories(), networks.as_deref()));
     trials.extend(trials_of(netlink::stories(), networks.as_deref()));
     trials.extend(trials_of(guard::stories(), tcx.as_deref()));
+    trials.extend(trials_of(guard_kinds::stories(), tcx.as_deref()));
     trials.extend(trials_of(object::stories(), object::missing().as_deref()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
