@@ -261,7 +261,6 @@ fn forwarders(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Vec
         ports: (config.mode == Mode::Passthrough)
             .then(|| NatPorts::new(addresses.clone(), split.ports(worker as u16), fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
-        timeouts: settings.timeouts,
         seed: fastrand::u64(..),
     });
     settings.map(Forwarder::new).collect()

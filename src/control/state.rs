@@ -248,6 +248,7 @@ impl State {
             frontends,
             network,
             timeouts: config.timeouts,
+            flow_timeouts: config.passthrough.timeouts,
             totals,
         })
     }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::{HealthChange, State};
 use crate::config::{self, Config, LoadError, Loaded, Network, Problem};
 use crate::health::{Change, Outcome, Schedule};
-use crate::model::{ConnectFailures, Mode, Timestamp};
+use crate::model::{ConnectFailures, Mode, PacketSettings, Timestamp};
 use crate::net;
 use crate::snapshot::Snapshot;
 
@@ -165,7 +165,9 @@ impl<D: DataPath> Task<D> {
         let mode = self.file.mode.unwrap_or(loaded.config.mode);
         let mut loaded = loaded.for_mode(running.mode);
         let wanted = Config { mode, ..loaded.config.clone() };
-        (loaded.config.stats, loaded.config.passthrough) = (running.stats, running.passthrough.clone());
+        let timeouts = loaded.config.passthrough.timeouts;
+        loaded.config.stats = running.stats;
+        loaded.config.passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
         let next_hops = self.state.network();
         let interface_to = |ip| next_hops.interface_to(ip);
         let network = Network { interfaces: next_hops.interfaces(), interface_to: &interface_to };

@@ -36,8 +36,6 @@ pub struct Settings {
     pub ports: Option<NatPorts>,
     /// Most flows at once.
     pub capacity: u32,
-    /// How long flows are remembered in silence.
-    pub timeouts: FlowTimeouts,
     /// A secret: who knows it can aim at collisions in the table.
     pub seed: u64,
 }
@@ -71,7 +69,7 @@ impl Forwarder {
     /// No flows yet. All memory is reserved here.
     pub fn new(settings: Settings) -> Forwarder {
         Forwarder {
-            flows: FlowTable::new(settings.capacity, &settings.timeouts, settings.seed),
+            flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
             ports: settings.ports,
             resets: Limiter::new(RESETS_PER_SECOND),
             news: News::default(),
@@ -228,10 +226,17 @@ impl Forwarder {
             return;
         }
         self.generation = Some(snapshot.generation);
+        self.flows.set_timeouts(&snapshot.flow_timeouts);
         let vips = snapshot.listeners.keys().map(SocketAddr::ip);
         let interfaces = snapshot.network.interfaces().iter();
         let addresses = interfaces.flat_map(|interface| interface.addresses.iter().copied());
         self.own = vips.chain(addresses).map(Addr::from).collect();
+        if let Some(ports) = &mut self.ports {
+            self.own.extend(ports.addresses());
+            let addrs = snapshot.servers.values().map(|server| server.config.addr);
+            let servers: HashSet<(Addr, u16)> = addrs.map(|addr| (addr.ip().into(), addr.port())).collect();
+            ports.retain_servers(|server| servers.contains(&server));
+        }
         let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
         let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
         self.resetting = down.map(|server| server.live.id).collect();

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::model::{self, Timeouts, Timestamp};
+use crate::model::{self, FlowTimeouts, Timeouts, Timestamp};
 use crate::stats::Traffic;
 
 /// Everything a new connection needs to know.
@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub network: Arc<NextHops>,
     /// Time limits.
     pub timeouts: Timeouts,
+    /// How long silent flows are remembered (packet modes).
+    pub flow_timeouts: FlowTimeouts,
     /// Counters over all frontends, those that are gone too.
     pub totals: Arc<Traffic>,
 }
@@ -105,6 +107,7 @@ impl Snapshot {
             servers: HashMap::new(),
             network: Arc::default(),
             timeouts: Timeouts { connect: second, idle: second, drain: second },
+            flow_timeouts: FlowTimeouts::default(),
             totals: Arc::new(Traffic::new(cores)),
         }
     }

@@ -104,7 +104,7 @@ impl Forwarder {
         };
         let endpoint = (addr.ip().into(), addr.port());
         let (view, back) = match self.ports {
-            Some(_) => (View::BothSides, self.allocate(endpoint, server.live.id, key.protocol)?),
+            Some(_) => (View::BothSides, self.allocate(endpoint, key.protocol)?),
             None => (View::ClientSide, (key.src, key.src_port)),
         };
         let flow = NewFlow {
@@ -135,7 +135,7 @@ impl Forwarder {
     /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
     /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
     /// left there resets that and tries again: by another port it would meet the next one's.
-    fn allocate(&mut self, server: (Addr, u16), id: u32, protocol: u8) -> Result<(Addr, u16), Stop> {
+    fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Result<(Addr, u16), Stop> {
         let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
         if let Some(old) = self.replaced.take_if(same) {
             return Ok((old.server().dst, old.server().dst_port));
@@ -144,7 +144,7 @@ impl Forwarder {
             if let Some(port) = ports.allocate(server, protocol) {
                 return Ok(port);
             }
-            let Some(over) = self.flows.closing_of_server(id) else { break };
+            let Some(over) = self.flows.closing_of_server(server, protocol) else { break };
             self.remove(over);
         }
         Err(Stop::Reset(DropReason::SnatExhausted))

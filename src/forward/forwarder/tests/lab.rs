@@ -8,9 +8,7 @@ use std::time::Duration;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
 use crate::forward::{Forwarder, Frame, NatPorts, Settings, Verdict};
-use crate::model::{
-    Algorithm, DropReason, FlowTimeouts, HashOn, Interface, Neighbour, OnDown, Route, RouteHop, Timestamp,
-};
+use crate::model::{Algorithm, DropReason, HashOn, Interface, Neighbour, OnDown, Route, RouteHop, Timestamp};
 use crate::snapshot::{Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture};
 use crate::wire::{Checksum, TcpPacket};
 
@@ -95,7 +93,7 @@ impl Lab {
             on_down: OnDown::Reset,
             algorithm: Algorithm::Ring,
         };
-        let settings = Settings { ports, capacity, timeouts: FlowTimeouts::default(), seed: 42 };
+        let settings = Settings { ports, capacity, seed: 42 };
         let mut lab = Lab {
             forwarder: Forwarder::new(settings),
             now: Timestamp(0),
