@@ -86,6 +86,11 @@ impl FlowTable {
         self.counts[state as usize]
     }
 
+    /// Flows that are open now: the connection has been seen to begin, and not to end.
+    pub fn open(&self) -> u32 {
+        self.queues.open()
+    }
+
     /// The flow that packets with this key belong to, and which way they go.
     #[inline]
     pub fn lookup(&self, key: &FlowKey) -> Option<(FlowId, Direction)> {

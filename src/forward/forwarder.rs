@@ -1,14 +1,15 @@
 //! The one door of the forwarding core: a frame in, a verdict out.
 
 mod begin;
+mod served;
 
-use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
+use self::served::Served;
 use super::limiter::Limiter;
-use super::verdict::{Forwarded, Frame, Parties, Verdict};
+use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{Direction, Flow, FlowId, FlowTable, NatPorts, Segment, View};
-use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
+use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::wire::{self, Headers, ParseError, RESET_LEN, TcpFlags};
 
@@ -49,8 +50,8 @@ pub struct Forwarder {
     news: News,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
-    own: HashSet<Addr>,
-    resetting: HashSet<u32>,
+    served: Served,
+    /// Where the look at every flow has got to that a new snapshot asks for.
     sweep: Option<u32>,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
@@ -59,8 +60,8 @@ pub struct Forwarder {
 /// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
 #[derive(Debug, Default)]
 pub struct News {
-    /// Flows that are over.
-    pub ended: Vec<Parties>,
+    /// Flows that are over. Each gives back the slot it took at its frontend and its server.
+    pub ended: Vec<Ended>,
     /// Neighbours, with the interface they are reached through, whose link-layer address is wanted.
     pub wanted: Vec<(IpAddr, u32)>,
 }
@@ -74,8 +75,7 @@ impl Forwarder {
             resets: Limiter::new(RESETS_PER_SECOND),
             news: News::default(),
             generation: None,
-            own: HashSet::new(),
-            resetting: HashSet::new(),
+            served: Served::default(),
             sweep: None,
             replaced: None,
         }
@@ -106,13 +106,13 @@ impl Forwarder {
         };
         let verdict = match self.flows.lookup(&headers.key) {
             Some((id, direction)) if !self.is_replaced(id, direction, headers.flags) => {
-                self.forward(id, direction, false, frame, &headers, snapshot, now)
+                self.forward(id, direction, Part::Later, frame, &headers, snapshot, now)
             }
             found => {
                 self.replaced = found.map(|(id, _)| self.flows.remove(id));
                 let begun = self.begin(frame, &headers, snapshot, now);
                 if let Some(old) = self.replaced.take() {
-                    self.let_go(&old);
+                    self.let_go(&old, End::Own);
                 }
                 begun
             }
@@ -122,30 +122,32 @@ impl Forwarder {
 
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
     /// `reset` is given frames that tell clients their server is gone, with the interface to send them on.
-    /// Call it before the first frame, and about as often as batches of frames come.
+    /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
+    /// more to be done that need not wait.
     pub fn handle_timeout(
         &mut self,
         snapshot: &Snapshot,
         now: Timestamp,
         mut reset: impl FnMut([u8; RESET_LEN], u32),
-    ) {
+    ) -> bool {
         self.adopt(snapshot);
         let mut gone = Vec::new();
-        self.flows.expire(now, BUDGET, |flow| gone.push(flow));
+        let expired_all = self.flows.expire(now, BUDGET, |flow| gone.push((flow, End::Own)));
         if let Some(from) = self.sweep {
-            let resetting = &self.resetting;
+            let served = &self.served;
             self.sweep = self.flows.sweep(from, BUDGET, |flow| {
-                let keep = !resetting.contains(&flow.server_id());
-                if !keep {
+                let end = served.end_of(flow);
+                if let Some(end) = end {
                     if let Some((hop, frame)) = farewell(flow, snapshot) {
                         reset(frame, hop.interface);
                     }
-                    gone.push(flow.clone());
+                    gone.push((flow.clone(), end));
                 }
-                keep
+                end.is_none()
             });
         }
-        gone.iter().for_each(|flow| self.let_go(flow));
+        gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
+        !expired_all || self.sweep.is_some()
     }
 
     /// What has come up; to be drained.
@@ -173,7 +175,7 @@ impl Forwarder {
         &mut self,
         id: FlowId,
         direction: Direction,
-        opened: bool,
+        part: Part,
         frame: &mut Frame<'_>,
         headers: &Headers,
         snapshot: &Snapshot,
@@ -184,7 +186,7 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         let mut rewrite = flow.rewrite(direction);
-        let was_over = !opened && flow.may_be_replaced_by_syn();
+        let was_over = part != Part::First && flow.may_be_replaced_by_syn();
         let parties = parties(flow);
         if snapshot.network.get(rewrite.next_hop).is_none() {
             rewrite.next_hop = self.find_hop(rewrite.dst.ip(), snapshot)?;
@@ -196,27 +198,24 @@ impl Forwarder {
         if is_too_big(frame, headers, hop) {
             return Err(Stop::Silent(DropReason::TooBig));
         }
-        self.flows.on_segment(id, direction, segment(headers), now);
+        if part != Part::First {
+            self.flows.on_segment(id, direction, segment(headers), now);
+        }
         if !was_over && self.flows.get(id).may_be_replaced_by_syn() {
-            self.news.ended.push(parties);
+            self.news.ended.push(Ended { flow: parties, how: End::Own });
         }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, opened }))
-    }
-
-    fn remove(&mut self, id: FlowId) {
-        let flow = self.flows.remove(id);
-        self.let_go(&flow);
+        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part }))
     }
 
     /// Gives back what a flow held that is no longer in the table.
-    fn let_go(&mut self, flow: &Flow) {
+    fn let_go(&mut self, flow: &Flow, how: End) {
         let key = flow.server();
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
             ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
         }
         if !flow.may_be_replaced_by_syn() {
-            self.news.ended.push(parties(flow));
+            self.news.ended.push(Ended { flow: parties(flow), how });
         }
     }
 
@@ -227,20 +226,15 @@ impl Forwarder {
         }
         self.generation = Some(snapshot.generation);
         self.flows.set_timeouts(&snapshot.flow_timeouts);
-        let vips = snapshot.listeners.keys().map(SocketAddr::ip);
-        let interfaces = snapshot.network.interfaces().iter();
-        let addresses = interfaces.flat_map(|interface| interface.addresses.iter().copied());
-        self.own = vips.chain(addresses).map(Addr::from).collect();
+        let served = Served::new(snapshot, self.ports.as_ref());
         if let Some(ports) = &mut self.ports {
-            self.own.extend(ports.addresses());
-            let addrs = snapshot.servers.values().map(|server| server.config.addr);
-            let servers: HashSet<(Addr, u16)> = addrs.map(|addr| (addr.ip().into(), addr.port())).collect();
-            ports.retain_servers(|server| servers.contains(&server));
+            ports.retain_servers(|server| served.has_server(server));
         }
-        let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
-        let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
-        self.resetting = down.map(|server| server.live.id).collect();
-        self.sweep = (!self.resetting.is_empty()).then_some(0);
+        // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
+        if served.may_end_flows_of(&self.served) {
+            self.sweep = Some(0);
+        }
+        self.served = served;
     }
 
     /// Turns the reason to stop into a verdict. The frame becomes the answer, if there is to be one.

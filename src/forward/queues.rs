@@ -17,13 +17,14 @@ pub(super) struct Queues {
     closing: List<CLASS>,
     half_open: List<CLASS>,
     closing_of_server: HashMap<Server, List<SERVER>>,
+    open: u32,
 }
 
 impl Queues {
     pub(super) fn new() -> Self {
         // Enough for most, so that packets do not make it grow; it does with the number of servers.
         let closing_of_server = HashMap::with_capacity(256);
-        Queues { closing: List::EMPTY, half_open: List::EMPTY, closing_of_server }
+        Queues { closing: List::EMPTY, half_open: List::EMPTY, closing_of_server, open: 0 }
     }
 
     /// The flow that gives way to a new one.
@@ -36,10 +37,15 @@ impl Queues {
         self.closing_of_server.get(&server)?.first()
     }
 
+    /// How many flows may not be evicted.
+    pub(super) fn open(&self) -> u32 {
+        self.open
+    }
+
     /// Adds a flow that is now in `class`.
     pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         match class {
-            Class::Open => {}
+            Class::Open => self.open += 1,
             Class::HalfOpen => self.half_open.push(flows, id),
             Class::Closing => {
                 self.closing.push(flows, id);
@@ -52,7 +58,7 @@ impl Queues {
     /// Takes out a flow that was in `class`.
     pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         match class {
-            Class::Open => {}
+            Class::Open => self.open -= 1,
             Class::HalfOpen => self.half_open.remove(flows, id),
             Class::Closing => {
                 self.closing.remove(flows, id);

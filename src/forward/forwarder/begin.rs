@@ -4,10 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::{Forwarder, Stop, begins, is_too_big, segment};
-use crate::forward::{Direction, Flow, FlowId, Frame, NewFlow, TcpState, Verdict, View};
-use crate::model::{Addr, DropReason, FlowKey, Timestamp};
+use crate::forward::{
+    Direction, End, Flow, FlowId, Forwarded, Frame, NewFlow, Part, Parties, TcpState, Verdict, View,
+};
+use crate::model::{Addr, DropReason, FlowKey, Rewrite, Timestamp};
 use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
-use crate::wire::Headers;
+use crate::wire::{self, Headers};
 
 /// Neighbours asked for at once.
 const MOST_WANTED: usize = 64;
@@ -30,8 +32,12 @@ impl Forwarder {
             return Ok(self.without_frontend(key));
         };
         self.check_source(key)?;
-        if !begins(headers.flags) && (self.ports.is_some() || headers.flags.rst()) {
+        let is_new = begins(headers.flags);
+        if !is_new && (self.ports.is_some() || headers.flags.rst()) {
             return Err(Stop::Reset(DropReason::NoFlow));
+        }
+        if is_new && snapshot.stopping {
+            return Err(Stop::Reset(DropReason::Stopping));
         }
         if headers.ttl <= 1 {
             return Err(Stop::Silent(DropReason::TtlExceeded));
@@ -41,8 +47,23 @@ impl Forwarder {
         if snapshot.network.get(to_server).is_some_and(|hop| is_too_big(frame, headers, hop)) {
             return Err(Stop::Silent(DropReason::TooBig));
         }
-        let id = self.record(headers, frontend, server, to_server, snapshot, now)?;
-        self.forward(id, Direction::ToServer, true, frame, headers, snapshot, now)
+        // One that is under way was let in by whoever has forgotten it.
+        let slots = Slots::take(frontend, server, is_new)?;
+        match self.record(headers, frontend, server, to_server, snapshot, now) {
+            Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, headers, snapshot, now),
+            Err(stop) => {
+                slots.give_back();
+                match stop {
+                    // In passthrough nobody could tell whose the answer is.
+                    Stop::Reset(DropReason::TableFull)
+                        if self.ports.is_none() && frontend.pool.config.algorithm.hashes() =>
+                    {
+                        forward_unrecorded(frame, headers, frontend, server, to_server, snapshot)
+                    }
+                    stop => Err(stop),
+                }
+            }
+        }
     }
 
     /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
@@ -58,7 +79,7 @@ impl Forwarder {
         if is_martian(key.src.ip()) || key.src_port == 0 {
             return Err(Stop::Silent(DropReason::Martian));
         }
-        if self.own.contains(&key.src) {
+        if self.served.is_own(&key.src) {
             return Err(Stop::Silent(DropReason::VipLoop));
         }
         Ok(())
@@ -78,7 +99,8 @@ impl Forwarder {
         });
         let picked = || match frontend.pool.pick(client, vip, &[]) {
             Pick::Server(index) => Ok(&frontend.pool.servers[index]),
-            Pick::Busy | Pick::Nobody => Err(Stop::Reset(DropReason::NoServer)),
+            Pick::Busy => Err(Stop::Reset(DropReason::MaxConnections)),
+            Pick::Nobody => Err(Stop::Reset(DropReason::NoServer)),
         };
         let server = again.map_or_else(picked, Ok)?;
         if self.ports.is_none() && server.config.addr.ip() == client.ip() {
@@ -124,7 +146,7 @@ impl Forwarder {
             return Err(Stop::Reset(DropReason::TableFull));
         };
         if let Some(evicted) = &inserted.evicted {
-            self.let_go(evicted);
+            self.let_go(evicted, End::Own);
         }
         Ok(inserted.id)
     }
@@ -145,7 +167,8 @@ impl Forwarder {
                 return Ok(port);
             }
             let Some(over) = self.flows.closing_of_server(server, protocol) else { break };
-            self.remove(over);
+            let over = self.flows.remove(over);
+            self.let_go(&over, End::Own);
         }
         Err(Stop::Reset(DropReason::SnatExhausted))
     }
@@ -162,6 +185,52 @@ impl Forwarder {
             }
         })
     }
+}
+
+/// The places that a flow takes at its frontend and its server, out of those that they have.
+struct Slots<'a> {
+    frontend: &'a Frontend,
+    server: &'a Server,
+}
+
+impl<'a> Slots<'a> {
+    /// Takes one of each; no more than there are, if they are `limited`.
+    fn take(frontend: &'a Frontend, server: &'a Server, limited: bool) -> Result<Slots<'a>, Stop> {
+        let limit = |most: Option<u32>| most.filter(|_| limited);
+        if !frontend.live.slots.try_take(limit(frontend.config.max_connections)) {
+            return Err(Stop::Reset(DropReason::MaxConnections));
+        }
+        if !server.live.slots.try_take(limit(server.config.max_connections)) {
+            frontend.live.slots.release();
+            return Err(Stop::Reset(DropReason::MaxConnections));
+        }
+        Ok(Slots { frontend, server })
+    }
+
+    fn give_back(self) {
+        self.frontend.live.slots.release();
+        self.server.live.slots.release();
+    }
+}
+
+/// Sends a packet to the server it hashes to, without a record: those after it hash to the same. Better than to
+/// refuse it, where forged packets may have filled the table.
+fn forward_unrecorded(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    frontend: &Frontend,
+    server: &Server,
+    next_hop: u32,
+    snapshot: &Snapshot,
+) -> Result<Verdict, Stop> {
+    let hop = snapshot.network.get(next_hop).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+    let (key, addr) = (&headers.key, server.config.addr);
+    let (src, src_port, dst_port) = (key.src, key.src_port, addr.port());
+    let rewrite = Rewrite { src, src_port, dst: addr.ip().into(), dst_port, next_hop };
+    wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+    let flow = Parties { server: server.live.id, frontend: frontend.live.id };
+    let (interface, direction) = (hop.interface, Direction::ToServer);
+    Ok(Verdict::Transmit(Forwarded { interface, direction, flow, part: Part::Unrecorded }))
 }
 
 /// RFC 1122, section 3.2.1.3: addresses that must not be a source.

@@ -36,7 +36,7 @@ impl Known {
     }
 
     fn half_open(&self) -> bool {
-        matches!(self.state, TcpState::SynSent | TcpState::SynReceived)
+        matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Adopted)
     }
 
     fn closing(&self) -> bool {
