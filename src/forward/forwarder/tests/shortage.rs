@@ -1,6 +1,7 @@
 //! Too few servers, ports or places in the table.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::lab::{ENOUGH, Lab, Outcome, Size, VIP, client, client_addr};
@@ -220,4 +221,19 @@ fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection() {
     let flows = lab.forwarder.flows();
     assert_eq!((flows.count(TcpState::Established), flows.count(TcpState::Adopted)), (50, 50));
     assert_eq!((lab.opened, lab.unrecorded, lab.ended()), (10_050, 0, 9_950));
+}
+
+#[test]
+fn who_tries_again_after_a_reset_goes_elsewhere_if_the_place_is_taken() {
+    let mut lab = Lab::passthrough();
+    let first = lab.send(client(1).syn().seq(100));
+    lab.send(client(1).rst().seq(101));
+    assert_eq!(lab.ended(), 1);
+    let taken = (2..100).find(|n| lab.send(client(*n).syn()).to == first.to);
+    assert!(taken.is_some());
+    lab.change(|world| {
+        let full = world.servers.iter_mut().find(|server| SocketAddr::from((server.ip, 8080)) == first.to);
+        full.unwrap().max_connections = Some(1);
+    });
+    assert_ne!(lab.send(client(1).syn().seq(100)).to, first.to);
 }
