@@ -1,0 +1,23 @@
+//! As much HTTP as the clients of this bench need: asking for the small file, and knowing when it has come.
+
+use std::io;
+
+/// The small file, and its size in bytes.
+pub(crate) const SMALL: (&str, usize) = ("1k", 1024);
+
+/// Asks for [`SMALL`] on a connection that stays open.
+pub(crate) const REQUEST: &[u8] = b"GET /1k HTTP/1.1\r\nHost: peers\r\n\r\n";
+
+/// Whether what has come is a whole answer.
+///
+/// # Errors
+/// The server says something else than the file.
+pub(crate) fn is_whole(answer: &[u8]) -> io::Result<bool> {
+    const STATUS: &[u8] = b"HTTP/1.1 200 ";
+    if answer.len() >= STATUS.len() && !answer.starts_with(STATUS) {
+        let line = String::from_utf8_lossy(answer).lines().next().unwrap_or_default().to_owned();
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("answered {line:?}")));
+    }
+    let head = answer.windows(4).position(|end| end == b"\r\n\r\n");
+    Ok(head.is_some_and(|head| answer.len() >= head + 4 + SMALL.1))
+}

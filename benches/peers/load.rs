@@ -1,0 +1,214 @@
+//! What the client does.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use convey::demo::lab::Role;
+
+use crate::measure::{self, Meter};
+use crate::metric::{Metric, Sample};
+use crate::peer::Running;
+use crate::site::{Site, connections, cores};
+use crate::support::run;
+use crate::{idle, steady};
+
+/// How long and how often.
+pub(crate) struct Plan {
+    pub(crate) rounds: usize,
+    /// Seconds of a load in a round; wrk counts in whole ones.
+    seconds: u64,
+    /// The same for the load at a constant rate, whose rarest latencies need many requests.
+    steady_seconds: u64,
+    /// At most so many, as the limit of open files allows.
+    idle_connections: usize,
+}
+
+/// A load and what is looked at.
+pub(crate) struct Load {
+    pub(crate) name: &'static str,
+    kind: Kind,
+    /// The columns of the table.
+    pub(crate) metrics: &'static [Metric],
+    /// What the chart shows beside the CPU of the machine.
+    pub(crate) headline: Metric,
+}
+
+enum Kind {
+    /// As fast as it goes: a request on every connection, and the next as soon as the answer is there.
+    Busy { connections: u32, file: &'static str, keep_alive: bool },
+    /// The same on some connections while many others are open and silent.
+    BusyAmongIdle,
+    /// Requests at a constant rate.
+    Steady,
+}
+
+impl Plan {
+    pub(crate) const FULL: Plan = Plan { rounds: 5, seconds: 2, steady_seconds: 3, idle_connections: 10_000 };
+    pub(crate) const QUICK: Plan =
+        Plan { rounds: 2, seconds: 1, steady_seconds: 1, idle_connections: 10_000 };
+    pub(crate) const SMOKE: Plan = Plan { rounds: 1, seconds: 1, steady_seconds: 1, idle_connections: 100 };
+
+    /// Connections that are silent, in the load that has such.
+    pub(crate) fn idle_connections(&self) -> usize {
+        let possible = (connections() as usize).saturating_sub(2 * CONNECTIONS as usize);
+        self.idle_connections.min(possible / 100 * 100)
+    }
+}
+
+use Metric::{Balancer, Machine, Megabytes, Memory, P50, P99, P999, P9999, Requests};
+
+/// All loads. The first tells the rate of the one at a constant rate.
+pub(crate) const LOADS: [Load; 7] = [
+    Load {
+        name: "1 KB, keep-alive, 64 connections",
+        kind: Kind::Busy { connections: 64, file: "1k", keep_alive: true },
+        metrics: &[Requests, P99, Balancer, Machine, Memory],
+        headline: Requests,
+    },
+    Load {
+        name: "1 KB, keep-alive, 512 connections",
+        kind: Kind::Busy { connections: 512, file: "1k", keep_alive: true },
+        metrics: &[Requests, P99, Balancer, Machine, Memory],
+        headline: Requests,
+    },
+    Load {
+        name: "1 KB, a connection for every request, 64 at once",
+        kind: Kind::Busy { connections: 64, file: "1k", keep_alive: false },
+        metrics: &[Requests, P99, Balancer, Machine, Memory],
+        headline: Requests,
+    },
+    Load {
+        name: "16 KB, keep-alive, 64 connections",
+        kind: Kind::Busy { connections: 64, file: "16k", keep_alive: true },
+        metrics: &[Requests, Megabytes, P99, Balancer, Machine, Memory],
+        headline: Requests,
+    },
+    Load {
+        name: "1 MB, keep-alive, 8 connections",
+        kind: Kind::Busy { connections: 8, file: "1m", keep_alive: true },
+        metrics: &[Requests, Megabytes, P99, Balancer, Machine, Memory],
+        headline: Megabytes,
+    },
+    Load {
+        name: "1 KB, keep-alive, 64 connections among idle ones",
+        kind: Kind::BusyAmongIdle,
+        metrics: &[Requests, P99, Balancer, Machine, Memory],
+        headline: Memory,
+    },
+    Load {
+        name: "1 KB, keep-alive, half of HAProxy's peak rate",
+        kind: Kind::Steady,
+        metrics: &[Requests, P50, P99, P999, P9999, Balancer, Machine, Memory],
+        headline: P9999,
+    },
+];
+
+/// Connections of the loads that have no number of their own.
+const CONNECTIONS: u32 = 64;
+
+impl Load {
+    /// Puts the load on a peer. `rate` is the constant rate in requests per second.
+    pub(crate) fn run(
+        &self,
+        site: &Site,
+        through: &Running,
+        plan: &Plan,
+        rate: Option<f64>,
+    ) -> Result<Sample> {
+        let (seconds, small) = (plan.seconds, crate::http::SMALL.0);
+        match self.kind {
+            Kind::Busy { connections, file, keep_alive } => {
+                busy(site, through, seconds, connections, file, keep_alive)
+            }
+            Kind::BusyAmongIdle => {
+                let open = || idle::open(&through.peer.targets(), plan.idle_connections());
+                let _idle = site.lab.enter(Role::Client(1), open)?.context("opening idle connections")?;
+                busy(site, through, seconds, CONNECTIONS, small, true)
+            }
+            Kind::Steady => {
+                let rate = rate.context("no rate is known")?;
+                constant(site, through, Duration::from_secs(plan.steady_seconds), rate)
+            }
+        }
+    }
+}
+
+/// wrk, with a script that reports numbers.
+fn busy(
+    site: &Site,
+    through: &Running,
+    seconds: u64,
+    connections: u32,
+    file: &str,
+    keep_alive: bool,
+) -> Result<Sample> {
+    let targets: Vec<String> = through.peer.targets().iter().map(ToString::to_string).collect();
+    let mut wrk = site.lab.command(Role::Client(1), "wrk");
+    wrk.env("TARGETS", targets.join(" "));
+    wrk.args(["--threads", &cores().div_ceil(2).next_multiple_of(2).to_string()]);
+    wrk.args(["--connections", &connections.to_string(), "--duration", &format!("{seconds}s")]);
+    wrk.args(["--timeout", "1s", "--script"]).arg(script(site)?);
+    if !keep_alive {
+        wrk.args(["--header", "Connection: close"]);
+    }
+    wrk.arg(format!("http://{}/{file}", targets[0]));
+    let meter = Meter::start(&through.processes)?;
+    let text = said(&mut wrk)?;
+    let used = meter.stop()?;
+    let [requests, elapsed, bytes, errors, latency @ ..] = numbers(&text)?;
+    Ok(Sample {
+        requests,
+        errors,
+        elapsed: Duration::from_micros(elapsed),
+        bytes,
+        latency: latency.map(Duration::from_micros),
+        balancer: (!through.processes.is_empty()).then_some(used.processes),
+        machine: used.machine,
+        memory: memory(through)?,
+    })
+}
+
+fn script(site: &Site) -> Result<std::path::PathBuf> {
+    site.configure("report.lua", include_str!("config/report.lua"), &[])
+}
+
+fn said(wrk: &mut Command) -> Result<String> {
+    let ran = run(wrk);
+    ensure!(ran.code == Some(0), "wrk failed: {}{}", ran.stdout, ran.stderr);
+    Ok(ran.stdout)
+}
+
+/// The line of our script in what wrk has said.
+fn numbers(text: &str) -> Result<[u64; 8]> {
+    let line = text.lines().find_map(|line| line.strip_prefix("measured "));
+    let numbers: Option<Vec<u64>> =
+        line.and_then(|line| line.split(' ').map(|number| number.parse().ok()).collect());
+    numbers.and_then(|numbers| numbers.try_into().ok()).with_context(|| format!("no report of wrk: {text}"))
+}
+
+fn constant(site: &Site, through: &Running, duration: Duration, rate: f64) -> Result<Sample> {
+    let targets = through.peer.targets();
+    let meter = Meter::start(&through.processes)?;
+    let work = || steady::run(&targets, CONNECTIONS as usize, rate, duration);
+    let outcome = site.lab.enter(Role::Client(1), work)??;
+    let used = meter.stop()?;
+    let at = |share: f64| {
+        let index = (outcome.latencies.len() as f64 * share) as usize;
+        outcome.latencies.get(index).copied().unwrap_or_default()
+    };
+    Ok(Sample {
+        requests: outcome.answered,
+        errors: outcome.errors,
+        elapsed: outcome.elapsed,
+        bytes: outcome.answered * crate::http::SMALL.1 as u64,
+        latency: [0.5, 0.99, 0.999, 0.9999].map(at),
+        balancer: (!through.processes.is_empty()).then_some(used.processes),
+        machine: used.machine,
+        memory: memory(through)?,
+    })
+}
+
+fn memory(through: &Running) -> Result<Option<u64>> {
+    (!through.processes.is_empty()).then(|| measure::memory(&through.processes)).transpose()
+}

@@ -1,0 +1,118 @@
+//! convey beside HAProxy, nginx and the kernel's own NAT: the same loads through each of them in turn, in one run,
+//! between the same namespaces. `benches/README.md` says what is measured and how.
+//!
+//!     cargo bench --bench peers -- [proxy|passthrough|dsr]... [--quick|--smoke]
+
+mod chart;
+mod http;
+mod idle;
+mod load;
+mod machine;
+mod measure;
+mod metric;
+mod peer;
+mod report;
+mod results;
+mod site;
+mod steady;
+#[path = "../../tests/stories/support/mod.rs"]
+#[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories")]
+#[allow(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
+mod support;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use convey::model::Mode;
+
+use load::{LOADS, Plan};
+use peer::{Peer, Running};
+use results::Results;
+use site::Site;
+
+/// Compares convey with HAProxy, nginx and the kernel's NAT, side by side in one run. Needs root.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo bench --bench peers --")]
+struct Options {
+    /// Modes of convey to compare; all unless named
+    #[arg(value_parser = PossibleValuesParser::new(Mode::ALL.map(Mode::name)).map(mode))]
+    modes: Vec<Mode>,
+    /// Two short rounds, in less than two minutes a mode; results are not kept
+    #[arg(long)]
+    quick: bool,
+    /// One round of a second, with few idle connections: shows that it works; results are not kept
+    #[arg(long, conflicts_with = "quick")]
+    smoke: bool,
+    /// What cargo says to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
+    if asked("--test") || !asked("--bench") {
+        println!("peers: nothing to test; `cargo bench --bench peers` measures");
+        return ExitCode::SUCCESS;
+    }
+    match measure(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peers: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: Options) -> Result<()> {
+    let (plan, kept) = match (options.quick, options.smoke) {
+        (false, false) => (Plan::FULL, true),
+        (true, _) => (Plan::QUICK, false),
+        (_, true) => (Plan::SMOKE, false),
+    };
+    site::check()?;
+    let modes = if options.modes.is_empty() { Mode::ALL.to_vec() } else { options.modes };
+    for mode in modes {
+        let results = compare(mode, &plan).with_context(|| format!("in mode {}", mode.name()))?;
+        let folder = report::write(&results, kept)?;
+        println!("{}", report::markdown(&results));
+        eprintln!("{}: table, chart and every sample are in {}", mode.name(), folder.display());
+    }
+    Ok(())
+}
+
+/// Every load through every peer, the peers taking turns.
+fn compare(mode: Mode, plan: &Plan) -> Result<Results> {
+    let site = Site::new()?;
+    let mut results = Results::new(mode, plan.idle_connections());
+    let mut rate = None;
+    for load in &LOADS {
+        for round in 0..plan.rounds {
+            let mut peers = Peer::of(mode).to_vec();
+            // Nobody always follows the same one.
+            peers.rotate_left(round % Peer::of(mode).len());
+            for peer in peers {
+                let running = Running::start(&site, peer, mode).with_context(|| peer.name())?;
+                let sample = load
+                    .run(&site, &running, plan, rate)
+                    .with_context(|| format!("{} through {}\n{}", load.name, peer.name(), running.log()))?;
+                ensure!(
+                    sample.requests > 0,
+                    "{} through {}: no answer\n{}",
+                    load.name,
+                    peer.name(),
+                    running.log()
+                );
+                results.add(load, peer, sample);
+            }
+            eprintln!("{}: {}, round {} of {}", mode.name(), load.name, round + 1, plan.rounds);
+        }
+        rate = rate.or_else(|| results.half_of_peak());
+    }
+    Ok(results)
+}
+
+fn mode(name: String) -> Mode {
+    Mode::ALL.into_iter().find(|mode| mode.name() == name).expect("only names of modes are accepted")
+}

@@ -1,0 +1,93 @@
+//! What is used of the machine: processor time and memory.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::support::clock;
+
+/// Measures from its start to its stop.
+pub(crate) struct Meter<'a> {
+    processes: &'a [u32],
+    start: Reading,
+}
+
+/// Processor time.
+pub(crate) struct Used {
+    /// Of all cores, whatever they did: processes, the kernel, interrupts.
+    pub(crate) machine: Duration,
+    /// Of the processes, system calls included.
+    pub(crate) processes: Duration,
+}
+
+struct Reading {
+    at: Instant,
+    /// Cores that are there.
+    cores: u32,
+    /// Time in which cores had nothing to do, waited for a disk, or were not ours.
+    unused: Duration,
+    processes: Duration,
+}
+
+impl Meter<'_> {
+    pub(crate) fn start(processes: &[u32]) -> Result<Meter<'_>> {
+        Ok(Meter { processes, start: Reading::now(processes)? })
+    }
+
+    pub(crate) fn stop(self) -> Result<Used> {
+        let end = Reading::now(self.processes)?;
+        let passed = (end.at - self.start.at) * end.cores;
+        Ok(Used {
+            machine: passed.saturating_sub(end.unused - self.start.unused),
+            processes: end.processes.saturating_sub(self.start.processes),
+        })
+    }
+}
+
+impl Reading {
+    /// What is unused is subtracted, rather than adding up what is used: the kernel accounts idle time exactly, but
+    /// samples at its tick whom to charge for the rest.
+    fn now(processes: &[u32]) -> Result<Reading> {
+        let stat = read("/proc/stat")?;
+        let cores = stat.lines().filter(|line| line.starts_with("cpu")).count() as u32 - 1;
+        let sum = stat.lines().next().unwrap_or_default();
+        let field = |n: usize| sum.split_whitespace().nth(n).and_then(|field| field.parse::<u64>().ok());
+        let [idle, iowait, steal] = [4, 5, 8].map(|n| field(n).unwrap_or_default());
+        let unused = Duration::from_millis((idle + iowait + steal) * 1000 / TICKS_PER_SECOND);
+        let processes = processes.iter().map(|pid| cpu_time(*pid)).sum::<Result<Duration>>()?;
+        Ok(Reading { at: clock(), cores, unused, processes })
+    }
+}
+
+/// The unit of `/proc/stat` (USER_HZ), the same on every architecture that matters.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Processor time of a process so far: all of its threads, in nanoseconds (`/proc/PID/stat` has hundredths of a
+/// second).
+fn cpu_time(pid: u32) -> Result<Duration> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).context("a balancer is gone")?;
+    let mut sum = 0;
+    for thread in threads.flatten() {
+        // A thread may end between the two.
+        let Ok(line) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
+        sum += line.split(' ').next().and_then(|time| time.parse::<u64>().ok()).unwrap_or_default();
+    }
+    Ok(Duration::from_nanos(sum))
+}
+
+/// Resident memory in bytes. A page that several processes have counts for each of them by its share.
+pub(crate) fn memory(processes: &[u32]) -> Result<u64> {
+    processes.iter().map(|pid| proportional(*pid)).sum()
+}
+
+fn proportional(pid: u32) -> Result<u64> {
+    let rollup = read(&format!("/proc/{pid}/smaps_rollup"))?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kibibytes.context("no Pss in smaps_rollup")? * 1024)
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(path).with_context(|| path.to_owned())
+}

@@ -1,0 +1,96 @@
+//! What is measured, and how it is written.
+
+use std::time::Duration;
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Metric {
+    Requests,
+    Megabytes,
+    P50,
+    P99,
+    P999,
+    P9999,
+    /// Processor time of the balancer's processes.
+    Balancer,
+    /// Processor time of the whole machine.
+    Machine,
+    Memory,
+}
+
+/// One peer under one load for some seconds.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    pub(crate) requests: u64,
+    /// Requests that failed: socket errors, answers other than 2xx and 3xx, no answer in time.
+    pub(crate) errors: u64,
+    pub(crate) elapsed: Duration,
+    /// What clients received, headers included.
+    pub(crate) bytes: u64,
+    /// Latencies at the percentiles 50, 99, 99.9 and 99.99.
+    pub(crate) latency: [Duration; 4],
+    /// Processor time of the balancer, if it is a process.
+    pub(crate) balancer: Option<Duration>,
+    pub(crate) machine: Duration,
+    /// Resident bytes of the balancer under the load, if it is a process.
+    pub(crate) memory: Option<u64>,
+}
+
+impl Metric {
+    pub(crate) const ALL: [Metric; 9] = [
+        Metric::Requests,
+        Metric::Megabytes,
+        Metric::P50,
+        Metric::P99,
+        Metric::P999,
+        Metric::P9999,
+        Metric::Balancer,
+        Metric::Machine,
+        Metric::Memory,
+    ];
+
+    /// Its name and unit.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Metric::Requests => "requests/s",
+            Metric::Megabytes => "MB/s",
+            Metric::P50 => "p50, ms",
+            Metric::P99 => "p99, ms",
+            Metric::P999 => "p99.9, ms",
+            Metric::P9999 => "p99.99, ms",
+            Metric::Balancer => "CPU of the balancer, µs/request",
+            Metric::Machine => "CPU of the machine, µs/request",
+            Metric::Memory => "memory, MiB",
+        }
+    }
+
+    /// A value with about three digits that mean something.
+    pub(crate) fn format(self, value: f64) -> String {
+        match value {
+            _ if self == Metric::Requests => format!("{value:.0}"),
+            100.0.. => format!("{value:.0}"),
+            10.0.. => format!("{value:.1}"),
+            _ => format!("{value:.2}"),
+        }
+    }
+}
+
+impl Sample {
+    /// The value of a metric; `None` where there is no process to ask.
+    pub(crate) fn get(&self, metric: Metric) -> Option<f64> {
+        let per_second = |count: u64| count as f64 / self.elapsed.as_secs_f64();
+        let per_request = |time: Duration| time.as_secs_f64() * 1e6 / self.requests as f64;
+        let latency = |n: usize| Some(self.latency[n].as_secs_f64() * 1e3);
+        match metric {
+            Metric::Requests => Some(per_second(self.requests)),
+            Metric::Megabytes => Some(per_second(self.bytes) / 1e6),
+            Metric::P50 => latency(0),
+            Metric::P99 => latency(1),
+            Metric::P999 => latency(2),
+            Metric::P9999 => latency(3),
+            Metric::Balancer => self.balancer.map(per_request),
+            Metric::Machine => Some(per_request(self.machine)),
+            Metric::Memory => self.memory.map(|bytes| bytes as f64 / f64::from(1 << 20)),
+        }
+    }
+}

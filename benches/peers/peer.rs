@@ -1,0 +1,223 @@
+//! Who is compared. One at a time is there: another one's listeners, packet sockets or NAT rules would cost
+//! something even without a connection.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use convey::demo::lab::{INTERFACE, Role, VIP};
+use convey::model::Mode;
+use rustix::process::Signal;
+
+use crate::http::SMALL;
+use crate::site::{SERVERS, Site};
+use crate::support::{Process, ask, binary, clock, wait_for};
+
+/// Where Debian keeps nginx's stream module.
+pub(crate) const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+
+/// A way from the client to the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// No balancer: half of the connections to each server.
+    Direct,
+    Convey,
+    Haproxy,
+    /// HAProxy with `option splice-auto`.
+    HaproxySplice,
+    /// nginx's stream module.
+    Nginx,
+    /// The kernel's NAT, with connection tracking.
+    Nftables,
+}
+
+/// A peer that serves. It is gone when dropped.
+pub(crate) struct Running<'a> {
+    pub(crate) peer: Peer,
+    /// Its processes; none if the kernel does it, or nobody has to.
+    pub(crate) processes: Vec<u32>,
+    process: Option<Process>,
+    mode: Mode,
+    site: &'a Site,
+}
+
+impl Peer {
+    pub(crate) const ALL: [Peer; 6] =
+        [Peer::Direct, Peer::Convey, Peer::Haproxy, Peer::HaproxySplice, Peer::Nginx, Peer::Nftables];
+
+    /// Whom convey is compared with in a mode, itself included.
+    pub(crate) fn of(mode: Mode) -> &'static [Peer] {
+        match mode {
+            Mode::Proxy => &Peer::ALL[..5],
+            Mode::Passthrough | Mode::Dsr => &Peer::ALL,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Peer::Direct => "direct",
+            Peer::Convey => "convey",
+            Peer::Haproxy => "HAProxy",
+            Peer::HaproxySplice => "HAProxy, splice",
+            Peer::Nginx => "nginx stream",
+            Peer::Nftables => "nftables DNAT",
+        }
+    }
+
+    /// Its port on the VIP, and that of the servers behind it. One for each, so that nobody meets connections that
+    /// another one has left in TIME_WAIT.
+    pub(crate) fn port(self) -> u16 {
+        8000 + self as u16
+    }
+
+    /// Where a client has to connect to.
+    pub(crate) fn targets(self) -> Vec<SocketAddr> {
+        let target = |ip: std::net::Ipv4Addr| SocketAddr::new(ip.into(), self.port());
+        match self {
+            Peer::Direct => SERVERS.map(|server| target(server.address())).to_vec(),
+            _ => vec![target(VIP)],
+        }
+    }
+}
+
+impl Running<'_> {
+    /// Starts a peer and waits until it serves. convey is started in the mode.
+    pub(crate) fn start(site: &Site, peer: Peer, mode: Mode) -> Result<Running<'_>> {
+        let mut running = Running { peer, processes: Vec::new(), process: None, mode, site };
+        let port = [("PORT", peer.port().to_string())];
+        match peer {
+            Peer::Direct => {}
+            Peer::Convey => running.start_convey()?,
+            Peer::Haproxy | Peer::HaproxySplice => {
+                let config = site.configure("haproxy.cfg", include_str!("config/haproxy.cfg"), &port)?;
+                let mut command = site.lab.command(Role::Balancer, "haproxy");
+                command.arg("-db").arg("-f").arg(config);
+                if peer == Peer::HaproxySplice {
+                    command.env("SPLICE", "1");
+                }
+                running.spawn(command)?;
+            }
+            Peer::Nginx => {
+                let words = [port[0].clone(), ("STREAM_MODULE", STREAM_MODULE.to_owned())];
+                let config = site.configure("nginx.conf", include_str!("config/nginx.conf"), &words)?;
+                let mut command = site.lab.command(Role::Balancer, "nginx");
+                command.arg("-p").arg(site.path("")).arg("-c").arg(config);
+                command.arg("-e").arg(site.path("nginx.log"));
+                running.spawn(command)?;
+            }
+            Peer::Nftables => {
+                let rules = site.configure("rules.nft", include_str!("config/nftables.nft"), &port)?;
+                site.lab.run(Role::Balancer, "nft", &["-f", &rules.to_string_lossy()])?;
+                running.forward_in_kernel(true)?;
+            }
+        }
+        running.wait_until_it_serves()?;
+        running.processes = if running.process.is_some() { site.balancers()? } else { Vec::new() };
+        Ok(running)
+    }
+
+    /// What the process has said.
+    pub(crate) fn log(&self) -> String {
+        match self.process {
+            Some(_) => fs::read_to_string(self.site.path("log")).unwrap_or_default(),
+            None => String::new(),
+        }
+    }
+
+    fn start_convey(&mut self) -> Result<()> {
+        // Where the others take turns too, it does; where the kernel's NAT hashes addresses and ports, so does it.
+        let algorithm = if self.mode == Mode::Proxy { "round_robin" } else { "maglev" };
+        if self.mode == Mode::Dsr {
+            self.site.lab.answer_directly(self.peer.port())?;
+        }
+        let words = [
+            ("PORT", self.peer.port().to_string()),
+            ("MODE", self.mode.name().to_owned()),
+            ("ALGORITHM", algorithm.to_owned()),
+        ];
+        let config = self.site.configure("convey.toml", include_str!("config/convey.toml"), &words)?;
+        let mut command = self.site.lab.command(Role::Balancer, binary().get_program());
+        command.arg("--config").arg(config).env_remove("RUST_LOG");
+        self.spawn(command)?;
+        // Asked any earlier, it might drop a client's first packet, and the second comes after a second.
+        wait_for("convey to start", || {
+            let ended = self.process.as_mut().and_then(Process::ended);
+            (ended.is_some() || self.log().contains("statistics on http://")).then_some(())
+        });
+        Ok(())
+    }
+
+    fn spawn(&mut self, mut command: std::process::Command) -> Result<()> {
+        let log = File::create(self.site.path("log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.process = Some(Process::spawn(&mut command));
+        Ok(())
+    }
+
+    /// Lets the balancer's kernel be a router, or not.
+    fn forward_in_kernel(&self, on: bool) -> Result<()> {
+        const SETTINGS: [&str; 2] = ["ip_forward", "conf/all/send_redirects"];
+        // What is in this folder depends on the namespace of the thread that opens it.
+        let set = || -> io::Result<()> {
+            fs::write(format!("/proc/sys/net/ipv4/{}", SETTINGS[0]), if on { "1" } else { "0" })?;
+            fs::write(format!("/proc/sys/net/ipv4/{}", SETTINGS[1]), "0")?;
+            fs::write(format!("/proc/sys/net/ipv4/conf/{INTERFACE}/send_redirects"), "0")
+        };
+        Ok(self.site.lab.enter(Role::Balancer, set)??)
+    }
+
+    /// Until a client has had some answers in a row, which wakes both servers.
+    fn wait_until_it_serves(&mut self) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        const ANSWERS: u32 = 8;
+        let (start, targets) = (clock(), self.peer.targets());
+        let mut answers = 0;
+        while answers < ANSWERS {
+            let target = targets[answers as usize % targets.len()];
+            let said = self.site.lab.enter(Role::Client(1), || ask(target, &format!("/{}", SMALL.0)))?;
+            answers = match &said {
+                Ok((200, body)) if body.len() == SMALL.1 => answers + 1,
+                _ => 0,
+            };
+            if let Some(status) = self.process.as_mut().and_then(Process::ended) {
+                bail!("it ended: {status}\n{}", self.log());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("no answer through it in {PATIENCE:?}: {said:?}\n{}", self.log());
+            }
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take()
+            && process.ended().is_none()
+        {
+            process.signal(Signal::TERM);
+            process.wait();
+        }
+        if self.peer == Peer::Nftables {
+            self.forward_in_kernel(false)?;
+            self.site.lab.run(Role::Balancer, "nft", &["delete", "table", "ip", "peers"])?;
+        }
+        if self.peer == Peer::Convey && self.mode == Mode::Dsr {
+            for server in SERVERS {
+                let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tc/dsr-server-nft.sh");
+                self.site.lab.run(server, "sh", &[script, "down"]).context("ending direct answers")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            // The lab ends with the run; what is left of this peer may disturb the next one until then.
+            eprintln!("{} did not stop as it should: {error:#}", self.peer.name());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The table, and the files that a run leaves.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::chart;
+use crate::load::{LOADS, Load};
+use crate::machine;
+use crate::metric::Metric;
+use crate::peer::Peer;
+use crate::results::{Figure, Results};
+
+/// Writes `MODE.md`, `MODE.csv` and `MODE.svg`: into `benches/results` if they are to be kept, else somewhere among
+/// what cargo makes. Returns where.
+pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
+    let folder = if kept {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results")
+    } else {
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers")
+    };
+    let mode = results.mode.name();
+    let file = |ending: &str| folder.join(format!("{mode}.{ending}"));
+    fs::create_dir_all(&folder)?;
+    fs::write(file("csv"), samples(results))?;
+    chart::draw(results, &file("svg")).context("drawing the chart")?;
+    fs::write(file("md"), markdown(results))?;
+    Ok(folder)
+}
+
+/// The table with what one has to know to read it.
+pub(crate) fn markdown(results: &Results) -> String {
+    let (mode, peers) = (results.mode.name(), Peer::of(results.mode));
+    let rounds = results.samples.len() / LOADS.len() / peers.len();
+    let mut text = format!(
+        "# convey in mode {mode} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {rounds}, \
+         idle connections: {}. Ratios are of convey's median to the other's. \
+         [How it is measured](../README.md), [every sample]({mode}.csv).\n\n![chart]({mode}.svg)\n\n",
+        machine::describe(),
+        results.idle_connections,
+    );
+    let titles = Metric::ALL.map(Metric::title).join(" | ");
+    let _ = writeln!(text, "| load | through | {titles} | errors |\n|---|---|{}---:|", "---:|".repeat(9));
+    for load in &LOADS {
+        for (n, peer) in peers.iter().enumerate() {
+            let name = if n == 0 { format!("**{}**", load.name) } else { String::new() };
+            let cells =
+                cells(load, |metric| results.figure(load, *peer, metric).map(|figure| shown(metric, figure)));
+            let errors = match results.errors(load, *peer) {
+                (0, _) => "0".to_owned(),
+                (errors, all) => format!("⚠ **{errors} of {all}**"),
+            };
+            let _ = writeln!(text, "| {name} | {} | {cells} | {errors} |", peer.name());
+        }
+        for peer in peers.iter().filter(|peer| !matches!(peer, Peer::Direct | Peer::Convey)) {
+            let cells = cells(load, |metric| {
+                let [ours, theirs] = [Peer::Convey, *peer].map(|peer| results.figure(load, peer, metric));
+                Some(format!("*{:.2}*", ours?.median / theirs?.median))
+            });
+            let _ = writeln!(text, "| | *convey / {}* | {cells} | |", peer.name());
+        }
+    }
+    text
+}
+
+/// The cells of the metrics that a load is about; the others stay empty.
+fn cells(load: &Load, cell: impl Fn(Metric) -> Option<String>) -> String {
+    let of = |metric: Metric| if load.metrics.contains(&metric) { cell(metric) } else { None };
+    Metric::ALL.map(|metric| of(metric).unwrap_or_default()).join(" | ")
+}
+
+fn shown(metric: Metric, figure: Figure) -> String {
+    let [median, min, max] = [figure.median, figure.min, figure.max].map(|value| metric.format(value));
+    format!("{median} ({min}-{max})")
+}
+
+/// Every sample, a line each.
+fn samples(results: &Results) -> String {
+    let titles = Metric::ALL.map(|metric| format!("\"{}\"", metric.title())).join(",");
+    let mut text = format!("load,through,requests,errors,{titles}\n");
+    for (load, peer, sample) in &results.samples {
+        let values =
+            Metric::ALL.map(|metric| sample.get(metric).map_or(String::new(), |value| format!("{value:.3}")));
+        let (requests, errors) = (sample.requests, sample.errors);
+        let _ = writeln!(text, "\"{load}\",\"{}\",{requests},{errors},{}", peer.name(), values.join(","));
+    }
+    text
+}

@@ -1,0 +1,60 @@
+//! What came out, by load and peer.
+
+use convey::model::Mode;
+
+use crate::load::{LOADS, Load};
+use crate::metric::{Metric, Sample};
+use crate::peer::Peer;
+
+/// The samples of a run in one mode.
+pub(crate) struct Results {
+    pub(crate) mode: Mode,
+    /// Of the load that has some.
+    pub(crate) idle_connections: usize,
+    /// Load, peer, and what came out of it in one round.
+    pub(crate) samples: Vec<(&'static str, Peer, Sample)>,
+}
+
+/// A metric over the rounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figure {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Results {
+    pub(crate) fn new(mode: Mode, idle_connections: usize) -> Results {
+        Results { mode, idle_connections, samples: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, load: &Load, peer: Peer, sample: Sample) {
+        self.samples.push((load.name, peer, sample));
+    }
+
+    /// A metric of a peer under a load; `None` where it has none.
+    pub(crate) fn figure(&self, load: &Load, peer: Peer, metric: Metric) -> Option<Figure> {
+        let mut values = self.of(load, peer).map(|sample| sample.get(metric)).collect::<Option<Vec<_>>>()?;
+        values.sort_unstable_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = (values.len() - 1) / 2;
+        let median = (values[middle] + values[values.len() - 1 - middle]) / 2.0;
+        Some(Figure { median, min, max })
+    }
+
+    /// How many requests of all have failed.
+    pub(crate) fn errors(&self, load: &Load, peer: Peer) -> (u64, u64) {
+        let all = self.of(load, peer).map(|sample| (sample.errors, sample.requests + sample.errors));
+        all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// Half of what HAProxy did under the first load, in requests per second.
+    pub(crate) fn half_of_peak(&self) -> Option<f64> {
+        Some(self.figure(&LOADS[0], Peer::Haproxy, Metric::Requests)?.median / 2.0)
+    }
+
+    fn of(&self, load: &Load, peer: Peer) -> impl Iterator<Item = &Sample> {
+        let all = self.samples.iter().filter(move |(name, who, _)| (*name, *who) == (load.name, peer));
+        all.map(|(_, _, sample)| sample)
+    }
+}

@@ -1,0 +1,149 @@
+//! Where everything happens: a client, the balancer's place and two servers, each in a network namespace.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::available_parallelism;
+
+use anyhow::{Result, bail, ensure};
+use convey::demo::lab::{Lab, Role, VIP};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
+
+use crate::http::SMALL;
+use crate::peer::{Peer, STREAM_MODULE};
+use crate::support::{Process, raise_file_limit, tool, wait_for};
+
+/// Servers, each a namespace with an nginx.
+pub(crate) const SERVERS: [Role; 2] = [Role::Server(1), Role::Server(2)];
+
+/// What they serve: names and sizes in bytes.
+const FILES: [(&str, usize); 3] = [SMALL, ("16k", 16 * 1024), ("1m", 1024 * 1024)];
+
+/// Programs, and the Debian packages that have them.
+const TOOLS: [(&str, &str); 5] = [
+    ("ip", "iproute2"),
+    ("nginx", "nginx-light"),
+    ("haproxy", "haproxy"),
+    ("wrk", "wrk"),
+    ("nft", "nftables"),
+];
+
+/// Connections that every peer is configured for, if the limit of open files allows it.
+const CONNECTIONS: u64 = 12_000;
+
+/// Connections for so many open files: convey keeps three eighths of what it may open for pipes and itself.
+const CONNECTIONS_OF_FILES: (u64, u64) = (5, 16);
+
+/// The lab with its servers running.
+pub(crate) struct Site {
+    _servers: Vec<Process>,
+    directory: TempDir,
+    pub(crate) lab: Lab,
+}
+
+/// Makes sure of everything that is needed, and that this process and those it starts may open enough files.
+pub(crate) fn check() -> Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "needs root, for network namespaces; try sudo");
+    let missing = TOOLS.iter().find(|(program, _)| tool(program).is_none());
+    if let Some((program, package)) = missing {
+        bail!("{program} is not installed (Debian package {package})");
+    }
+    if !Path::new(STREAM_MODULE).exists() {
+        bail!("there is no {STREAM_MODULE} (Debian package libnginx-mod-stream)");
+    }
+    raise_file_limit();
+    let (share, files) = CONNECTIONS_OF_FILES;
+    let wanted = Some(CONNECTIONS * files / share);
+    if getrlimit(Resource::Nofile).current < wanted {
+        // Not every root may; then there are fewer connections.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum: wanted });
+    }
+    Ok(())
+}
+
+/// Connections that every peer is configured for.
+pub(crate) fn connections() -> u64 {
+    let (share, files) = CONNECTIONS_OF_FILES;
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(CONNECTIONS, |limit| CONNECTIONS.min(limit / files * share))
+}
+
+/// Processors to run on.
+pub(crate) fn cores() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+impl Site {
+    /// Builds the lab and starts the servers.
+    pub(crate) fn new() -> Result<Site> {
+        let lab = Lab::new(1, SERVERS.len() as u8)?;
+        let directory = tempfile::Builder::new().prefix("convey-peers-").tempdir()?;
+        let mut site = Site { _servers: Vec::new(), directory, lab };
+        fs::create_dir(site.path("www"))?;
+        for (name, size) in FILES {
+            fs::write(site.path("www").join(name), "x".repeat(size))?;
+        }
+        for role in SERVERS {
+            site._servers.push(site.serve(role)?);
+        }
+        Ok(site)
+    }
+
+    /// A file of this run.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes a configuration: a template with words between `@` that are replaced.
+    pub(crate) fn configure(&self, name: &str, template: &str, words: &[(&str, String)]) -> Result<PathBuf> {
+        let common = [
+            ("DIRECTORY", self.directory.path().display().to_string()),
+            ("CORES", cores().to_string()),
+            ("CONNECTIONS", connections().to_string()),
+            // Both sides count, and some workers get more than others.
+            ("WORKER_CONNECTIONS", (connections() * 5 / 2 / cores() as u64).to_string()),
+            ("VIP", VIP.to_string()),
+            ("BALANCER", Role::Balancer.address().to_string()),
+            ("SERVER1", SERVERS[0].address().to_string()),
+            ("SERVER2", SERVERS[1].address().to_string()),
+        ];
+        let mut text = template.to_owned();
+        for (word, value) in common.iter().chain(words) {
+            text = text.replace(&format!("@{word}@"), value);
+        }
+        let path = self.path(name);
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// Processes in the balancer's place.
+    pub(crate) fn balancers(&self) -> Result<Vec<u32>> {
+        let listed =
+            Command::new("ip").args(["netns", "pids", &self.lab.namespace(Role::Balancer)]).output()?;
+        Ok(String::from_utf8_lossy(&listed.stdout).lines().filter_map(|pid| pid.parse().ok()).collect())
+    }
+
+    /// Starts a server: an nginx with its share of the cores that listens on the port of every peer.
+    fn serve(&self, role: Role) -> Result<Process> {
+        let addr = |peer: &Peer| SocketAddr::new(role.address().into(), peer.port());
+        let listen: Vec<String> =
+            Peer::ALL.iter().map(|peer| format!("        listen {} backlog=4096;", addr(peer))).collect();
+        let words = [
+            ("NUMBER", role.to_string()),
+            ("WORKERS", cores().div_ceil(SERVERS.len()).to_string()),
+            ("LISTEN", listen.join("\n")),
+        ];
+        let config = self.configure(&format!("{role}.conf"), include_str!("config/server.conf"), &words)?;
+        let mut command = self.lab.command(role, "nginx");
+        command.arg("-p").arg(self.directory.path()).arg("-c").arg(config);
+        command.arg("-e").arg(self.path(&format!("{role}.log")));
+        let process = Process::spawn(&mut command);
+        wait_for(&format!("nginx on {role}"), || {
+            let connect = || std::net::TcpStream::connect(addr(&Peer::Direct)).ok();
+            self.lab.enter(role, connect).ok().flatten()
+        });
+        Ok(process)
+    }
+}

@@ -1,0 +1,177 @@
+//! An open-loop client: requests are due at a constant rate, whatever becomes of those before. The time of a
+//! request counts from when it was due, so that a balancer that stalls is charged for all that had to wait.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use crate::http;
+use crate::support::clock;
+
+/// What a run has shown.
+pub(crate) struct Outcome {
+    /// Requests that were answered.
+    pub(crate) answered: u64,
+    /// From the first request due to the last answer.
+    pub(crate) elapsed: Duration,
+    /// Requests that failed, or had no answer a second after the end.
+    pub(crate) errors: u64,
+    /// From due to answered, sorted; without the first tenth of the requests, which warm everything up.
+    pub(crate) latencies: Vec<Duration>,
+}
+
+/// Makes `rate` requests a second for so long, over some connections to the targets in turn.
+pub(crate) fn run(
+    targets: &[SocketAddr],
+    connections: usize,
+    rate: f64,
+    duration: Duration,
+) -> io::Result<Outcome> {
+    let mut client = Client::connect(targets, connections)?;
+    let interval = Duration::from_secs_f64(1.0 / rate);
+    let total = (duration.as_secs_f64() * rate) as u64;
+    let start = client.start(interval)?;
+    while client.answered + client.errors < total && start.elapsed() < duration + GRACE {
+        client.turn(total, |n| start + interval.mul_f64((n + 1) as f64))?;
+    }
+    let mut latencies = client.latencies.split_off(client.latencies.len() / 10);
+    latencies.sort_unstable();
+    Ok(Outcome {
+        answered: client.answered,
+        elapsed: start.elapsed(),
+        errors: total - client.answered,
+        latencies,
+    })
+}
+
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What the timer is called among the connections.
+const TIMER: u64 = u64::MAX;
+
+struct Client {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    connections: Vec<Connection>,
+    /// Connections without a request, the one that has waited longest first.
+    free: VecDeque<usize>,
+    /// Requests that are or were due.
+    due: u64,
+    sent: u64,
+    answered: u64,
+    errors: u64,
+    latencies: Vec<Duration>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    target: SocketAddr,
+    /// When the request under way was due.
+    due: Option<Instant>,
+    answer: Vec<u8>,
+}
+
+impl Client {
+    fn connect(targets: &[SocketAddr], connections: usize) -> io::Result<Client> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
+        let connections = (0..connections).map(|n| Connection::open(&epoll, n, targets[n % targets.len()]));
+        let connections = connections.collect::<io::Result<Vec<_>>>()?;
+        let free = (0..connections.len()).collect();
+        let latencies = Vec::new();
+        Ok(Client { epoll, timer, connections, free, due: 0, sent: 0, answered: 0, errors: 0, latencies })
+    }
+
+    fn start(&self, interval: Duration) -> io::Result<Instant> {
+        let every = Timespec::try_from(interval).map_err(io::Error::other)?;
+        let start = clock();
+        let timer = Itimerspec { it_interval: every, it_value: every };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer)?;
+        Ok(start)
+    }
+
+    /// Waits for the timer or an answer, and sends what is due as far as connections are free.
+    fn turn(&mut self, total: u64, due_at: impl Fn(u64) -> Instant) -> io::Result<()> {
+        let mut events = Vec::with_capacity(self.connections.len() + 1);
+        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None)?;
+        for event in events {
+            match event.data.u64() {
+                TIMER => {
+                    let mut expired = [0; 8];
+                    rustix::io::read(&self.timer, &mut expired)?;
+                    self.due = total.min(self.due + u64::from_ne_bytes(expired));
+                }
+                n => self.read(n as usize)?,
+            }
+        }
+        while self.sent < self.due {
+            let Some(n) = self.free.pop_front() else { break };
+            let connection = &mut self.connections[n];
+            connection.due = Some(due_at(self.sent));
+            self.sent += 1;
+            if connection.stream.write(http::REQUEST).ok() != Some(http::REQUEST.len()) {
+                self.failed(n)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, n: usize) -> io::Result<()> {
+        let connection = &mut self.connections[n];
+        match connection.read() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.latencies.extend(connection.due.take().map(|due| due.elapsed()));
+                connection.answer.clear();
+                self.answered += 1;
+                self.free.push_back(n);
+            }
+            Err(_) => self.failed(n)?,
+        }
+        Ok(())
+    }
+
+    /// A request has failed, or a free connection was closed: on with a new one.
+    fn failed(&mut self, n: usize) -> io::Result<()> {
+        let target = self.connections[n].target;
+        let lost = std::mem::replace(&mut self.connections[n], Connection::open(&self.epoll, n, target)?);
+        if lost.due.is_some() {
+            self.errors += 1;
+            self.free.push_back(n);
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn open(epoll: &OwnedFd, n: usize, target: SocketAddr) -> io::Result<Connection> {
+        let stream = TcpStream::connect_timeout(&target, GRACE)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        epoll::add(epoll, &stream, EventData::new_u64(n as u64), EventFlags::IN)?;
+        Ok(Connection { stream, target, due: None, answer: Vec::new() })
+    }
+
+    /// Reads what is there; whether the answer is whole.
+    fn read(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; 2048];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                self.answer.extend_from_slice(&buffer[..count]);
+                http::is_whole(&self.answer)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
