@@ -56,6 +56,8 @@ fn forward(criterion: &mut Criterion) {
         let mut frame = Client::new(TcpPacket::from("1.1.1.1:1").ack(1));
         for n in 0..flows {
             balancer.now.0 += 1_000;
+            // A flow met under way is believed in at its second packet.
+            forwarded(&mut balancer, frame.of(n));
             forwarded(&mut balancer, frame.of(n));
         }
         let mut random = Walk { state: 1, flows };

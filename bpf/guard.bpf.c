@@ -10,6 +10,9 @@ struct port_range {
 	__u16 last;
 };
 
+/* What is said of a frontend. Mirrors `guard::SERVING` and `guard::DRAINING`. */
+enum { SERVING = 1, DRAINING = 2 };
+
 /* Where clients connect to. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
@@ -37,11 +40,13 @@ struct {
 	MAP_TYPE(value, struct port_range);
 } snat SEC(".maps");
 
+/* SERVING or DRAINING if it goes to a frontend, else 0. */
 static ALWAYS_INLINE int to_frontend(const struct tuple *tuple)
 {
 	struct endpoint dst = { v4_mapped(tuple->dst), tuple->ports.dst, IPPROTO_TCP, 0 };
+	__u8 *frontend = bpf_map_lookup_elem(&frontends, &dst);
 
-	return bpf_map_lookup_elem(&frontends, &dst) != 0;
+	return frontend ? *frontend : 0;
 }
 
 static ALWAYS_INLINE int reply_of_server(const struct tuple *tuple)
@@ -71,14 +76,30 @@ static ALWAYS_INLINE int owned_here(struct __sk_buff *skb, const struct tuple *t
 	return owned;
 }
 
+/* Whether it is a SYN that opens a connection. */
+static ALWAYS_INLINE int opens(const struct __sk_buff *skb)
+{
+	__u8 version_ihl, flags;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &version_ihl, 1))
+		return 0;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + (version_ihl & 0xf) * 4 + TCP_FLAGS, &flags, 1))
+		return 0;
+	return (flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
+}
+
 SEC("classifier")
 int guard(struct __sk_buff *skb)
 {
 	struct tuple tuple;
+	int frontend;
 
 	if (!parse(skb, &tuple))
 		return TCX_NEXT;
-	if (to_frontend(&tuple))
+	frontend = to_frontend(&tuple);
+	if (frontend == DRAINING && (opens(skb) || owned_here(skb, &tuple)))
+		return TCX_NEXT;
+	if (frontend)
 		return TCX_DROP;
 	if (reply_of_server(&tuple) && !owned_here(skb, &tuple))
 		return TCX_DROP;

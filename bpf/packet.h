@@ -6,6 +6,9 @@
 enum { ETH_HLEN = 14, ETH_P_IP = 0x0800 };
 enum { IPPROTO_TCP = 6 };
 enum { IP_OFFSET = 0x1fff };
+/* Where the flags of the TCP header are. */
+enum { TCP_FLAGS = 13 };
+enum { TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
 
 struct ipv4_header {
 	__u8 version_ihl;

@@ -45,8 +45,16 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 ];
 
 /// Files and directories, from `src`, that take data and the time as arguments.
-const PURE: &[&str] =
-    &["model", "wire", "balance", "snapshot", "forward", "health/state.rs", "control/state.rs"];
+const PURE: &[&str] = &[
+    "model",
+    "wire",
+    "balance",
+    "snapshot",
+    "forward",
+    "health/state.rs",
+    "control/state.rs",
+    "control/draining.rs",
+];
 
 /// What nothing pure may name: sockets, threads, files, logs, clocks.
 const IMPURE: &[&str] =

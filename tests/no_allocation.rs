@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use balancer::{Balancer, VIP};
-use convey::forward::{Direction, Verdict};
+use convey::forward::{Direction, Part, Verdict};
 use convey::wire::{TcpPacket, parse};
 
 /// The system's allocator, counting what each thread asks it for.
@@ -68,7 +68,9 @@ fn client(n: u32) -> TcpPacket {
 /// Client `n` connects. Returns a packet of each side from then on; the server's is there if it passes us.
 fn connect(balancer: &mut Balancer, n: u32, is_dsr: bool) -> (Vec<u8>, Option<Vec<u8>>) {
     let mut syn = client(n).syn().bytes();
-    assert!(matches!(balancer.handle(&mut syn), Verdict::Transmit(forwarded) if forwarded.opened));
+    assert!(
+        matches!(balancer.handle(&mut syn), Verdict::Transmit(forwarded) if forwarded.part == Part::First)
+    );
     let seen = parse(&syn).expect("a packet").key;
     let server = || TcpPacket::from(seen.destination()).to(seen.source());
     if !is_dsr {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use balancer::{Balancer, VIP};
-use convey::forward::{Direction, TcpState, Verdict};
+use convey::forward::{Direction, Part, TcpState, Verdict};
 use convey::wire::{TcpPacket, parse};
 use libfuzzer_sys::fuzz_target;
 
@@ -70,7 +70,7 @@ impl Story {
                 let (was, is) = (parse(&before).expect("forwarded"), parse(&frame).expect("still a packet"));
                 assert_eq!((is.ttl + 1, is.packet_len(), is.flags), (was.ttl, was.packet_len(), was.flags));
                 assert_eq!(frame[is.l4 + 20..], before[was.l4 + 20..]);
-                self.opened += usize::from(forwarded.opened);
+                self.opened += usize::from(forwarded.part == Part::First);
                 match forwarded.direction {
                     Direction::ToServer => self.delivered.push(frame),
                     Direction::ToClient => assert_eq!(is.key.source().to_string(), VIP),

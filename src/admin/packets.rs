@@ -15,6 +15,8 @@ pub struct PacketReport {
     pub drops: BTreeMap<&'static str, u64>,
     /// Packets that were captured and are none of ours.
     pub passed: u64,
+    /// Packets of clients that were forwarded without a record of their flow, the table being full (DSR).
+    pub unrecorded: u64,
     /// Frames that could not be read.
     pub capture_errors: u64,
     /// Flows by the state of their connection.
@@ -29,6 +31,7 @@ impl PacketReport {
         PacketReport {
             drops: DropReason::ALL.map(|reason| (reason.label(), stats.drops(reason))).into(),
             passed: stats.all_passed(),
+            unrecorded: stats.all_unrecorded(),
             capture_errors: stats.all_capture_errors(),
             flows: flows.into(),
             snat_ports_in_use: stats.gauge(Gauge::SnatPorts),

@@ -278,7 +278,7 @@ mod tests {
             "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
             "ended": {
                 "no_server": 0, "connect_failed": 0, "queue_timeout": 0, "idle_timeout": 1,
-                "client_reset": 2, "server_reset": 0, "cut": 0,
+                "client_reset": 2, "server_reset": 0, "server_gone": 0, "cut": 0,
             },
             "accept_backoffs": 4,
         });

@@ -23,7 +23,7 @@ use crate::control::{DataPath, Events, File, State, Task};
 use crate::health::Schedule;
 use crate::model::{ConnectFailures, Mode};
 use crate::snapshot::Snapshot;
-use crate::stats::{Counter, PacketStats};
+use crate::stats::{Counter, Gauge, PacketStats};
 use crate::{admin, net};
 
 /// Runs what the file at `path` says until a signal ends it, showing what `show` adds.
@@ -97,8 +97,8 @@ pub(super) trait Forwarding: DataPath + Sized {
     fn counters(config: &Config, cores: usize) -> usize;
     /// What it counts besides traffic.
     fn packet_stats(&self) -> Option<Arc<PacketStats>>;
-    /// Lets what is open finish, for `patience` at most, and stops.
-    fn drain(self, patience: Duration) -> impl Future<Output = ()>;
+    /// Lets what is open finish, for `patience` at most, cuts and counts what is left, and stops.
+    fn stop(task: Task<Self>, events: Events, patience: Duration) -> impl Future<Output = ()>;
 }
 
 /// What a way of forwarding is started with.
@@ -114,7 +114,7 @@ pub(super) struct Parts<'a> {
 /// Everything that runs.
 struct Balancer<P> {
     task: Task<P>,
-    events: Option<Events>,
+    events: Events,
     reload: mpsc::Sender<()>,
     draining: Arc<AtomicBool>,
 }
@@ -149,7 +149,7 @@ impl<P: Forwarding> Balancer<P> {
             now: clock::now,
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
-        let events = Some(Events { outcomes, failures, reloads, networks });
+        let events = Events { outcomes, failures, reloads, networks };
         let balancer = Balancer { task, events, reload, draining };
         balancer.announce(cores);
         Ok(balancer)
@@ -172,8 +172,7 @@ impl<P: Forwarding> Balancer<P> {
 
     /// Runs until a signal asks to stop.
     async fn serve(&mut self, signals: &mut Signals) {
-        let events = self.events.take().expect("a balancer serves once");
-        let control = self.task.run(events);
+        let control = self.task.run(&mut self.events);
         tokio::pin!(control);
         loop {
             tokio::select! {
@@ -192,26 +191,30 @@ impl<P: Forwarding> Balancer<P> {
     /// program ended by that signal.
     async fn stop(self, signals: &mut Signals) -> ExitCode {
         self.draining.store(true, Ordering::Relaxed);
-        let totals = self.task.snapshot.load().totals.clone();
-        let patience = self.task.snapshot.load().timeouts.drain;
-        info!("stopping: {} open connections have {patience:?} to finish", totals.current());
-        let data_path = self.task.data_path;
+        let snapshot = self.task.snapshot.load_full();
+        let (totals, patience) = (&snapshot.totals, snapshot.timeouts.drain);
+        let packets = self.task.data_path.packet_stats();
+        // Of flows those count whose client is known to be there.
+        let open =
+            || packets.as_ref().map_or_else(|| totals.current(), |stats| stats.gauge(Gauge::OpenFlows));
+        info!("stopping: {} open connections have {patience:?} to finish", open());
+        let cut_before = totals.sum(Counter::Cut);
         let second = async {
             loop {
                 if let Wish::Stop(signal) = signals.next().await {
-                    return (signal, totals.current());
+                    return (signal, open());
                 }
             }
         };
         tokio::select! {
-            () = data_path.drain(patience) => {}
+            () = P::stop(self.task, self.events, patience) => {}
             // Counted before this branch runs: by then the drain has been given up, and they are being cut.
             (signal, open) = second => {
                 warn!("stopped at once: {open} connections were cut");
                 return ExitCode::from(128 + signal);
             }
         }
-        match totals.sum(Counter::Cut) {
+        match totals.sum(Counter::Cut) - cut_before {
             0 => info!("stopped: every connection had ended"),
             cut => warn!("stopped: {cut} connections were cut after {patience:?}"),
         }

@@ -1,7 +1,7 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,21 +13,24 @@ use tokio::task::JoinSet;
 use super::balancer::{Forwarding, Parts};
 use super::clock;
 use crate::config::Config;
-use crate::control::DataPath;
+use crate::control::{DataPath, Events, Task};
 use crate::dataplane::{Filter, Guard, Pipeline, Plan, Selection};
 use crate::forward::{Dispatch, Forwarder, NatPorts, PortSplit, Settings};
-use crate::model::{Addr, Interface, Mode, PacketSettings};
+use crate::model::{Addr, Backend, Frontend, Interface, Mode, PacketSettings};
 use crate::net::{Netlink, ReservedPorts};
-use crate::snapshot::NextHops;
-use crate::stats::PacketStats;
+use crate::snapshot::{NextHops, Snapshot};
+use crate::stats::{Gauge, PacketStats};
+
+/// How long a stop takes at most to tell clients that their connections are cut.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Everything that runs in a packet mode.
 pub(super) struct PacketPath {
     mode: Mode,
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
-    /// Every server there has been: flows of those that a reload took away go on.
-    servers: BTreeSet<SocketAddr>,
+    /// What is captured and guarded.
+    selection: Selection,
     stats: Arc<PacketStats>,
     pipeline: Pipeline,
     guard: Option<Guard>,
@@ -48,7 +51,8 @@ impl Forwarding for PacketPath {
         };
         let workers = Self::counters(config, parts.cores);
         let stats = Arc::new(PacketStats::new(Plan::threads(workers, interfaces.len())));
-        let selection = selection(config, &snat_addresses);
+        let backends = config.backends.iter();
+        let selection = selection(config.mode, settings, &snat_addresses, &config.frontends, backends);
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = match config.mode {
             Mode::Passthrough => Some(
@@ -113,7 +117,7 @@ impl Forwarding for PacketPath {
             mode: config.mode,
             settings: settings.clone(),
             snat_addresses,
-            servers: BTreeSet::new(),
+            selection,
             stats,
             pipeline,
             guard,
@@ -123,43 +127,71 @@ impl Forwarding for PacketPath {
     }
 
     fn counters(config: &Config, cores: usize) -> usize {
-        config.passthrough.workers.map_or(cores.saturating_sub(1).max(1), usize::from)
+        // Each needs a SNAT port of its own; that a number in the file leaves one is checked with the file.
+        let most = if config.mode == Mode::Passthrough { config.passthrough.snat_ports.len() } else { cores };
+        config.passthrough.workers.map_or((cores - 1).clamp(1, most), usize::from)
     }
 
     fn packet_stats(&self) -> Option<Arc<PacketStats>> {
         Some(self.stats.clone())
     }
 
-    /// Flows do not end with us: they would need us to go on. What is queued goes out.
-    async fn drain(self, _patience: Duration) {
-        self.pipeline.stop();
+    /// Flows need us to go on: their routes, their servers' health and time are looked after till the end.
+    async fn stop(mut task: Task<PacketPath>, mut events: Events, patience: Duration) {
+        let stats = task.data_path.stats.clone();
+        events.reloads.close();
+        task.stop();
+        tokio::select! {
+            () = none_open(&stats) => {}
+            () = tokio::time::sleep(patience) => {}
+            () = task.run(&mut events) => {}
+        }
+        task.end();
+        if tokio::time::timeout(LAST_WORDS, none_open(&stats)).await.is_err() {
+            warn!("not every client could be told that its connection is cut");
+        }
+        task.data_path.pipeline.stop();
+    }
+}
+
+/// Returns when no flow is open.
+async fn none_open(stats: &PacketStats) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(20));
+    while stats.gauge(Gauge::OpenFlows) > 0 {
+        ticks.tick().await;
     }
 }
 
 impl DataPath for PacketPath {
-    type Ready = Selection;
+    type Ready = ();
 
-    fn prepare(&mut self, config: &Config) -> Result<Selection, String> {
-        let config = Config { mode: self.mode, passthrough: self.settings.clone(), ..config.clone() };
-        let mut selection = selection(&config, &self.snat_addresses);
-        if let Some(replies) = &mut selection.replies {
-            self.servers.append(&mut replies.servers);
-            replies.servers = self.servers.clone();
-        }
-        Ok(selection)
+    fn prepare(&mut self, _config: &Config) -> Result<(), String> {
+        Ok(())
     }
 
-    async fn switch<T>(&mut self, ready: Selection, publish: impl FnOnce() -> T) -> T {
+    async fn switch<T>(&mut self, (): (), snapshot: &Snapshot, publish: impl FnOnce() -> T) -> T {
         let published = publish();
-        if let Err(error) = self.pipeline.set_filter(&Filter::new(&ready)) {
+        self.follow(snapshot);
+        published
+    }
+
+    fn follow(&mut self, snapshot: &Snapshot) {
+        let frontends = snapshot.frontends.iter().map(|frontend| &frontend.config);
+        let backends = snapshot.pools.iter().map(|pool| &*pool.config);
+        let selection = selection(self.mode, &self.settings, &self.snat_addresses, frontends, backends)
+            .with(&snapshot.draining);
+        if selection == self.selection {
+            return;
+        }
+        if let Err(error) = self.pipeline.set_filter(&Filter::new(&selection)) {
             warn!("new frontends are not captured: {error}");
         }
         if let Some(guard) = &mut self.guard
-            && let Err(error) = guard.select(&ready)
+            && let Err(error) = guard.select(&selection)
         {
             warn!("new frontends are not guarded: {error}");
         }
-        published
+        self.selection = selection;
     }
 }
 
@@ -214,15 +246,19 @@ fn servers(config: &Config) -> Vec<IpAddr> {
     servers.map(|server| server.addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn selection(config: &Config, snat_addresses: &[IpAddr]) -> Selection {
-    match config.mode {
-        Mode::Dsr => Selection::dsr(&config.frontends),
-        Mode::Proxy | Mode::Passthrough => Selection::passthrough(
-            &config.frontends,
-            &config.backends,
-            snat_addresses.iter().copied(),
-            config.passthrough.snat_ports.clone(),
-        ),
+fn selection<'a>(
+    mode: Mode,
+    settings: &PacketSettings,
+    snat_addresses: &[IpAddr],
+    frontends: impl IntoIterator<Item = &'a Frontend>,
+    backends: impl IntoIterator<Item = &'a Backend>,
+) -> Selection {
+    match mode {
+        Mode::Dsr => Selection::dsr(frontends),
+        Mode::Proxy | Mode::Passthrough => {
+            let (addresses, ports) = (snat_addresses.iter().copied(), settings.snat_ports.clone());
+            Selection::passthrough(frontends, backends, addresses, ports)
+        }
     }
 }
 
@@ -261,8 +297,37 @@ fn forwarders(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Vec
         ports: (config.mode == Mode::Passthrough)
             .then(|| NatPorts::new(addresses.clone(), split.ports(worker as u16), fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
-        timeouts: settings.timeouts,
         seed: fastrand::u64(..),
     });
     settings.map(Forwarder::new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn workers(mode: Mode, settings: &str, cores: usize) -> usize {
+        let text = format!(
+            "frontends.web = {{ listen_addr = '10.0.0.1:80', backend = 'web' }}\n\
+             backends.web.servers.a.addr = '10.0.0.2:80'\n[passthrough]\n{settings}"
+        );
+        PacketPath::counters(&config::parse("test.toml", &text).unwrap().for_mode(mode).config, cores)
+    }
+
+    #[test]
+    fn there_is_a_worker_for_each_core_but_one_and_a_snat_port_for_each_worker() {
+        let few = "snat_ports = \"40000-40002\"";
+        for (mode, settings, cores, expected) in [
+            (Mode::Passthrough, "", 1, 1),
+            (Mode::Passthrough, "", 2, 1),
+            (Mode::Passthrough, "", 64, 63),
+            (Mode::Passthrough, few, 64, 3),
+            (Mode::Passthrough, few, 3, 2),
+            (Mode::Dsr, few, 64, 63),
+            (Mode::Dsr, "workers = 100", 2, 100),
+        ] {
+            assert_eq!(workers(mode, settings, cores), expected, "{mode:?} {settings} {cores}");
+        }
+    }
 }

@@ -7,8 +7,9 @@ use anyhow::Context;
 
 use super::balancer::{Forwarding, Parts};
 use crate::config::Config;
-use crate::control::DataPath;
+use crate::control::{DataPath, Events, Task};
 use crate::proxy::{self, Descriptors, Workers};
+use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// The proxy's worker threads.
@@ -35,8 +36,8 @@ impl Forwarding for ProxyPath {
         None
     }
 
-    async fn drain(self, patience: Duration) {
-        self.0.drain(patience).await;
+    async fn stop(task: Task<ProxyPath>, _events: Events, patience: Duration) {
+        task.data_path.0.drain(patience).await;
     }
 }
 
@@ -48,10 +49,17 @@ impl DataPath for ProxyPath {
         self.0.prepare(&listen).map_err(|error| error.to_string())
     }
 
-    async fn switch<T>(&mut self, ready: proxy::Ready, publish: impl FnOnce() -> T) -> T {
+    async fn switch<T>(
+        &mut self,
+        ready: proxy::Ready,
+        _snapshot: &Snapshot,
+        publish: impl FnOnce() -> T,
+    ) -> T {
         self.0.close(&ready).await;
         let published = publish();
         self.0.open(ready);
         published
     }
+
+    fn follow(&mut self, _snapshot: &Snapshot) {}
 }

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::diff::{list, or};
-use crate::model::{Algorithm, Backend, FlowTimeouts, Frontend, HealthCheck, Mode, ProbeKind, Server};
+use crate::model::{Backend, FlowTimeouts, Frontend, HealthCheck, Mode, ProbeKind, Server};
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits or what
 /// packet modes are set to, statistics.
@@ -67,9 +67,9 @@ fn frontend_row(frontend: &Frontend) -> [String; 3] {
 }
 
 fn backend_line(backend: &Backend, mode: Mode, unused: bool) -> String {
-    let hash = match backend.algorithm {
-        Algorithm::RoundRobin | Algorithm::LeastConnections => String::new(),
-        Algorithm::Ring | Algorithm::Maglev => format!(" by {}", backend.hash.name()),
+    let hash = match backend.algorithm.hashes() {
+        true => format!(" by {}", backend.hash.name()),
+        false => String::new(),
     };
     let on_down = match mode {
         Mode::Proxy => String::new(),

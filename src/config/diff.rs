@@ -12,7 +12,7 @@ use crate::model::{
 /// The difference between two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diff {
-    /// What takes effect at once: one line for each frontend and backend that changed, one for the
+    /// What takes effect at once: one line for each frontend and backend that changed, one for each table of
     /// timeouts.
     pub changes: Vec<String>,
     /// What waits for a restart, one line each.
@@ -30,9 +30,13 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
     for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
         changes.extend(line("backend", before, after, |b| &b.name, about_backend, backend));
     }
-    let times = timeout_changes(timeouts, &new.timeouts);
-    if !times.is_empty() {
-        changes.push(format!("timeouts: {}", times.join(", ")));
+    let of_flows = flow_timeout_changes(&passthrough.timeouts, &new.passthrough.timeouts);
+    for (what, times) in
+        [("timeouts", timeout_changes(timeouts, &new.timeouts)), ("passthrough.timeouts", of_flows)]
+    {
+        if !times.is_empty() {
+            changes.push(format!("{what}: {}", times.join(", ")));
+        }
     }
     let mut restart = Vec::new();
     restart.extend(change("mode", mode.name(), new.mode.name()));
@@ -173,9 +177,22 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         guard,
         snat_ports,
         snat_addresses,
-        timeouts,
+        timeouts: _, // they hold at once
     } = old;
     let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
+    let changes = [
+        change("connection_tracker_capacity", capacity, &new.capacity),
+        change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
+        change("stats_update_frequency", frequency, &new.stats_update_frequency),
+        change("interfaces", list(interfaces), list(&new.interfaces)),
+        change("guard", guard, &new.guard),
+        change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
+        change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
+    ];
+    changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
+}
+
+fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
     let FlowTimeouts {
         half_open,
         established,
@@ -185,25 +202,18 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         closed,
         udp_single,
         udp_stream,
-    } = timeouts;
+    } = old;
     let changes = [
-        change("connection_tracker_capacity", capacity, &new.capacity),
-        change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
-        change("stats_update_frequency", frequency, &new.stats_update_frequency),
-        change("interfaces", list(interfaces), list(&new.interfaces)),
-        change("guard", guard, &new.guard),
-        change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
-        change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
-        duration("timeouts.half_open", *half_open, new.timeouts.half_open),
-        duration("timeouts.established", *established, new.timeouts.established),
-        duration("timeouts.half_closed", *half_closed, new.timeouts.half_closed),
-        duration("timeouts.closing", *closing, new.timeouts.closing),
-        duration("timeouts.time_wait", *time_wait, new.timeouts.time_wait),
-        duration("timeouts.closed", *closed, new.timeouts.closed),
-        duration("timeouts.udp_single", *udp_single, new.timeouts.udp_single),
-        duration("timeouts.udp_stream", *udp_stream, new.timeouts.udp_stream),
+        duration("half_open", *half_open, new.half_open),
+        duration("established", *established, new.established),
+        duration("half_closed", *half_closed, new.half_closed),
+        duration("closing", *closing, new.closing),
+        duration("time_wait", *time_wait, new.time_wait),
+        duration("closed", *closed, new.closed),
+        duration("udp_single", *udp_single, new.udp_single),
+        duration("udp_stream", *udp_stream, new.udp_stream),
     ];
-    changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
+    changes.into_iter().flatten().collect()
 }
 
 /// The values, or that they are chosen automatically.
@@ -379,11 +389,16 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_make_one_line() {
-        let timeouts = "[timeouts]\nconnect = 2\nidle = 60\ndrain = 0\n[frontends.api]";
+    fn timeouts_make_one_line_a_table() {
+        let timeouts = "[timeouts]\nconnect = 2\nidle = 60\ndrain = 0\n[passthrough.timeouts]\nhalf_open = 1\n\
+            established = 2\nhalf_closed = 3\nclosing = 4\ntime_wait = 5\nclosed = 6\n[frontends.api]";
         assert_eq!(
             changes(&[("[frontends.api]", timeouts)]),
-            ["timeouts: connect 5s -> 2s, idle 600s -> 60s, drain 30s -> 0s"]
+            [
+                "timeouts: connect 5s -> 2s, idle 600s -> 60s, drain 30s -> 0s",
+                "passthrough.timeouts: half_open 60s -> 1s, established 7440s -> 2s, half_closed 240s -> 3s, \
+                 closing 60s -> 4s, time_wait 60s -> 5s, closed 10s -> 6s"
+            ]
         );
     }
 
@@ -400,7 +415,6 @@ mod tests {
             guard = false
             snat_ports = "40000-41000"
             snat_addresses = ["10.0.0.8", "10.0.0.9"]
-            timeouts = { half_open = 1, established = 2, half_closed = 3, closing = 4, time_wait = 5, closed = 6 }
             [frontends.api]"#;
         let text = BEFORE.replace("[frontends.api]", settings);
         // The mode that runs stays: so do the defaults that depend on it.
@@ -419,12 +433,6 @@ mod tests {
                 "passthrough.guard true -> false",
                 "passthrough.snat_ports 33768-61000 -> 40000-41000",
                 "passthrough.snat_addresses automatic -> 10.0.0.8, 10.0.0.9",
-                "passthrough.timeouts.half_open 60s -> 1s",
-                "passthrough.timeouts.established 7440s -> 2s",
-                "passthrough.timeouts.half_closed 240s -> 3s",
-                "passthrough.timeouts.closing 60s -> 4s",
-                "passthrough.timeouts.time_wait 60s -> 5s",
-                "passthrough.timeouts.closed 10s -> 6s",
             ]
         );
     }

@@ -55,7 +55,7 @@ pub(super) struct Frontend {
     pub(super) name: String,
     pub(super) listen: Vec<Placed<SocketAddr>>,
     pub(super) backend: Option<Placed<String>>,
-    pub(super) max_connections: Option<Placed<u32>>,
+    max_connections: Option<u32>,
 }
 
 /// `[backends.NAME]`
@@ -131,7 +131,7 @@ impl Frontend {
             protocol: Protocol::Tcp,
             listen,
             backend: self.backend.as_ref()?.value.clone(),
-            max_connections: value(&self.max_connections),
+            max_connections: self.max_connections,
         })
     }
 }
@@ -235,7 +235,7 @@ fn server(name: String, mut table: Table<'_>) -> Server {
         addr: table.required("addr", server_address),
         weight: table.or("weight", 1, integer(0..=u16::MAX)),
         backup: table.or("backup", false, boolean),
-        max_connections: value(&max_connections(&mut table)),
+        max_connections: max_connections(&mut table),
     };
     table.finish();
     server
@@ -353,6 +353,6 @@ fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
     timeouts
 }
 
-fn max_connections(table: &mut Table<'_>) -> Option<Placed<u32>> {
-    table.optional("max_connections", integer(1..=u32::MAX))
+fn max_connections(table: &mut Table<'_>) -> Option<u32> {
+    table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
 }

@@ -49,9 +49,6 @@ impl PacketMode<'_> {
     fn check(&self) {
         for frontend in &self.file.frontends {
             frontend.listen.iter().for_each(|vip| self.vip(vip));
-            if let Some(limit) = &frontend.max_connections {
-                self.report.warning(&limit.place, self.no_effect());
-            }
         }
         for (backend, frontends) in self.used_backends() {
             for server in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {

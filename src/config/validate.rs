@@ -104,8 +104,7 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
 
 /// What is hashed matters only to an algorithm that hashes.
 pub(super) fn hash_is_read(backend: &Backend, algorithm: Algorithm, report: &Report<'_>) {
-    let hashes = matches!(algorithm, Algorithm::Ring | Algorithm::Maglev);
-    if let Some(hash) = backend.hash.as_ref().filter(|_| !hashes) {
+    if let Some(hash) = backend.hash.as_ref().filter(|_| !algorithm.hashes()) {
         let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
         report.warning(&hash.place, message);
     }

@@ -1,6 +1,7 @@
 //! The control path: configuration and health in, snapshots out. [`State`] decides and is pure; [`Task`]
 //! listens, asks it and does what it says.
 
+mod draining;
 mod kept;
 mod state;
 mod task;

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::draining::Draining;
 use super::kept::Kept;
 use crate::config::Config;
 use crate::health::{self, Change};
-use crate::model::{Backend, ConnectFailures, HealthCheck, ProbeKind, Server, ServerKey, Timestamp};
+use crate::model::{Backend, ConnectFailures, HealthCheck, Mode, ProbeKind, Server, ServerKey, Timestamp};
 use crate::snapshot::{self, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::Traffic;
 
@@ -15,8 +16,11 @@ pub struct State {
     cores: usize,
     generation: u64,
     config: Option<Config>,
+    draining: Draining,
+    stopping: bool,
     network: Arc<NextHops>,
-    network_is_new: bool,
+    /// Whether the network or what drains is not what was last published.
+    is_stale: bool,
     next_id: u32,
     totals: Arc<Traffic>,
     frontends: Kept<String, FrontendLive>,
@@ -62,8 +66,10 @@ impl State {
             cores,
             generation: 0,
             config: None,
+            draining: Draining::default(),
+            stopping: false,
             network: Arc::default(),
-            network_is_new: false,
+            is_stale: false,
             next_id: 0,
             totals: Arc::new(Traffic::new(cores)),
             frontends: Kept::default(),
@@ -90,7 +96,33 @@ impl State {
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.keep_servers(&config, now);
         self.keep_pools(&config);
+        if let Some(before) = self.config.as_ref().filter(|_| config.mode != Mode::Proxy) {
+            self.draining.follow(before, &config, now);
+        }
         self.config = Some(config);
+        self.snapshot()
+    }
+
+    /// When [`State::on_time`] has something to do; `None` if time changes nothing.
+    pub fn due(&self) -> Option<Timestamp> {
+        self.draining.due()
+    }
+
+    /// Lets go what a reload took away and whose connections have had their time. Nothing is published before
+    /// [`State::settle`].
+    pub fn on_time(&mut self, now: Timestamp) {
+        self.is_stale |= self.draining.expire(now);
+    }
+
+    /// Begins nothing new from now on (packet modes): what is open may finish.
+    pub fn stop(&mut self) -> Arc<Snapshot> {
+        self.stopping = true;
+        self.snapshot()
+    }
+
+    /// Serves nobody from now on: what is open is cut.
+    pub fn end(&mut self) -> Arc<Snapshot> {
+        self.config = None;
         self.snapshot()
     }
 
@@ -122,15 +154,15 @@ impl State {
     /// indices. Nothing is published before [`State::settle`].
     pub fn set_network(&mut self, network: NextHops) {
         self.network = Arc::new(network);
-        self.network_is_new = true;
+        self.is_stale = true;
     }
 
-    /// Publishes what the last outcomes and a new network changed: a snapshot if there is anything new in it, and
+    /// Publishes what the last outcomes, a new network and time changed: a snapshot if there is anything new in it, and
     /// the changes of health. Tables are built here, once for any number of outcomes.
     pub fn settle(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
         let stale: Vec<String> =
             self.pools.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
-        if stale.is_empty() && !self.network_is_new {
+        if stale.is_empty() && !self.is_stale {
             return None;
         }
         for name in stale {
@@ -216,7 +248,7 @@ impl State {
 
     fn snapshot(&mut self) -> Arc<Snapshot> {
         self.generation += 1;
-        self.network_is_new = false;
+        self.is_stale = false;
         let (generation, network, totals) = (self.generation, self.network.clone(), self.totals.clone());
         let Some(config) = &self.config else {
             return Arc::new(Snapshot { generation, network, totals, ..Snapshot::empty(self.cores) });
@@ -246,8 +278,11 @@ impl State {
             servers: servers.map(|server| (server.live.id, server.clone())).collect(),
             pools,
             frontends,
+            draining: self.draining.addresses(),
+            stopping: self.stopping,
             network,
             timeouts: config.timeouts,
+            flow_timeouts: config.passthrough.timeouts,
             totals,
         })
     }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::{HealthChange, State};
 use crate::config::{self, Config, LoadError, Loaded, Network, Problem};
 use crate::health::{Change, Outcome, Schedule};
-use crate::model::{ConnectFailures, Mode, Timestamp};
+use crate::model::{ConnectFailures, Mode, PacketSettings, Timestamp};
 use crate::net;
 use crate::snapshot::Snapshot;
 
@@ -25,9 +25,17 @@ pub trait DataPath {
     /// cannot be had, and why.
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
 
-    /// Stops serving what is no longer wanted, calls `publish`, starts serving what is new: so each
-    /// connection meets a snapshot that knows its frontend. Returns what `publish` does.
-    fn switch<T>(&mut self, ready: Self::Ready, publish: impl FnOnce() -> T) -> impl Future<Output = T>;
+    /// Stops serving what is no longer wanted, calls `publish`, which publishes `snapshot`, starts serving what is
+    /// new: so each connection meets a snapshot that knows its frontend. Returns what `publish` does.
+    fn switch<T>(
+        &mut self,
+        ready: Self::Ready,
+        snapshot: &Snapshot,
+        publish: impl FnOnce() -> T,
+    ) -> impl Future<Output = T>;
+
+    /// A snapshot of the same configuration was published: what drained may be gone from it.
+    fn follow(&mut self, snapshot: &Snapshot);
 }
 
 /// What the task waits for.
@@ -73,22 +81,23 @@ impl<D: DataPath> Task<D> {
         let ready = self.data_path.prepare(&config)?;
         let snapshot = self.state.configure(config, (self.now)());
         let published = &self.snapshot;
-        let publish = || publish(published, snapshot);
-        let before = self.data_path.switch(ready, publish).await;
+        let publish = || publish(published, snapshot.clone());
+        let before = self.data_path.switch(ready, &snapshot, publish).await;
         self.tell_who_is_empty(&before);
         self.schedule.set(self.state.probes());
         Ok(())
     }
 
     /// Handles events until the program ends (never returns; drop the future to stop).
-    pub async fn run(&mut self, mut events: Events) {
+    pub async fn run(&mut self, events: &mut Events) {
         loop {
+            let time = until(self.state.due(), (self.now)());
             tokio::select! {
+                () = time => self.state.on_time((self.now)()),
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 Some(()) = events.reloads.recv() => self.reload().await,
                 Some(table) = events.networks.recv() => self.on_network(&table),
-                else => std::future::pending().await,
             }
             // What else has arrived is decided together: a table is built once for all of it.
             while let Ok(outcome) = events.outcomes.try_recv() {
@@ -99,6 +108,16 @@ impl<D: DataPath> Task<D> {
             }
             self.settle();
         }
+    }
+
+    /// Begins no new connections (packet modes).
+    pub fn stop(&mut self) {
+        publish(&self.snapshot, self.state.stop());
+    }
+
+    /// Cuts what is open (packet modes). It is still guarded, or the host's stack would answer it.
+    pub fn end(&mut self) {
+        publish(&self.snapshot, self.state.end());
     }
 
     fn on_network(&mut self, table: &net::Table) {
@@ -116,7 +135,8 @@ impl<D: DataPath> Task<D> {
 
     fn settle(&mut self) {
         let Some((snapshot, changes)) = self.state.settle() else { return };
-        let before = publish(&self.snapshot, snapshot);
+        let before = publish(&self.snapshot, snapshot.clone());
+        self.data_path.follow(&snapshot);
         changes.iter().for_each(report);
         self.tell_who_is_empty(&before);
     }
@@ -165,13 +185,22 @@ impl<D: DataPath> Task<D> {
         let mode = self.file.mode.unwrap_or(loaded.config.mode);
         let mut loaded = loaded.for_mode(running.mode);
         let wanted = Config { mode, ..loaded.config.clone() };
-        (loaded.config.stats, loaded.config.passthrough) = (running.stats, running.passthrough.clone());
+        let timeouts = loaded.config.passthrough.timeouts;
+        loaded.config.stats = running.stats;
+        loaded.config.passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
         let next_hops = self.state.network();
         let interface_to = |ip| next_hops.interface_to(ip);
         let network = Network { interfaces: next_hops.interfaces(), interface_to: &interface_to };
         let odd = config::validate_mode(&loaded, &network).map_err(LoadError::Invalid)?;
         loaded.warnings.extend(odd);
         Ok((wanted, loaded))
+    }
+}
+
+async fn until(due: Option<Timestamp>, now: Timestamp) {
+    match due {
+        Some(due) => tokio::time::sleep(due.since(now)).await,
+        None => std::future::pending().await,
     }
 }
 

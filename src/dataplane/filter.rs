@@ -136,8 +136,7 @@ fn compile(selection: &Selection, precision: Precision) -> Vec<sock_filter> {
 
 /// Accepts TCP to the frontends and replies of servers, rejects all else.
 fn ports(p: &mut Program, selection: &Selection, precision: Precision) {
-    let frontends =
-        by_first(selection.frontends.iter().filter_map(v4).map(|(ip, port)| (ip, u32::from(port))));
+    let frontends = by_first(selection.listen().filter_map(v4).map(|(ip, port)| (ip, u32::from(port))));
     let snat: BTreeSet<u32> = selection.replies.iter().flat_map(snat_addresses).collect();
     let reply = p.label();
     let groups: Vec<_> = frontends.into_iter().map(|(ip, ports)| (ip, ports, p.label())).collect();
@@ -184,7 +183,7 @@ fn from_servers(p: &mut Program, replies: &Replies, precision: Precision) {
 
 /// All our addresses: the VIPs and those of SNAT.
 fn addresses(selection: &Selection) -> BTreeSet<u32> {
-    let vips = selection.frontends.iter().filter_map(v4).map(|(ip, _)| ip);
+    let vips = selection.listen().filter_map(v4).map(|(ip, _)| ip);
     vips.chain(selection.replies.iter().flat_map(snat_addresses)).collect()
 }
 

@@ -24,7 +24,8 @@ const SERVERS: &str = "servers";
 const SNAT: &str = "snat";
 
 /// Drops, on the interfaces it is attached to, what is forwarded: packets to a frontend, and packets from a server
-/// to a SNAT port that belong to no connection of this host. Removed when dropped.
+/// to a SNAT port that belong to no connection of this host. What goes to a frontend that drains is dropped unless it
+/// begins a connection or belongs to one of this host. Removed when dropped.
 #[derive(Debug)]
 pub struct Guard {
     bpf: Ebpf,
@@ -84,7 +85,9 @@ impl Guard {
         let snat: Vec<(IpKey, PortRange)> = replies.iter().flat_map(|replies| snat_ports(replies)).collect();
         replace(
             self.map(FRONTENDS)?,
-            selection.frontends.iter().map(|addr| (endpoint(addr), 1u8)).collect(),
+            (selection.draining.iter().map(|addr| (endpoint(addr), DRAINING)))
+                .chain(selection.frontends.iter().map(|addr| (endpoint(addr), SERVING)))
+                .collect(),
         )?;
         replace(self.map(SERVERS)?, servers.map(|addr| (endpoint(addr), 1u8)).collect())?;
         replace(self.map(SNAT)?, snat)?;
@@ -131,6 +134,10 @@ where
 
 /// `struct endpoint` of `bpf/packet.h`: address, port in network order, protocol, a zero.
 type Endpoint = [u8; 20];
+
+/// What the map of frontends says of one, as in `bpf/guard.bpf.c`.
+const SERVING: u8 = 1;
+const DRAINING: u8 = 2;
 
 /// `struct addr` of `bpf/packet.h`.
 type IpKey = [u8; 16];

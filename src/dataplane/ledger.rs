@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::forward::Parties;
+use crate::forward::{End, Ended, Parties};
 use crate::snapshot::{FrontendLive, PoolLive, ServerLive, Snapshot};
 use crate::stats::{Counter, Traffic};
 
@@ -52,17 +52,17 @@ impl Ledger {
         }
     }
 
-    /// A flow has begun.
-    pub(super) fn opened(&self, flow: Parties) {
-        self.count(flow, Counter::Opened, 1);
-        if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
-            server.slots.try_take(None); // the limit was asked for when the server was picked
-        }
-    }
-
-    /// A flow is over.
-    pub(super) fn ended(&self, flow: Parties) {
+    /// A flow is over: counts it, and frees its slots.
+    pub(super) fn ended(&self, Ended { flow, how }: Ended) {
         self.count(flow, Counter::Closed, 1);
+        match how {
+            End::Own => {}
+            End::ServerGone => self.count(flow, Counter::ServerGone, 1),
+            End::Cut => self.count(flow, Counter::Cut, 1),
+        }
+        if let Some(Some(frontend)) = self.frontends.get(flow.frontend as usize) {
+            frontend.slots.release();
+        }
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.slots.release();
         }

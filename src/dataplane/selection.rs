@@ -5,12 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use crate::model::{Backend, Frontend};
+use crate::snapshot::Draining;
 
 /// The traffic that is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
     /// Where clients connect to.
     pub frontends: BTreeSet<SocketAddr>,
+    /// Where they no longer do, but connections go on: what begins there is the host's.
+    pub draining: BTreeSet<SocketAddr>,
     /// What servers answer; `None` if they answer clients directly (DSR).
     pub replies: Option<Replies>,
 }
@@ -30,7 +33,7 @@ impl Selection {
     /// What is forwarded in DSR mode.
     pub fn dsr<'a>(frontends: impl IntoIterator<Item = &'a Frontend>) -> Selection {
         let frontends = frontends.into_iter().flat_map(|frontend| frontend.listen.iter().copied()).collect();
-        Selection { frontends, replies: None }
+        Selection { frontends, draining: BTreeSet::new(), replies: None }
     }
 
     /// What is forwarded in passthrough mode.
@@ -47,5 +50,19 @@ impl Selection {
             snat_ports,
         };
         Selection { replies: Some(replies), ..Selection::dsr(frontends) }
+    }
+
+    /// The same, and what drains.
+    pub fn with(mut self, draining: &Draining) -> Selection {
+        self.draining.extend(draining.listen.iter().map(|gone| gone.addr));
+        if let Some(replies) = &mut self.replies {
+            replies.servers.extend(draining.servers.iter().map(|gone| gone.addr));
+        }
+        self
+    }
+
+    /// Where clients' packets go that are ours.
+    pub fn listen(&self) -> impl Iterator<Item = &SocketAddr> {
+        self.frontends.iter().chain(&self.draining)
     }
 }

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use super::Buffer;
 use super::ledger::Ledger;
 use super::pipeline::PATIENCE;
-use crate::forward::{Direction, Forwarder, Frame, TcpState, Verdict};
+use crate::forward::{Direction, Forwarder, Frame, Part, TcpState, Verdict};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats};
@@ -39,8 +39,10 @@ impl Worker {
     /// Works until no capture thread is left to send it frames.
     pub(super) fn run(mut self) {
         let mut ledger = Ledger::new(self.core);
+        let mut is_behind = false;
         loop {
-            let batch = match self.frames.recv_timeout(TICK) {
+            let patience = if is_behind { Duration::ZERO } else { TICK };
+            let batch = match self.frames.recv_timeout(patience) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -49,7 +51,7 @@ impl Worker {
             let now = (self.now)();
             ledger.follow(&snapshot);
             let mut out = Vec::with_capacity(batch.len());
-            self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
+            is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(&frame);
                 out.push((interface, buffer));
@@ -87,8 +89,10 @@ impl Worker {
                 };
                 ledger.count(forwarded.flow, packets, 1);
                 ledger.count(forwarded.flow, bytes, len);
-                if forwarded.opened {
-                    ledger.opened(forwarded.flow);
+                match forwarded.part {
+                    Part::First => ledger.count(forwarded.flow, Counter::Opened, 1),
+                    Part::Later => {}
+                    Part::Unrecorded => self.stats.unrecorded(self.core, 1),
                 }
                 out.push((forwarded.interface, buffer));
             }
@@ -122,8 +126,8 @@ impl Worker {
 
     fn report(&mut self, ledger: &Ledger) {
         let news = self.forwarder.news();
-        for parties in news.ended.drain(..) {
-            ledger.ended(parties);
+        for ended in news.ended.drain(..) {
+            ledger.ended(ended);
         }
         for wanted in news.wanted.drain(..) {
             let _ = self.wanted.try_send(wanted); // full: the next packet asks again
@@ -132,6 +136,7 @@ impl Worker {
             let flows = self.forwarder.flows().count(state);
             self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
         }
+        self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
     }
 }

@@ -170,7 +170,7 @@ impl Flow {
 
     pub(super) fn class(&self) -> Class {
         match (self.state, self.view) {
-            (TcpState::SynSent | TcpState::SynReceived, _) => Class::HalfOpen,
+            (TcpState::SynSent | TcpState::SynReceived | TcpState::Adopted, _) => Class::HalfOpen,
             // We do not see the server finish: every connection that has ended would look half-closed, and
             // if those were kept the table would be full of them.
             (TcpState::HalfClosedByClient, View::ClientSide) => Class::Closing,

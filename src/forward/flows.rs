@@ -8,7 +8,7 @@ use super::list::{List, TIMER};
 use super::queues::Queues;
 use super::tcp::{ACK, Direction, Segment, TcpState, View};
 use super::wheel::{Slot, Wheel, tick, tick_from, ticks};
-use crate::model::{FlowKey, FlowTimeouts, Timestamp};
+use crate::model::{Addr, FlowKey, FlowTimeouts, Timestamp};
 
 /// Names a flow in its table for as long as it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,6 +84,11 @@ impl FlowTable {
     /// Flows in this state now.
     pub fn count(&self, state: TcpState) -> u32 {
         self.counts[state as usize]
+    }
+
+    /// Flows that are open now: the connection has been seen to begin, and not to end.
+    pub fn open(&self) -> u32 {
+        self.queues.open()
     }
 
     /// The flow that packets with this key belong to, and which way they go.
@@ -200,10 +205,10 @@ impl FlowTable {
         self.wheel.due(tick).is_none()
     }
 
-    /// The flow of this server that has been closing for longest: who needs a SNAT port for the server and
-    /// finds none may end it.
-    pub fn closing_of_server(&self, server_id: u32) -> Option<FlowId> {
-        self.queues.closing_of_server(server_id).map(FlowId)
+    /// The flow to this address and port that has been closing for longest: who needs a SNAT port for the
+    /// server and finds none may end it.
+    pub fn closing_of_server(&self, (addr, port): (Addr, u16), protocol: u8) -> Option<FlowId> {
+        self.queues.closing_of_server((addr, port, protocol)).map(FlowId)
     }
 
     /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with

@@ -1,14 +1,16 @@
 //! The one door of the forwarding core: a frame in, a verdict out.
 
-use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+mod begin;
+mod served;
 
+use std::net::IpAddr;
+
+use self::served::Served;
 use super::limiter::Limiter;
-use super::verdict::{Forwarded, Frame, Parties, Verdict};
-use super::{Direction, Flow, FlowId, FlowTable, NatPorts, NewFlow, Segment, TcpState, View};
-use crate::model::{Addr, DropReason, Endpoint, FlowKey, FlowTimeouts, NextHop, OnDown, Timestamp};
-use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
+use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
+use super::{Direction, Flow, FlowId, FlowTable, NatPorts, Segment, View};
+use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Timestamp};
+use crate::snapshot::Snapshot;
 use crate::wire::{self, Headers, ParseError, RESET_LEN, TcpFlags};
 
 /// Resets a second that tell clients there is nobody; more are dropped in silence, lest forged packets make us
@@ -17,9 +19,6 @@ const RESETS_PER_SECOND: u64 = 1_000;
 
 /// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
 const BUDGET: u32 = 4_096;
-
-/// Neighbours asked for at once.
-const MOST_WANTED: usize = 64;
 
 /// The key of no packet.
 const NOBODY: FlowKey = FlowKey {
@@ -31,9 +30,6 @@ const NOBODY: FlowKey = FlowKey {
     reserved: [0; 3],
 };
 
-/// Means that a flow's next hop is not known yet.
-const UNRESOLVED: u32 = u32::MAX;
-
 /// How a [`Forwarder`] forwards.
 #[derive(Debug)]
 pub struct Settings {
@@ -41,8 +37,6 @@ pub struct Settings {
     pub ports: Option<NatPorts>,
     /// Most flows at once.
     pub capacity: u32,
-    /// How long flows are remembered in silence.
-    pub timeouts: FlowTimeouts,
     /// A secret: who knows it can aim at collisions in the table.
     pub seed: u64,
 }
@@ -56,8 +50,8 @@ pub struct Forwarder {
     news: News,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
-    own: HashSet<Addr>,
-    resetting: HashSet<u32>,
+    served: Served,
+    /// Where the look at every flow has got to that a new snapshot asks for.
     sweep: Option<u32>,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
@@ -66,8 +60,8 @@ pub struct Forwarder {
 /// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
 #[derive(Debug, Default)]
 pub struct News {
-    /// Flows that are over.
-    pub ended: Vec<Parties>,
+    /// Flows that are over. Each gives back the slot it took at its frontend and its server.
+    pub ended: Vec<Ended>,
     /// Neighbours, with the interface they are reached through, whose link-layer address is wanted.
     pub wanted: Vec<(IpAddr, u32)>,
 }
@@ -76,13 +70,12 @@ impl Forwarder {
     /// No flows yet. All memory is reserved here.
     pub fn new(settings: Settings) -> Forwarder {
         Forwarder {
-            flows: FlowTable::new(settings.capacity, &settings.timeouts, settings.seed),
+            flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
             ports: settings.ports,
             resets: Limiter::new(RESETS_PER_SECOND),
             news: News::default(),
             generation: None,
-            own: HashSet::new(),
-            resetting: HashSet::new(),
+            served: Served::default(),
             sweep: None,
             replaced: None,
         }
@@ -113,13 +106,13 @@ impl Forwarder {
         };
         let verdict = match self.flows.lookup(&headers.key) {
             Some((id, direction)) if !self.is_replaced(id, direction, headers.flags) => {
-                self.forward(id, direction, false, frame, &headers, snapshot, now)
+                self.forward(id, direction, Part::Later, frame, &headers, snapshot, now)
             }
             found => {
                 self.replaced = found.map(|(id, _)| self.flows.remove(id));
                 let begun = self.begin(frame, &headers, snapshot, now);
                 if let Some(old) = self.replaced.take() {
-                    self.let_go(&old);
+                    self.let_go(&old, End::Own);
                 }
                 begun
             }
@@ -129,30 +122,32 @@ impl Forwarder {
 
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
     /// `reset` is given frames that tell clients their server is gone, with the interface to send them on.
-    /// Call it before the first frame, and about as often as batches of frames come.
+    /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
+    /// more to be done that need not wait.
     pub fn handle_timeout(
         &mut self,
         snapshot: &Snapshot,
         now: Timestamp,
         mut reset: impl FnMut([u8; RESET_LEN], u32),
-    ) {
+    ) -> bool {
         self.adopt(snapshot);
         let mut gone = Vec::new();
-        self.flows.expire(now, BUDGET, |flow| gone.push(flow));
+        let expired_all = self.flows.expire(now, BUDGET, |flow| gone.push((flow, End::Own)));
         if let Some(from) = self.sweep {
-            let resetting = &self.resetting;
+            let served = &self.served;
             self.sweep = self.flows.sweep(from, BUDGET, |flow| {
-                let keep = !resetting.contains(&flow.server_id());
-                if !keep {
+                let end = served.end_of(flow);
+                if let Some(end) = end {
                     if let Some((hop, frame)) = farewell(flow, snapshot) {
                         reset(frame, hop.interface);
                     }
-                    gone.push(flow.clone());
+                    gone.push((flow.clone(), end));
                 }
-                keep
+                end.is_none()
             });
         }
-        gone.iter().for_each(|flow| self.let_go(flow));
+        gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
+        !expired_all || self.sweep.is_some()
     }
 
     /// What has come up; to be drained.
@@ -180,7 +175,7 @@ impl Forwarder {
         &mut self,
         id: FlowId,
         direction: Direction,
-        opened: bool,
+        part: Part,
         frame: &mut Frame<'_>,
         headers: &Headers,
         snapshot: &Snapshot,
@@ -191,7 +186,7 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         let mut rewrite = flow.rewrite(direction);
-        let was_over = !opened && flow.may_be_replaced_by_syn();
+        let was_over = part != Part::First && flow.may_be_replaced_by_syn();
         let parties = parties(flow);
         if snapshot.network.get(rewrite.next_hop).is_none() {
             rewrite.next_hop = self.find_hop(rewrite.dst.ip(), snapshot)?;
@@ -203,174 +198,24 @@ impl Forwarder {
         if is_too_big(frame, headers, hop) {
             return Err(Stop::Silent(DropReason::TooBig));
         }
-        self.flows.on_segment(id, direction, segment(headers), now);
+        if part != Part::First {
+            self.flows.on_segment(id, direction, segment(headers), now);
+        }
         if !was_over && self.flows.get(id).may_be_replaced_by_syn() {
-            self.news.ended.push(parties);
+            self.news.ended.push(Ended { flow: parties, how: End::Own });
         }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, opened }))
-    }
-
-    /// A packet without a flow: begins one, or is refused.
-    fn begin(
-        &mut self,
-        frame: &mut Frame<'_>,
-        headers: &Headers,
-        snapshot: &Snapshot,
-        now: Timestamp,
-    ) -> Result<Verdict, Stop> {
-        let key = &headers.key;
-        let vip = key.destination();
-        let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(vip)) else {
-            return Ok(self.without_frontend(key));
-        };
-        self.check_source(key)?;
-        if !begins(headers.flags) && (self.ports.is_some() || headers.flags.rst()) {
-            return Err(Stop::Reset(DropReason::NoFlow));
-        }
-        if headers.ttl <= 1 {
-            return Err(Stop::Silent(DropReason::TtlExceeded));
-        }
-        let server = self.choose(frontend, key.source(), vip)?;
-        let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
-        if snapshot.network.get(to_server).is_some_and(|hop| is_too_big(frame, headers, hop)) {
-            return Err(Stop::Silent(DropReason::TooBig));
-        }
-        let id = self.record(headers, frontend, server, to_server, snapshot, now)?;
-        self.forward(id, Direction::ToServer, true, frame, headers, snapshot, now)
-    }
-
-    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
-    /// be answered. To anything else: none of ours.
-    fn without_frontend(&self, key: &FlowKey) -> Verdict {
-        match &self.ports {
-            Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
-            _ => Verdict::Pass,
-        }
-    }
-
-    fn check_source(&self, key: &FlowKey) -> Result<(), Stop> {
-        if is_martian(key.src.ip()) || key.src_port == 0 {
-            return Err(Stop::Silent(DropReason::Martian));
-        }
-        if self.own.contains(&key.src) {
-            return Err(Stop::Silent(DropReason::VipLoop));
-        }
-        Ok(())
-    }
-
-    fn choose<'a>(
-        &self,
-        frontend: &'a Frontend,
-        client: SocketAddr,
-        vip: SocketAddr,
-    ) -> Result<&'a Server, Stop> {
-        // A client that tries again after a reset comes back to the same server; see `allocate`.
-        let reset = self.replaced.as_ref().filter(|old| old.state() == TcpState::Closed);
-        let again = reset.and_then(|old| {
-            let is_same = |server: &&Arc<Server>| server.live.id == old.server_id() && server.health.up;
-            frontend.pool.servers.iter().find(is_same)
-        });
-        let picked = || match frontend.pool.pick(client, vip, &[]) {
-            Pick::Server(index) => Ok(&frontend.pool.servers[index]),
-            Pick::Busy | Pick::Nobody => Err(Stop::Reset(DropReason::NoServer)),
-        };
-        let server = again.map_or_else(picked, Ok)?;
-        if self.ports.is_none() && server.config.addr.ip() == client.ip() {
-            return Err(Stop::Silent(DropReason::ClientIsServer));
-        }
-        Ok(server)
-    }
-
-    fn record(
-        &mut self,
-        headers: &Headers,
-        frontend: &Frontend,
-        server: &Server,
-        to_server: u32,
-        snapshot: &Snapshot,
-        now: Timestamp,
-    ) -> Result<FlowId, Stop> {
-        let (key, addr) = (&headers.key, server.config.addr);
-        // The client's is looked up now so that it is resolved by the time of the answer.
-        let to_client = match self.ports {
-            Some(_) => self.find_hop(key.src.ip(), snapshot).unwrap_or(UNRESOLVED),
-            None => UNRESOLVED,
-        };
-        let endpoint = (addr.ip().into(), addr.port());
-        let (view, back) = match self.ports {
-            Some(_) => (View::BothSides, self.allocate(endpoint, server.live.id, key.protocol)?),
-            None => (View::ClientSide, (key.src, key.src_port)),
-        };
-        let flow = NewFlow {
-            client: *key,
-            server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
-            view,
-            server_id: server.live.id,
-            frontend_id: frontend.live.id,
-            to_server,
-            to_client,
-            segment: segment(headers),
-        };
-        let Ok(inserted) = self.flows.insert(&flow, now) else {
-            if let Some(ports) = &mut self.ports {
-                ports.release(endpoint, key.protocol, back);
-            }
-            return Err(Stop::Reset(DropReason::TableFull));
-        };
-        if let Some(evicted) = &inserted.evicted {
-            self.let_go(evicted);
-        }
-        Ok(inserted.id)
-    }
-
-    /// A SNAT address and port: those of the flow that this one replaces, else fresh ones; where there are none
-    /// left, those of the server's flow that is longest over.
-    ///
-    /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
-    /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
-    /// left there resets that and tries again: by another port it would meet the next one's.
-    fn allocate(&mut self, server: (Addr, u16), id: u32, protocol: u8) -> Result<(Addr, u16), Stop> {
-        let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
-        if let Some(old) = self.replaced.take_if(same) {
-            return Ok((old.server().dst, old.server().dst_port));
-        }
-        while let Some(ports) = &mut self.ports {
-            if let Some(port) = ports.allocate(server, protocol) {
-                return Ok(port);
-            }
-            let Some(over) = self.flows.closing_of_server(id) else { break };
-            self.remove(over);
-        }
-        Err(Stop::Reset(DropReason::SnatExhausted))
-    }
-
-    fn find_hop(&mut self, ip: IpAddr, snapshot: &Snapshot) -> Result<u32, Stop> {
-        snapshot.network.lookup(ip).map_err(|unreachable| match unreachable {
-            Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
-            Unreachable::Unresolved { ip, interface } => {
-                let wanted = &mut self.news.wanted;
-                if wanted.len() < MOST_WANTED && !wanted.contains(&(ip, interface)) {
-                    wanted.push((ip, interface));
-                }
-                Stop::Silent(DropReason::NextHopUnresolved)
-            }
-        })
-    }
-
-    fn remove(&mut self, id: FlowId) {
-        let flow = self.flows.remove(id);
-        self.let_go(&flow);
+        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part }))
     }
 
     /// Gives back what a flow held that is no longer in the table.
-    fn let_go(&mut self, flow: &Flow) {
+    fn let_go(&mut self, flow: &Flow, how: End) {
         let key = flow.server();
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
             ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
         }
         if !flow.may_be_replaced_by_syn() {
-            self.news.ended.push(parties(flow));
+            self.news.ended.push(Ended { flow: parties(flow), how });
         }
     }
 
@@ -380,14 +225,16 @@ impl Forwarder {
             return;
         }
         self.generation = Some(snapshot.generation);
-        let vips = snapshot.listeners.keys().map(|endpoint| endpoint.addr.ip());
-        let interfaces = snapshot.network.interfaces().iter();
-        let addresses = interfaces.flat_map(|interface| interface.addresses.iter().copied());
-        self.own = vips.chain(addresses).map(Addr::from).collect();
-        let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
-        let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
-        self.resetting = down.map(|server| server.live.id).collect();
-        self.sweep = (!self.resetting.is_empty()).then_some(0);
+        self.flows.set_timeouts(&snapshot.flow_timeouts);
+        let served = Served::new(snapshot, self.ports.as_ref());
+        if let Some(ports) = &mut self.ports {
+            ports.retain_servers(|server| served.has_server(server));
+        }
+        // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
+        if served.may_end_flows_of(&self.served) {
+            self.sweep = Some(0);
+        }
+        self.served = served;
     }
 
     /// Turns the reason to stop into a verdict. The frame becomes the answer, if there is to be one.
@@ -439,18 +286,6 @@ fn is_too_big(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> bool {
         None => headers.packet_len(),
     };
     len > hop.mtu as usize
-}
-
-/// RFC 1122, section 3.2.1.3: addresses that must not be a source.
-fn is_martian(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            // 0.0.0.0/8, and 240.0.0.0/4 with the broadcast address
-            let [first, ..] = ip.octets();
-            ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
-        }
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_multicast() || ip.is_unspecified(),
-    }
 }
 
 /// The reset that tells a client its server is gone, if the client can be told: before its first

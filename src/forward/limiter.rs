@@ -23,7 +23,8 @@ impl Limiter {
         let earned = passed * self.per_second / SECOND;
         if earned > 0 {
             self.tokens = (self.tokens + earned).min(self.per_second);
-            self.refilled = now;
+            // Only as far as what was earned took: the rest counts towards the next one.
+            self.refilled.0 = now.0 - (passed - (earned * SECOND).div_ceil(self.per_second));
         }
         let allowed = self.tokens > 0;
         self.tokens -= u64::from(allowed);
@@ -47,9 +48,14 @@ mod tests {
     }
 
     #[test]
-    fn asking_often_does_not_starve() {
-        let mut limiter = Limiter::new(1000);
-        let allowed = (0..20_000u64).filter(|i| limiter.allow(Timestamp(i * 100_000))).count();
-        assert!((2900..=3100).contains(&allowed), "{allowed} in two seconds, and the burst");
+    fn however_often_it_is_asked_it_allows_its_rate() {
+        for every in [100_000, 700_000, 1_500_000, 1_999_999] {
+            let mut limiter = Limiter::new(1000);
+            let times = (0..=10 * SECOND).step_by(every);
+            let (asked, last) = (times.clone().count() as u64, times.clone().last().unwrap());
+            let allowed = times.filter(|&now| limiter.allow(Timestamp(now))).count() as u64;
+            let burst_and_earned = 1_000 + last * 1_000 / SECOND;
+            assert_eq!(allowed, asked.min(burst_and_earned), "asked every {every} ns");
+        }
     }
 }

@@ -19,4 +19,4 @@ pub use flows::{FlowId, FlowTable, Full, Inserted};
 pub use forwarder::{Forwarder, News, Settings};
 pub use nat_ports::{NatPorts, PortSplit};
 pub use tcp::{ACK, Direction, FIN, RST, SYN, Segment, TcpState, View};
-pub use verdict::{Forwarded, Frame, Parties, Verdict};
+pub use verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};

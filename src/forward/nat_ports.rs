@@ -62,6 +62,11 @@ impl NatPorts {
         self.pools.values().map(Pool::in_use).sum()
     }
 
+    /// The addresses.
+    pub fn addresses(&self) -> &[Addr] {
+        &self.addresses
+    }
+
     /// Forgets the servers for which `keep` is false and no port is in use.
     pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16)) -> bool) {
         self.pools.retain(|(server, _), pool| pool.in_use() > 0 || keep(*server));

@@ -5,20 +5,26 @@ use std::collections::HashMap;
 
 use super::flow::{Class, Flow};
 use super::list::{CLASS, List, SERVER};
+use crate::model::Addr;
+
+/// A server's address, port and protocol: what SNAT ports are handed out for. One server may have several numbers,
+/// as a member of several backends or by a new name.
+pub(super) type Server = (Addr, u16, u8);
 
 /// The flows that may be evicted, those that became so first in front.
 #[derive(Debug)]
 pub(super) struct Queues {
     closing: List<CLASS>,
     half_open: List<CLASS>,
-    closing_of_server: HashMap<u32, List<SERVER>>,
+    closing_of_server: HashMap<Server, List<SERVER>>,
+    open: u32,
 }
 
 impl Queues {
     pub(super) fn new() -> Self {
         // Enough for most, so that packets do not make it grow; it does with the number of servers.
         let closing_of_server = HashMap::with_capacity(256);
-        Queues { closing: List::EMPTY, half_open: List::EMPTY, closing_of_server }
+        Queues { closing: List::EMPTY, half_open: List::EMPTY, closing_of_server, open: 0 }
     }
 
     /// The flow that gives way to a new one.
@@ -27,19 +33,24 @@ impl Queues {
     }
 
     /// The flow that gives way to a new one of the same server.
-    pub(super) fn closing_of_server(&self, server_id: u32) -> Option<u32> {
-        self.closing_of_server.get(&server_id)?.first()
+    pub(super) fn closing_of_server(&self, server: Server) -> Option<u32> {
+        self.closing_of_server.get(&server)?.first()
+    }
+
+    /// How many flows may not be evicted.
+    pub(super) fn open(&self) -> u32 {
+        self.open
     }
 
     /// Adds a flow that is now in `class`.
     pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         match class {
-            Class::Open => {}
+            Class::Open => self.open += 1,
             Class::HalfOpen => self.half_open.push(flows, id),
             Class::Closing => {
                 self.closing.push(flows, id);
-                let server_id = flows[id as usize].server_id();
-                self.closing_of_server.entry(server_id).or_insert(List::EMPTY).push(flows, id);
+                let server = server(&flows[id as usize]);
+                self.closing_of_server.entry(server).or_insert(List::EMPTY).push(flows, id);
             }
         }
     }
@@ -47,18 +58,23 @@ impl Queues {
     /// Takes out a flow that was in `class`.
     pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         match class {
-            Class::Open => {}
+            Class::Open => self.open -= 1,
             Class::HalfOpen => self.half_open.remove(flows, id),
             Class::Closing => {
                 self.closing.remove(flows, id);
-                let server_id = flows[id as usize].server_id();
-                if let Some(list) = self.closing_of_server.get_mut(&server_id) {
+                let server = server(&flows[id as usize]);
+                if let Some(list) = self.closing_of_server.get_mut(&server) {
                     list.remove(flows, id);
                     if list.first().is_none() {
-                        self.closing_of_server.remove(&server_id);
+                        self.closing_of_server.remove(&server);
                     }
                 }
             }
         }
     }
+}
+
+fn server(flow: &Flow) -> Server {
+    let key = flow.server();
+    (key.src, key.src_port, key.protocol)
 }

@@ -52,6 +52,8 @@ pub enum TcpState {
     SynSent,
     /// The server has answered it.
     SynReceived,
+    /// Met under way, by one segment of the client: anybody could have made that up.
+    Adopted,
     /// Both sides may send.
     Established,
     /// The client has finished; the server may send. Seen from the client's side alone, the server may
@@ -72,6 +74,7 @@ impl TcpState {
     pub const ALL: [TcpState; TcpState::Closed as usize + 1] = [
         TcpState::SynSent,
         TcpState::SynReceived,
+        TcpState::Adopted,
         TcpState::Established,
         TcpState::HalfClosedByClient,
         TcpState::HalfClosedByServer,
@@ -85,6 +88,7 @@ impl TcpState {
         match self {
             TcpState::SynSent => "syn_sent",
             TcpState::SynReceived => "syn_received",
+            TcpState::Adopted => "adopted",
             TcpState::Established => "established",
             TcpState::HalfClosedByClient => "half_closed_by_client",
             TcpState::HalfClosedByServer => "half_closed_by_server",
@@ -94,11 +98,15 @@ impl TcpState {
         }
     }
 
-    /// The state of a connection whose first segment we see is this one of the client. One that is under
-    /// way (after a restart, or when another balancer's client moves here) is established.
+    /// The state of a connection whose first segment we see is this one of the client: it begins, or is under
+    /// way (after a restart, or when another balancer's client moves here).
     pub fn first(flags: u8) -> TcpState {
-        let before = if flags & (SYN | ACK) == ACK { TcpState::Established } else { TcpState::SynSent };
-        before.next(View::ClientSide, Direction::ToServer, flags)
+        match flags & (SYN | ACK | FIN | RST) {
+            ACK => TcpState::Adopted,
+            FIN_ACK => TcpState::HalfClosedByClient,
+            flags if flags & RST != 0 => TcpState::Closed,
+            _ => TcpState::SynSent,
+        }
     }
 
     /// The state after a segment with these flags.
@@ -113,7 +121,7 @@ impl TcpState {
     /// How long a connection in this state may be silent.
     pub(super) fn timeout(self, timeouts: &FlowTimeouts) -> Duration {
         match self {
-            TcpState::SynSent | TcpState::SynReceived => timeouts.half_open,
+            TcpState::SynSent | TcpState::SynReceived | TcpState::Adopted => timeouts.half_open,
             TcpState::Established => timeouts.established,
             TcpState::HalfClosedByClient | TcpState::HalfClosedByServer => timeouts.half_closed,
             TcpState::Closing => timeouts.closing,
@@ -139,8 +147,8 @@ impl TcpState {
     fn after_client(self, flags: u8) -> TcpState {
         use TcpState::*;
         match (self, flags & (SYN | ACK | FIN)) {
-            (SynSent, ACK) => Established,
-            (SynSent | Established, FIN_ACK) => HalfClosedByClient,
+            (SynSent | Adopted, ACK) => Established,
+            (SynSent | Adopted | Established, FIN_ACK) => HalfClosedByClient,
             _ => self,
         }
     }
@@ -240,8 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_met_under_way_is_established() {
-        assert_eq!(dsr(&[ACK, ACK]), [Established, Established]);
+    fn a_connection_met_under_way_is_believed_in_at_its_second_segment() {
+        assert_eq!(dsr(&[ACK, ACK, ACK]), [Adopted, Established, Established]);
+        assert_eq!(dsr(&[ACK, SYN, ACK]), [Adopted, Adopted, Established], "it begins after all");
+        assert_eq!(dsr(&[ACK, FIN_ACK]), [Adopted, HalfClosedByClient]);
         assert_eq!(dsr(&[FIN_ACK]), [HalfClosedByClient]);
         assert_eq!(dsr(&[RST]), [Closed]);
         assert_eq!(dsr(&[0]), [SynSent], "a probe without flags is no connection");

@@ -41,8 +41,39 @@ pub struct Forwarded {
     pub direction: Direction,
     /// The flow it belongs to.
     pub flow: Parties,
-    /// Whether it began the flow.
-    pub opened: bool,
+    /// What it is to the flow.
+    pub part: Part,
+}
+
+/// What a packet on its way is to its flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It began it.
+    First,
+    /// It belongs to one that is known.
+    Later,
+    /// The table has no room for the flow (DSR): whatever comes next is sent to the same server by the same hash.
+    Unrecorded,
+}
+
+/// A flow that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Whose it was.
+    pub flow: Parties,
+    /// How it came to its end.
+    pub how: End,
+}
+
+/// How a flow came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself: its sides finished, fell silent, or made room before they had both spoken.
+    Own,
+    /// Its server was down.
+    ServerGone,
+    /// Its server or frontend was taken away, or we stop, and the time to finish was over.
+    Cut,
 }
 
 /// Whose flow it is, by the numbers the control path gave them.

@@ -123,6 +123,11 @@ impl Algorithm {
     pub const ALL: [Algorithm; 4] =
         [Algorithm::RoundRobin, Algorithm::LeastConnections, Algorithm::Ring, Algorithm::Maglev];
 
+    /// Whether the choice follows from the client's and our addresses and ports alone.
+    pub fn hashes(self) -> bool {
+        matches!(self, Algorithm::Ring | Algorithm::Maglev)
+    }
+
     /// The algorithm's name in the configuration.
     pub fn name(self) -> &'static str {
         match self {

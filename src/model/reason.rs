@@ -37,8 +37,10 @@ pub enum DropReason {
     TableFull,
     /// No SNAT port is free for the server.
     SnatExhausted,
-    /// Its server was taken out, and the flow with it.
-    ServerGone,
+    /// The frontend, or every server that could be chosen, has as many connections as it may.
+    MaxConnections,
+    /// We are stopping and begin no new connections.
+    Stopping,
     /// The queue to a worker was full.
     WorkerQueueFull,
     /// The queue to the transmit thread was full.
@@ -68,7 +70,8 @@ impl DropReason {
         DropReason::NoServer,
         DropReason::TableFull,
         DropReason::SnatExhausted,
-        DropReason::ServerGone,
+        DropReason::MaxConnections,
+        DropReason::Stopping,
         DropReason::WorkerQueueFull,
         DropReason::TransmitQueueFull,
         DropReason::TransmitFailed,
@@ -94,7 +97,8 @@ impl DropReason {
             DropReason::NoServer => "no_server",
             DropReason::TableFull => "table_full",
             DropReason::SnatExhausted => "snat_exhausted",
-            DropReason::ServerGone => "server_gone",
+            DropReason::MaxConnections => "max_connections",
+            DropReason::Stopping => "stopping",
             DropReason::WorkerQueueFull => "worker_queue_full",
             DropReason::TransmitQueueFull => "transmit_queue_full",
             DropReason::TransmitFailed => "transmit_failed",

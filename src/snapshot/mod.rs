@@ -14,13 +14,13 @@ pub use next_hops::{NextHops, Unreachable};
 pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
 pub use slots::Slots;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::model::{self, Endpoint, Timeouts, Timestamp};
+use crate::model::{self, Endpoint, FlowTimeouts, Timeouts, Timestamp};
 use crate::stats::Traffic;
 
 /// Everything a new connection needs to know.
@@ -36,12 +36,27 @@ pub struct Snapshot {
     pub pools: Vec<Arc<Pool>>,
     /// All servers of all backends, by their number.
     pub servers: HashMap<u32, Arc<Server>>,
+    /// What a reload took away and flows may still finish with; empty in proxy mode.
+    pub draining: Draining,
+    /// Whether the program is about to end and begins no new flows (packet modes).
+    pub stopping: bool,
     /// Where packets go next; empty in proxy mode.
     pub network: Arc<NextHops>,
     /// Time limits.
     pub timeouts: Timeouts,
+    /// How long silent flows are remembered (packet modes).
+    pub flow_timeouts: FlowTimeouts,
     /// Counters over all frontends, those that are gone too.
     pub totals: Arc<Traffic>,
+}
+
+/// Addresses that are no longer configured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Draining {
+    /// Where clients connected to.
+    pub listen: BTreeSet<Endpoint>,
+    /// Where servers are.
+    pub servers: BTreeSet<Endpoint>,
 }
 
 /// A frontend with its backend at hand.
@@ -102,8 +117,11 @@ impl Snapshot {
             frontends: Vec::new(),
             pools: Vec::new(),
             servers: HashMap::new(),
+            draining: Draining::default(),
+            stopping: false,
             network: Arc::default(),
             timeouts: Timeouts { connect: second, idle: second, drain: second },
+            flow_timeouts: FlowTimeouts::default(),
             totals: Arc::new(Traffic::new(cores)),
         }
     }

@@ -37,6 +37,8 @@ pub enum Counter {
     ClientReset,
     /// Ended by a reset from the server.
     ServerReset,
+    /// Ended by us with a reset, because the server was down (packet modes).
+    ServerGone,
     /// Cut when the drain timeout ran out.
     Cut,
     /// Times accepting paused because descriptors or memory ran out.
@@ -48,13 +50,14 @@ impl Counter {
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 7] = [
+    pub const ENDS: [(Counter, &'static str); 8] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::QueueTimeout, "queue_timeout"),
         (Counter::IdleTimeout, "idle_timeout"),
         (Counter::ClientReset, "client_reset"),
         (Counter::ServerReset, "server_reset"),
+        (Counter::ServerGone, "server_gone"),
         (Counter::Cut, "cut"),
     ];
 

@@ -7,13 +7,15 @@ use crossbeam_utils::CachePadded;
 use crate::model::DropReason;
 
 /// States a connection can have in a worker's table, at most.
-const STATES: usize = 8;
+const STATES: usize = 9;
 
 /// What a worker has just now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauge {
     /// Flows in the state with this number.
     Flows(usize),
+    /// Of all flows, those whose both sides may have something to say.
+    OpenFlows,
     /// SNAT ports in use.
     SnatPorts,
 }
@@ -28,9 +30,10 @@ pub struct PacketStats {
 struct Thread {
     drops: [AtomicU64; DropReason::ALL.len()],
     passed: AtomicU64,
+    unrecorded: AtomicU64,
     capture_errors: AtomicU64,
     overruns: AtomicU64,
-    gauges: [AtomicU64; STATES + 1],
+    gauges: [AtomicU64; STATES + 2],
 }
 
 impl PacketStats {
@@ -49,6 +52,11 @@ impl PacketStats {
     #[inline]
     pub fn passed(&self, thread: usize, n: u64) {
         add(&self.threads[thread].passed, n);
+    }
+
+    /// A thread forwarded packets of no flow, the table being full.
+    pub fn unrecorded(&self, thread: usize, n: u64) {
+        add(&self.threads[thread].unrecorded, n);
     }
 
     /// A capture thread could not read some frames.
@@ -86,6 +94,11 @@ impl PacketStats {
         self.sum(|thread| &thread.passed)
     }
 
+    /// Packets that were forwarded though the table had no room for their flow.
+    pub fn all_unrecorded(&self) -> u64 {
+        self.sum(|thread| &thread.unrecorded)
+    }
+
     /// What all threads have together.
     pub fn gauge(&self, gauge: Gauge) -> u64 {
         self.sum(|thread| &thread.gauges[index(gauge)])
@@ -99,7 +112,8 @@ impl PacketStats {
 fn index(gauge: Gauge) -> usize {
     match gauge {
         Gauge::Flows(state) => state.min(STATES - 1),
-        Gauge::SnatPorts => STATES,
+        Gauge::OpenFlows => STATES,
+        Gauge::SnatPorts => STATES + 1,
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use convey::forward::{Forwarder, Frame, NatPorts, Settings, Verdict};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, Endpoint, FlowTimeouts, Frontend, HashOn, HealthCheck, Interface,
-    Mode, Neighbour, OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
+    Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashOn, HealthCheck, Interface, Mode, Neighbour,
+    OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::Checksum;
@@ -35,7 +35,7 @@ impl Balancer {
     }
 
     fn new(ports: Option<NatPorts>, servers: u8, capacity: u32) -> Balancer {
-        let settings = Settings { ports, capacity, timeouts: FlowTimeouts::default(), seed: 0x5eed };
+        let settings = Settings { ports, capacity, seed: 0x5eed };
         let snapshot = snapshot_of(servers);
         let mut balancer = Balancer { forwarder: Forwarder::new(settings), snapshot, now: Timestamp(0) };
         balancer.pass_time(Duration::ZERO);

@@ -19,6 +19,7 @@ pub(crate) fn stories() -> Vec<Story> {
         the_host_does_not_answer_replies_of_servers,
         programs_on_the_balancer_still_reach_the_servers,
         a_reload_changes_what_is_guarded,
+        what_begins_at_a_draining_frontend_is_the_hosts,
         a_guard_is_gone_when_its_process_is_killed,
     ]
 }
@@ -67,7 +68,7 @@ fn selection(frontend: &str) -> Selection {
         snat_addresses: ["10.78.0.1".parse().unwrap()].into(),
         snat_ports: 33768..=61000,
     };
-    Selection { frontends: [frontend.parse().unwrap()].into(), replies: Some(replies) }
+    Selection { frontends: [frontend.parse().unwrap()].into(), draining: [].into(), replies: Some(replies) }
 }
 
 fn load(selection: &Selection, interface: &str) -> Guard {
@@ -139,6 +140,28 @@ fn a_reload_changes_what_is_guarded() {
     assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     guard.select(&Selection { replies: None, ..selection("10.78.0.1:443") }).unwrap();
     assert!(!pair.unanswered("10.78.0.2:8000", "10.78.0.1:40000"), "DSR has no replies");
+}
+
+fn what_begins_at_a_draining_frontend_is_the_hosts() {
+    let pair = Pair::new();
+    let drains =
+        Selection { draining: ["10.78.0.1:80".parse().unwrap()].into(), ..selection("10.78.0.1:443") };
+    let mut guard = pair.guard(&selection("10.78.0.1:80"));
+    let listener = pair.balancer.enter(|| TcpListener::bind("10.78.0.1:80").unwrap());
+    assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    guard.select(&drains).unwrap();
+    pair.other.enter(|| {
+        let mut client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), DEADLINE).unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        client.write_all(b"hello").unwrap();
+        accepted.read_exact(&mut [0; 5]).unwrap();
+        accepted.write_all(b"world").unwrap();
+        client.read_exact(&mut [0; 5]).unwrap();
+    });
+    drop(listener);
+    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "refused by the host");
+    assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
 }
 
 fn a_guard_is_gone_when_its_process_is_killed() {

@@ -165,7 +165,7 @@ fn selection(ports: RangeInclusive<u16>) -> Selection {
         snat_addresses: ["10.77.0.2".parse().unwrap()].into(),
         snat_ports: ports,
     };
-    Selection { frontends: [server].into(), replies: Some(replies) }
+    Selection { frontends: [server].into(), draining: [].into(), replies: Some(replies) }
 }
 
 impl Seen {

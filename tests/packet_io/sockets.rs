@@ -65,7 +65,7 @@ impl Wire {
 }
 
 fn selection(frontend: &str) -> Selection {
-    Selection { frontends: [frontend.parse().unwrap()].into(), replies: None }
+    Selection { frontends: [frontend.parse().unwrap()].into(), draining: [].into(), replies: None }
 }
 
 /// Destination address and port of a segment without IP options.
@@ -107,7 +107,7 @@ fn the_kernel_takes_a_filter_of_any_precision() {
         };
         let mut frontends: std::collections::BTreeSet<_> = addrs(0xf000_0000, vips, ports).collect();
         frontends.insert("203.0.113.1:443".parse().unwrap());
-        let filter = Filter::new(&Selection { frontends, replies: Some(replies) });
+        let filter = Filter::new(&Selection { frontends, draining: [].into(), replies: Some(replies) });
         assert_eq!(filter.precision(), precision);
         wire.handle.set_filter(&filter).unwrap();
         wire.client.enter(|| drop(connecting("10.77.0.2:0", "203.0.113.1:443")));

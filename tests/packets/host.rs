@@ -75,8 +75,8 @@ fn nothing_stays_attached_after_a_kill(mode: Mode) {
         network.inside(Role::Balancer, query)
     };
     assert!(!attached(&network).is_empty(), "the guard is a program");
-    network.convey().signal(Signal::KILL);
-    wait_for("the balancer to end", || network.convey().ended());
+    network.convey(|convey| convey.signal(Signal::KILL));
+    wait_for("the balancer to end", || network.convey(|convey| convey.ended()));
     wait_for("its programs to be gone", || attached(&network).is_empty().then_some(()));
     let rules = network.lab.run(Role::Balancer, "nft", &["list", "ruleset"]).unwrap();
     assert_eq!(rules, "");

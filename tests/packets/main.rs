@@ -5,6 +5,7 @@
 //! reported as ignored, with the reason. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
+mod drain;
 mod failure;
 mod flood;
 mod host;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         ("failure", failure::stories()),
         ("flood", flood::stories()),
         ("reload", reload::stories()),
+        ("drain", drain::stories()),
         ("host", host::stories()),
         ("scripts", scripts::stories()),
     ];

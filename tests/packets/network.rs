@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::process::Command;
+use std::sync::Mutex;
 
 use convey::demo::lab::{Lab, Role, VIP};
 use convey::model::Mode;
@@ -16,12 +17,15 @@ use crate::support::{Nginx, Process, Server, ask, binary, wait_for};
 /// Where clients connect to, and every server listens.
 pub(crate) const PORT: u16 = 80;
 
+/// The port of a frontend that nobody uses: there has to be one.
+const UNUSED: u16 = 81;
+
 /// Statistics, in the balancer's namespace.
 const STATS: ([u8; 4], u16) = ([127, 0, 0, 1], 7000);
 
 /// Clients, servers and perhaps a running balancer.
 pub(crate) struct Network {
-    convey: Option<Process>,
+    convey: Mutex<Option<Process>>,
     directory: TempDir,
     pub(crate) mode: Mode,
     pub(crate) lab: Lab,
@@ -41,6 +45,10 @@ pub(crate) struct Config {
     pub(crate) backend: &'static str,
     pub(crate) health: &'static str,
     pub(crate) passthrough: &'static str,
+    pub(crate) timeouts: &'static str,
+    /// Whether there is the frontend that everybody uses.
+    pub(crate) web: bool,
+    pub(crate) frontend: &'static str,
 }
 
 impl Network {
@@ -50,7 +58,7 @@ impl Network {
         if mode == Mode::Dsr {
             lab.answer_directly(PORT).unwrap();
         }
-        Network { convey: None, directory: TempDir::new().unwrap(), mode, lab }
+        Network { convey: Mutex::default(), directory: TempDir::new().unwrap(), mode, lab }
     }
 
     /// Starts the balancer and waits until it serves.
@@ -66,7 +74,7 @@ impl Network {
             assert!(ended.is_none(), "the balancer ended: {ended:?}\n{}", self.log());
             self.log().contains("statistics on http://").then_some(())
         });
-        self.convey = Some(convey);
+        *self.convey.lock().unwrap() = Some(convey);
     }
 
     /// Saves the configuration as editors do: a new file takes the name of the old.
@@ -75,9 +83,9 @@ impl Network {
         fs::rename(self.path("new"), self.path("config.toml")).unwrap();
     }
 
-    /// The process of the balancer.
-    pub(crate) fn convey(&mut self) -> &mut Process {
-        self.convey.as_mut().expect("the balancer runs")
+    /// Does something with the process of the balancer.
+    pub(crate) fn convey<T>(&self, f: impl FnOnce(&mut Process) -> T) -> T {
+        f(self.convey.lock().unwrap().as_mut().expect("the balancer runs"))
     }
 
     /// Everything the balancer has logged.
@@ -176,16 +184,26 @@ impl Config {
             backend: "algorithm = \"maglev\"\nhash = \"tuple\"",
             health: "kind = \"tcp\"\ninterval = 0.2\ntimeout = 0.2\nfall = 2\nrise = 1",
             passthrough: "",
+            timeouts: "",
+            web: true,
+            frontend: "",
         }
     }
 
     fn text(&self) -> String {
-        let Config { servers, backend, health, passthrough } = self;
+        let Config { servers, backend, health, passthrough, timeouts, web, frontend } = self;
         let mut text = format!(
-            "[frontends.web]\nlisten_addr = \"{}\"\nbackend = \"pool\"\n[backends.pool]\n{backend}\n\
-             [backends.pool.health_check]\n{health}\n[passthrough]\n{passthrough}\n",
-            vip()
+            "[backends.pool]\n{backend}\n[backends.pool.health_check]\n{health}\n\
+             [passthrough]\n{passthrough}\n[timeouts]\n{timeouts}\n\
+             [frontends.unused]\nlisten_addr = \"{VIP}:{UNUSED}\"\nbackend = \"unused\"\n\
+             [backends.unused.servers]\nx.addr = \"{}:{UNUSED}\"\n",
+            Role::Server(1).address()
         );
+        if *web {
+            let vip = vip();
+            writeln!(text, "[frontends.web]\nlisten_addr = \"{vip}\"\nbackend = \"pool\"\n{frontend}")
+                .unwrap();
+        }
         for (number, lines) in servers {
             let addr = address(Role::Server(*number));
             writeln!(text, "[backends.pool.servers.s{number}]\naddr = \"{addr}\"\n{lines}").unwrap();

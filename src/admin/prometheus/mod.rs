@@ -165,6 +165,12 @@ fn packets(page: &mut Page, report: &Report) {
         |n| *n as f64,
     );
     page.counter(
+        "convey_packets_unrecorded_total",
+        "Packets of clients that were forwarded without a record of their flow, the table being full (DSR).",
+        &[(Vec::new(), packets.unrecorded)],
+        |n| *n as f64,
+    );
+    page.counter(
         "convey_capture_errors_total",
         "Frames that could not be read.",
         &[(Vec::new(), packets.capture_errors)],

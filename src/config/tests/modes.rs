@@ -258,19 +258,15 @@ fn interfaces_must_be_there_and_carry_packets() {
 
 #[test]
 fn what_only_the_proxy_does_is_named() {
-    let text = format!(
-        "{}[timeouts]\nconnect = 1\nidle = 2\ndrain = 3\n",
-        GOOD.replace("backend = \"web\"", "backend = \"web\"\nmax_connections = 9")
-    );
+    let text = format!("{GOOD}[timeouts]\nconnect = 1\nidle = 2\ndrain = 3\n");
     for mode in PACKETS {
         let warnings = told(&text, mode).expect("it runs");
         let effect = format!("has no effect in {} mode", mode.name());
         assert_eq!(
             warnings,
             [
-                format!("config.toml:5:19: frontends.web.max_connections: {effect}"),
-                format!("config.toml:9:11: timeouts.connect: {effect}"),
-                format!("config.toml:10:8: timeouts.idle: {effect}"),
+                format!("config.toml:8:11: timeouts.connect: {effect}"),
+                format!("config.toml:9:8: timeouts.idle: {effect}"),
             ]
         );
     }

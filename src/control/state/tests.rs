@@ -1,5 +1,7 @@
 //! Configurations, outcomes and virtual time in; snapshots and changes out.
 
+mod drain;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -62,6 +62,7 @@ fn selection(frontends: &[&str], servers: &[&str], snat: &[&str]) -> Selection {
         snat_ports: 33768..=61000,
     };
     Selection {
+        draining: [].into(),
         frontends: frontends.iter().map(|addr| addr.parse().unwrap()).collect(),
         replies: (!snat.is_empty()).then_some(replies),
     }
@@ -128,6 +129,14 @@ fn run(program: &[sock_filter], frame: &Frame) -> u32 {
             other => panic!("instruction {other:#x} is not used here"),
         }
     }
+}
+
+#[test]
+fn what_drains_is_let_in_as_before() {
+    let serving = selection(&["203.0.113.1:80", "203.0.113.1:443"], &[], &[]);
+    let [gone, stays] = ["203.0.113.1:80", "203.0.113.1:443"].map(|addr| [addr.parse().unwrap()].into());
+    let draining = Selection { draining: gone, frontends: stays, replies: None };
+    assert_eq!(Filter::new(&draining).instructions(), Filter::new(&serving).instructions());
 }
 
 #[test]
@@ -234,7 +243,7 @@ fn many(servers: u32, vips: u32, ports: u16) -> Selection {
         snat_addresses: [ip(0x0a00_0001, 0).into()].into(),
         snat_ports: 33768..=61000,
     };
-    Selection { frontends: vips.collect(), replies: Some(replies) }
+    Selection { frontends: vips.collect(), draining: [].into(), replies: Some(replies) }
 }
 
 #[test]
@@ -279,7 +288,7 @@ proptest! {
     ) {
         let snat_ports = 33768..=61000;
         let replies = Replies { servers, snat_addresses, snat_ports };
-        let selection = Selection { frontends, replies: Some(replies) };
+        let selection = Selection { frontends, draining: [].into(), replies: Some(replies) };
         let filter = Filter::new(&selection);
         let Some(Replies { servers, snat_addresses, snat_ports }) = &selection.replies else { unreachable!() };
         for (src, dst) in packets {

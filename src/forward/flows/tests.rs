@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::*;
 use crate::forward::tcp::Direction::{ToClient, ToServer};
 use crate::forward::tcp::{FIN, RST, SYN};
-use crate::model::{Addr, Rewrite};
+use crate::model::{Addr, Rewrite, TCP};
 
 const VIP: &str = "192.0.2.1:80";
 const SNAT: &str = "10.0.0.1";
@@ -41,6 +41,11 @@ fn client(n: u16) -> SocketAddr {
 /// One of two servers.
 fn server(n: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 1, (n % 2) as u8], 80))
+}
+
+/// The server of client `n` as SNAT ports know it.
+fn to(n: u16) -> (Addr, u16) {
+    (server(n).ip().into(), server(n).port())
 }
 
 fn segment(flags: u8) -> Segment {
@@ -297,11 +302,11 @@ fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
         open(&mut flows, &passthrough(n), &[&HANDSHAKE[..], &CLOSE].concat(), at(0.0));
     }
     for n in [1, 3, 5] {
-        let id = flows.closing_of_server(1).unwrap();
+        let id = flows.closing_of_server(to(1), TCP).unwrap();
         assert_eq!(flows.remove(id).server(), passthrough(n).server);
     }
-    assert_eq!(flows.closing_of_server(1), None);
-    assert_eq!(flows.remove(flows.closing_of_server(0).unwrap()).server(), passthrough(0).server);
+    assert_eq!(flows.closing_of_server(to(1), TCP), None);
+    assert_eq!(flows.remove(flows.closing_of_server(to(0), TCP).unwrap()).server(), passthrough(0).server);
 }
 
 #[test]

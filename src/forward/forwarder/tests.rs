@@ -1,18 +1,19 @@
 //! Stories of packets that pass the balancer, in virtual time, judged by etherparse.
 
 mod change;
+mod drain;
 mod dsr;
 mod lab;
 mod random;
 mod refusal;
 mod shortage;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use lab::{LAN, Lab, SNAT, VIP, WAN, client, client_addr};
 
 use super::super::TcpState;
-use super::*;
 
 #[test]
 fn a_whole_connection_passes_and_neither_side_sees_the_others_address() {

@@ -36,7 +36,7 @@ impl Known {
     }
 
     fn half_open(&self) -> bool {
-        matches!(self.state, TcpState::SynSent | TcpState::SynReceived)
+        matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Adopted)
     }
 
     fn closing(&self) -> bool {
@@ -158,10 +158,10 @@ fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
         let expected = replies.and(found).map(|(id, _)| (id, ToClient));
         prop_assert_eq!(flows.lookup(&new.server), expected);
     }
-    for server_id in [0, 1] {
-        let of_server = |flow: &&Known| flow.closing() && u32::from(flow.client % 2) == server_id;
+    for server in [0, 1] {
+        let of_server = |flow: &&Known| flow.closing() && flow.client % 2 == server;
         let oldest = known.iter().filter(of_server).min_by_key(|flow| flow.since);
-        let found = flows.closing_of_server(server_id).map(|id| flows.get(id).client());
+        let found = flows.closing_of_server(to(server), TCP).map(|id| flows.get(id).client());
         prop_assert_eq!(found, oldest.map(|flow| new_flow(flow.client).client));
     }
     Ok(())

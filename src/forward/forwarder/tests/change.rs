@@ -3,21 +3,22 @@
 use std::time::Duration;
 
 use super::lab::{LAN, Lab, Outcome, ROUTER, Seen, TestServer, VIP, WAN, client, client_addr, neighbour};
-use crate::model::{DropReason, OnDown};
+use crate::forward::End;
+use crate::model::{DropReason, FlowTimeouts, OnDown};
 
 /// Clients 1 to 29, each with what its server saw.
-fn busy() -> (Lab, Vec<(u16, Seen)>) {
+pub(super) fn busy() -> (Lab, Vec<(u16, Seen)>) {
     let mut lab = Lab::passthrough();
     let flows = (1..30).map(|n| (n, lab.connect(n))).collect();
     (lab, flows)
 }
 
-fn is_of_first(syn: &Seen) -> bool {
+pub(super) fn is_of_first(syn: &Seen) -> bool {
     syn.to.ip().to_string() == "10.0.0.11"
 }
 
 /// Packets of these connections go both ways as before.
-fn assert_go_on<'a>(lab: &mut Lab, flows: impl IntoIterator<Item = &'a (u16, Seen)>) {
+pub(super) fn assert_go_on<'a>(lab: &mut Lab, flows: impl IntoIterator<Item = &'a (u16, Seen)>) {
     for (n, syn) in flows {
         assert_eq!(lab.send(client(*n).seq(101).ack(501)).route(), syn.route());
         assert_eq!(lab.send(syn.reply().ack(101)).route(), (VIP.into(), client_addr(*n)));
@@ -42,7 +43,7 @@ fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another() {
 
     assert_eq!(lab.forwarder.flows().len() as usize, alive.len());
     assert_eq!(lab.forwarder.snat_ports_in_use(), alive.len());
-    assert_eq!(lab.ended(), dead.len());
+    assert_eq!(lab.ends(), vec![End::ServerGone; dead.len()]);
     assert_eq!(lab.handle(&dead[0].1.reply().ack(1)), Outcome::Dropped(DropReason::NoFlow));
     assert!(!is_of_first(&lab.send(client(dead[0].0).syn())));
     assert_go_on(&mut lab, &alive);
@@ -83,14 +84,6 @@ fn flows_of_a_dead_server_go_on_where_that_is_configured() {
     assert_eq!(resets, []);
     assert_go_on(&mut lab, &flows);
     assert!((100..150).all(|n| !is_of_first(&lab.send(client(n).syn()))), "new ones go elsewhere");
-}
-
-#[test]
-fn flows_of_a_server_taken_out_of_the_file_go_on() {
-    let (mut lab, flows) = busy();
-    assert_eq!(lab.change(|world| drop(world.servers.remove(0))), []);
-    assert_go_on(&mut lab, &flows);
-    assert!((100..150).all(|n| !is_of_first(&lab.send(client(n).syn()))));
 }
 
 #[test]
@@ -154,4 +147,17 @@ fn a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_no
     lab.wait(Duration::from_secs(5));
     lab.change(|world| world.neighbours.push(server));
     assert_eq!(lab.send(client(1).ack(501)).mac, 77);
+}
+
+#[test]
+fn timeouts_that_a_reload_changes_hold_from_each_flows_next_packet() {
+    let mut lab = Lab::passthrough();
+    let (silent, heard) = (lab.connect(1), lab.connect(2));
+    lab.change(|world| {
+        world.flow_timeouts = FlowTimeouts { established: Duration::from_secs(2), ..FlowTimeouts::default() };
+    });
+    lab.send(heard.reply().ack(101));
+    lab.wait(Duration::from_secs(3));
+    assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 1));
+    lab.send(silent.reply().ack(101));
 }

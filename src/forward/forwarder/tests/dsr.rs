@@ -26,7 +26,19 @@ fn a_connection_under_way_is_adopted_by_the_server_that_has_it() {
         let data = restarted.send(client(n).seq(5).ack(77).payload(b"as if nothing had happened"));
         assert_eq!(data.route(), syn.route());
     }
+    assert_eq!(restarted.forwarder.flows().count(TcpState::Adopted), 99);
+    for n in 1..100 {
+        restarted.send(client(n).seq(6).ack(77));
+    }
     assert_eq!(restarted.forwarder.flows().count(TcpState::Established), 99);
+}
+
+#[test]
+fn a_single_segment_of_nobody_is_soon_forgotten() {
+    let mut lab = Lab::dsr();
+    lab.send(client(1).seq(5).ack(77));
+    lab.wait(Duration::from_secs(61));
+    assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 1, 1));
 }
 
 #[test]

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-use crate::forward::{Forwarder, Frame, NatPorts, Settings, Verdict};
+use crate::forward::{End, Ended, Forwarder, Frame, NatPorts, Part, Settings, Verdict};
 use crate::model::{
     Algorithm, DropReason, FlowTimeouts, HashOn, Interface, Neighbour, OnDown, Route, RouteHop, Timestamp,
 };
-use crate::snapshot::{Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture};
+use crate::snapshot::{
+    Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
+};
 use crate::wire::{Checksum, TcpPacket};
 
 pub(super) const VIP: &str = "192.0.2.1:80";
@@ -28,12 +30,20 @@ pub(super) struct World {
     pub(super) neighbours: Vec<Neighbour>,
     pub(super) on_down: OnDown,
     pub(super) algorithm: Algorithm,
+    /// Where the frontend listens.
+    pub(super) listen: Vec<&'static str>,
+    /// Of the frontend.
+    pub(super) max_connections: Option<u32>,
+    pub(super) draining: Draining,
+    pub(super) stopping: bool,
+    pub(super) flow_timeouts: FlowTimeouts,
 }
 
 pub(super) struct TestServer {
     pub(super) ip: [u8; 4],
     pub(super) weight: u16,
     pub(super) up: bool,
+    pub(super) max_connections: Option<u32>,
     live: Arc<ServerLive>,
 }
 
@@ -41,7 +51,12 @@ impl TestServer {
     /// The server 10.0.0.`id`, number `id`.
     pub(super) fn new(id: u8) -> TestServer {
         let live = Arc::new(ServerLive::new(id.into(), 1));
-        TestServer { ip: [10, 0, 0, id], weight: 1, up: true, live }
+        TestServer { ip: [10, 0, 0, id], weight: 1, up: true, max_connections: None, live }
+    }
+
+    /// Makes it another one at the same address, as a new name does.
+    pub(super) fn rename(&mut self) {
+        self.live = Arc::new(ServerLive::new(self.live.id + 100, 1));
     }
 }
 
@@ -59,7 +74,10 @@ pub(super) struct Lab {
     pub(super) world: World,
     /// Flows begun, as far as verdicts tell.
     pub(super) opened: usize,
+    /// Packets forwarded without a record of their flow.
+    pub(super) unrecorded: usize,
     live: Arc<PoolLive>,
+    frontend: Arc<FrontendLive>,
 }
 
 /// How large things are; `ports` are those from 40000 on.
@@ -77,13 +95,22 @@ impl Lab {
     }
 
     pub(super) fn passthrough_of(size: Size) -> Lab {
-        let snat = SNAT.parse::<IpAddr>().unwrap().into();
+        Lab::passthrough_from(SNAT, size)
+    }
+
+    /// Servers see this address.
+    pub(super) fn passthrough_from(snat: &str, size: Size) -> Lab {
+        let snat = snat.parse::<IpAddr>().unwrap().into();
         let ports = NatPorts::new(vec![snat], 40_000..=39_999 + size.ports, 7);
         Lab::new(Some(ports), size.capacity)
     }
 
     pub(super) fn dsr() -> Lab {
-        Lab::new(None, ENOUGH.capacity)
+        Lab::dsr_of(ENOUGH.capacity)
+    }
+
+    pub(super) fn dsr_of(capacity: u32) -> Lab {
+        Lab::new(None, capacity)
     }
 
     fn new(ports: Option<NatPorts>, capacity: u32) -> Lab {
@@ -94,15 +121,22 @@ impl Lab {
             servers,
             on_down: OnDown::Reset,
             algorithm: Algorithm::Ring,
+            listen: vec![VIP],
+            max_connections: None,
+            draining: Draining::default(),
+            stopping: false,
+            flow_timeouts: FlowTimeouts::default(),
         };
-        let settings = Settings { ports, capacity, timeouts: FlowTimeouts::default(), seed: 42 };
+        let settings = Settings { ports, capacity, seed: 42 };
         let mut lab = Lab {
             forwarder: Forwarder::new(settings),
             now: Timestamp(0),
             snapshot: Snapshot::empty(1),
             world,
             opened: 0,
+            unrecorded: 0,
             live: Arc::new(PoolLive::new(1)),
+            frontend: Arc::new(FrontendLive::new(0, 1)),
         };
         lab.change(|_| {});
         lab
@@ -142,7 +176,8 @@ impl Lab {
         let mut frame = Frame { bytes, checksum: Checksum::Complete, segment_size };
         match self.forwarder.handle_frame(&mut frame, &self.snapshot, self.now) {
             Verdict::Transmit(forwarded) => {
-                self.opened += usize::from(forwarded.opened);
+                self.opened += usize::from(forwarded.part == Part::First);
+                self.unrecorded += usize::from(forwarded.part == Part::Unrecorded);
                 Outcome::Sent(Seen::read(frame.bytes, forwarded.interface))
             }
             Verdict::Reply { len, reason } => Outcome::Answered(Seen::read(&frame.bytes[..len], WAN), reason),
@@ -189,9 +224,25 @@ impl Lab {
         self.send(client(n).seq(102).ack(502));
     }
 
-    /// Flows the balancer has said are over, since it was last asked.
+    /// How many flows the balancer has said are over, since it was last asked.
     pub(super) fn ended(&mut self) -> usize {
-        self.forwarder.news().ended.drain(..).count()
+        self.ends().len()
+    }
+
+    /// How flows have ended of which the balancer has said so, since it was last asked. Their slots are free then.
+    pub(super) fn ends(&mut self) -> Vec<End> {
+        let ended: Vec<Ended> = self.forwarder.news().ended.drain(..).collect();
+        for Ended { flow, .. } in &ended {
+            self.frontend.slots.release();
+            let servers = self.world.servers.iter();
+            servers.filter(|s| s.live.id == flow.server).for_each(|s| s.live.slots.release());
+        }
+        ended.into_iter().map(|ended| ended.how).collect()
+    }
+
+    /// Places taken at the frontend.
+    pub(super) fn frontend_slots(&self) -> u32 {
+        self.frontend.slots.open()
     }
 
     fn publish(&self) -> Snapshot {
@@ -199,7 +250,11 @@ impl Lab {
         let config = |server: &TestServer| {
             let (name, addr) = (format!("s{}", server.ip[3]), SocketAddr::from((server.ip, 8080)));
             let server_of = fixture::server(&name, &addr.to_string());
-            crate::model::Server { weight: server.weight, ..server_of }
+            crate::model::Server {
+                weight: server.weight,
+                max_connections: server.max_connections,
+                ..server_of
+            }
         };
         let health = |up| Health { up, ..fixture::up() };
         let servers: Vec<_> = world.servers.iter().collect();
@@ -214,11 +269,17 @@ impl Lab {
             .map(|s| Arc::new(Server { config: config(s), health: health(s.up), live: s.live.clone() }))
             .collect();
         let pool = Arc::new(Pool::new(Arc::new(backend), servers, self.live.clone(), None));
-        let frontend = fixture::frontend("web", &[VIP], &pool);
+        let frontend = fixture::frontend("web", &world.listen, &pool);
+        let config =
+            crate::model::Frontend { max_connections: world.max_connections, ..frontend.config.clone() };
+        let frontend = Arc::new(Frontend { config, pool: pool.clone(), live: self.frontend.clone() });
         let network = self.snapshot.network.update(&interfaces(), &routes(), &world.neighbours);
         Snapshot {
             generation: self.snapshot.generation + 1,
             network: Arc::new(network),
+            draining: world.draining.clone(),
+            stopping: world.stopping,
+            flow_timeouts: world.flow_timeouts,
             ..fixture::snapshot(vec![frontend], vec![pool])
         }
     }

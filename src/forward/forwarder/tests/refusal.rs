@@ -1,6 +1,6 @@
 //! What is not forwarded, and who is told.
 
-use super::lab::{Lab, Outcome, SNAT, VIP, client, client_addr};
+use super::lab::{ENOUGH, Lab, Outcome, SNAT, VIP, client, client_addr};
 use crate::model::DropReason;
 use crate::wire::TcpPacket;
 
@@ -71,6 +71,14 @@ fn what_cannot_be_a_client_begins_no_flow() {
     }
     assert_eq!((passthrough.forwarder.flows().len(), dsr.forwarder.flows().len()), (0, 0));
     assert_eq!(passthrough.forwarder.snat_ports_in_use(), 0);
+}
+
+#[test]
+fn a_snat_address_is_ours_though_no_interface_has_it() {
+    let mut lab = Lab::passthrough_from("10.0.0.77", ENOUGH);
+    assert_eq!(lab.send(client(1).syn()).from.ip().to_string(), "10.0.0.77");
+    let looped = TcpPacket::from("10.0.0.77:40000").to(VIP).syn();
+    assert_eq!(lab.handle(&looped), Outcome::Dropped(DropReason::VipLoop));
 }
 
 #[test]

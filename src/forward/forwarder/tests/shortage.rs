@@ -1,9 +1,11 @@
 //! Too few servers, ports or places in the table.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::lab::{ENOUGH, Lab, Outcome, Size, VIP, client, client_addr};
+use crate::forward::TcpState;
 use crate::model::{Algorithm, DropReason};
 
 /// One server, so few SNAT ports.
@@ -113,4 +115,125 @@ fn forged_syns_push_out_each_other_and_no_open_connection() {
     }
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (100, 100));
     assert_eq!((lab.opened, lab.ended()), (10_050, 9_950));
+}
+
+#[test]
+fn a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name() {
+    let mut lab = with_ports(2);
+    let syns: Vec<_> = (1..3).map(|n| lab.connect(n)).collect();
+    lab.close(1, &syns[0]);
+    lab.change(|world| world.servers[0].rename());
+    assert_eq!(lab.connect(3).from, syns[0].from);
+    assert_eq!(lab.answer(client(4).syn()).1, DropReason::SnatExhausted);
+}
+
+#[test]
+fn of_a_server_that_is_gone_no_ports_are_remembered() {
+    let mut lab = with_ports(3);
+    let first = lab.connect(1);
+    lab.close(1, &first);
+    lab.wait(Duration::from_secs(61));
+    let mut servers = std::mem::take(&mut lab.world.servers);
+    lab.change(|_| {});
+    lab.change(|world| world.servers.append(&mut servers));
+    assert_eq!(lab.connect(2).from, first.from, "all of them are as new");
+}
+
+#[test]
+fn a_full_frontend_refuses_until_a_connection_ends() {
+    for mut lab in [Lab::passthrough(), Lab::dsr()] {
+        lab.change(|world| world.max_connections = Some(2));
+        let (first, _second) = (lab.send(client(1).syn().seq(100)), lab.send(client(2).syn()));
+        let (reset, reason) = lab.answer(client(3).syn().seq(7));
+        assert_eq!(
+            (reason, reset.reset()),
+            (DropReason::MaxConnections, (VIP.into(), client_addr(3), "R.", 0, 8))
+        );
+        assert_eq!(lab.send(client(1).syn().seq(100)), first, "who is in stays in");
+        lab.send(client(1).rst().seq(101));
+        assert_eq!(lab.ended(), 1);
+        lab.send(client(3).syn().seq(7));
+        assert_eq!(lab.answer(client(4).syn()).1, DropReason::MaxConnections);
+        lab.change(|world| world.max_connections = Some(3));
+        lab.send(client(4).syn());
+    }
+}
+
+#[test]
+fn who_is_refused_for_another_reason_takes_no_place_of_a_frontend() {
+    let mut lab = with_ports(1);
+    lab.change(|world| world.max_connections = Some(2));
+    lab.connect(1);
+    for n in 2..5 {
+        assert_eq!(lab.answer(client(n).syn()).1, DropReason::SnatExhausted);
+    }
+}
+
+#[test]
+fn when_every_server_is_full_clients_are_told() {
+    let mut lab = Lab::passthrough();
+    lab.change(|world| world.servers.iter_mut().for_each(|server| server.max_connections = Some(1)));
+    let mut servers: Vec<_> = (1..4).map(|n| lab.send(client(n).syn()).to).collect();
+    servers.sort();
+    servers.dedup();
+    assert_eq!(servers.len(), 3);
+    assert_eq!(lab.answer(client(4).syn()).1, DropReason::MaxConnections);
+}
+
+#[test]
+fn in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says() {
+    let mut lab = Lab::dsr_of(10);
+    let whole = |lab: &mut Lab, n| {
+        let to = lab.send(client(n).syn()).route();
+        lab.send(client(n).seq(1).ack(1));
+        to
+    };
+    (1..11).for_each(|n| drop(whole(&mut lab, n)));
+    assert_eq!((lab.opened, lab.forwarder.flows().open()), (10, 10));
+    let mut unlimited = Lab::dsr();
+    for n in 11..50 {
+        assert_eq!(whole(&mut lab, n), whole(&mut unlimited, n));
+    }
+    assert_eq!((lab.opened, lab.unrecorded, lab.forwarder.flows().open()), (10, 2 * 39, 10));
+    assert_eq!(lab.frontend_slots(), 10, "only a record can give a place back");
+}
+
+#[test]
+fn in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again() {
+    let mut lab = Lab::dsr_of(1);
+    lab.change(|world| world.algorithm = Algorithm::RoundRobin);
+    lab.send(client(1).syn());
+    lab.send(client(1).seq(1).ack(1));
+    assert_eq!(lab.answer(client(2).syn()).1, DropReason::TableFull);
+    assert_eq!(lab.unrecorded, 0);
+}
+
+#[test]
+fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection() {
+    let mut lab = Lab::dsr_of(100);
+    for n in 1..51 {
+        lab.send(client(n).syn());
+        lab.send(client(n).seq(1).ack(1));
+    }
+    for n in 1_000..11_000 {
+        lab.send(client(n).seq(7).ack(7));
+    }
+    let flows = lab.forwarder.flows();
+    assert_eq!((flows.count(TcpState::Established), flows.count(TcpState::Adopted)), (50, 50));
+    assert_eq!((lab.opened, lab.unrecorded, lab.ended()), (10_050, 0, 9_950));
+}
+
+#[test]
+fn who_tries_again_after_a_reset_goes_elsewhere_if_the_place_is_taken() {
+    let mut lab = Lab::passthrough();
+    let first = lab.send(client(1).syn().seq(100));
+    lab.send(client(1).rst().seq(101));
+    assert_eq!(lab.ended(), 1);
+    let taken = (2..100).find(|n| lab.send(client(*n).syn()).to == first.to);
+    assert!(taken.is_some());
+    lab.change(|world| {
+        let full = world.servers.iter_mut().find(|server| SocketAddr::from((server.ip, 8080)) == first.to);
+        full.unwrap().max_connections = Some(1);
+    });
+    assert_ne!(lab.send(client(1).syn().seq(100)).to, first.to);
 }

@@ -1,0 +1,67 @@
+//! What a reload took away, for as long as flows may still finish with it. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::model::{Endpoint, Timestamp};
+use crate::snapshot;
+
+/// Addresses that are no longer configured, and until when they are served.
+#[derive(Debug, Default)]
+pub(super) struct Draining {
+    listen: Deadlines,
+    servers: Deadlines,
+}
+
+type Deadlines = BTreeMap<Endpoint, Timestamp>;
+
+impl Draining {
+    /// `after` takes the place of `before`. What is gone with it is served for the time that connections have to
+    /// finish; what has come back is no longer gone.
+    pub(super) fn follow(&mut self, before: &Config, after: &Config, now: Timestamp) {
+        let drain = u64::try_from(after.timeouts.drain.as_nanos()).unwrap_or(u64::MAX);
+        let until = Timestamp(now.0.saturating_add(drain));
+        follow(&mut self.listen, listen(before), listen(after), until);
+        follow(&mut self.servers, servers(before), servers(after), until);
+        self.expire(now);
+    }
+
+    /// When the next address is due to go; `None` if nothing drains.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.listen.values().chain(self.servers.values()).min().copied()
+    }
+
+    /// Drops the addresses whose time is over. Returns whether there were any.
+    pub(super) fn expire(&mut self, now: Timestamp) -> bool {
+        let is_due = self.due().is_some_and(|due| due <= now);
+        self.listen.retain(|_, until| *until > now);
+        self.servers.retain(|_, until| *until > now);
+        is_due
+    }
+
+    /// The addresses.
+    pub(super) fn addresses(&self) -> snapshot::Draining {
+        let (listen, servers) = (self.listen.keys().copied(), self.servers.keys().copied());
+        snapshot::Draining { listen: listen.collect(), servers: servers.collect() }
+    }
+}
+
+fn follow(
+    gone: &mut Deadlines,
+    before: impl Iterator<Item = Endpoint>,
+    after: impl Iterator<Item = Endpoint>,
+    until: Timestamp,
+) {
+    gone.extend(before.map(|addr| (addr, until)));
+    for addr in after {
+        gone.remove(&addr);
+    }
+}
+
+fn listen(config: &Config) -> impl Iterator<Item = Endpoint> {
+    config.frontends.iter().flat_map(|frontend| frontend.endpoints())
+}
+
+fn servers(config: &Config) -> impl Iterator<Item = Endpoint> {
+    config.backends.iter().flat_map(|backend| backend.servers.iter().map(|server| Endpoint::tcp(server.addr)))
+}

@@ -1,0 +1,248 @@
+//! What begins a flow: who may, which server it gets, by which port.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::{Forwarder, Stop, begins, is_too_big, segment};
+use crate::forward::{
+    Direction, End, Flow, FlowId, Forwarded, Frame, NewFlow, Part, Parties, TcpState, Verdict, View,
+};
+use crate::model::{Addr, DropReason, Endpoint, FlowKey, Rewrite, Timestamp};
+use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
+use crate::wire::{self, Headers};
+
+/// Neighbours asked for at once.
+const MOST_WANTED: usize = 64;
+
+/// Means that a flow's next hop is not known yet.
+const UNRESOLVED: u32 = u32::MAX;
+
+impl Forwarder {
+    /// A packet without a flow: begins one, or is refused.
+    pub(super) fn begin(
+        &mut self,
+        frame: &mut Frame<'_>,
+        headers: &Headers,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Result<Verdict, Stop> {
+        let key = &headers.key;
+        let vip = key.destination();
+        let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(vip)) else {
+            return Ok(self.without_frontend(key));
+        };
+        self.check_source(key)?;
+        let is_new = begins(headers.flags);
+        if !is_new && (self.ports.is_some() || headers.flags.rst()) {
+            return Err(Stop::Reset(DropReason::NoFlow));
+        }
+        if is_new && snapshot.stopping {
+            return Err(Stop::Reset(DropReason::Stopping));
+        }
+        if headers.ttl <= 1 {
+            return Err(Stop::Silent(DropReason::TtlExceeded));
+        }
+        let server = self.choose(frontend, key.source(), vip)?;
+        let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
+        if snapshot.network.get(to_server).is_some_and(|hop| is_too_big(frame, headers, hop)) {
+            return Err(Stop::Silent(DropReason::TooBig));
+        }
+        // One that is under way was let in by whoever has forgotten it.
+        let slots = Slots::take(frontend, server, is_new)?;
+        match self.record(headers, frontend, server, to_server, snapshot, now) {
+            Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, headers, snapshot, now),
+            Err(stop) => {
+                slots.give_back();
+                match stop {
+                    // In passthrough nobody could tell whose the answer is.
+                    Stop::Reset(DropReason::TableFull)
+                        if self.ports.is_none() && frontend.pool.config.algorithm.hashes() =>
+                    {
+                        forward_unrecorded(frame, headers, frontend, server, to_server, snapshot)
+                    }
+                    stop => Err(stop),
+                }
+            }
+        }
+    }
+
+    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
+    /// be answered. To anything else: none of ours.
+    fn without_frontend(&self, key: &FlowKey) -> Verdict {
+        match &self.ports {
+            Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
+            _ => Verdict::Pass,
+        }
+    }
+
+    fn check_source(&self, key: &FlowKey) -> Result<(), Stop> {
+        if is_martian(key.src.ip()) || key.src_port == 0 {
+            return Err(Stop::Silent(DropReason::Martian));
+        }
+        if self.served.is_own(&key.src) {
+            return Err(Stop::Silent(DropReason::VipLoop));
+        }
+        Ok(())
+    }
+
+    fn choose<'a>(
+        &self,
+        frontend: &'a Frontend,
+        client: SocketAddr,
+        vip: SocketAddr,
+    ) -> Result<&'a Server, Stop> {
+        // A client that tries again after a reset comes back to the same server; see `allocate`.
+        let reset = self.replaced.as_ref().filter(|old| old.state() == TcpState::Closed);
+        let again = reset.and_then(|old| {
+            let is_same = |server: &&Arc<Server>| server.live.id == old.server_id();
+            let same = frontend.pool.servers.iter().find(is_same)?;
+            let has_room = same.live.slots.has_room(same.config.max_connections);
+            (same.health.up && has_room).then_some(same)
+        });
+        let picked = || match frontend.pool.pick(client, vip, &[]) {
+            Pick::Server(index) => Ok(&frontend.pool.servers[index]),
+            Pick::Busy => Err(Stop::Reset(DropReason::MaxConnections)),
+            Pick::Nobody => Err(Stop::Reset(DropReason::NoServer)),
+        };
+        let server = again.map_or_else(picked, Ok)?;
+        if self.ports.is_none() && server.config.addr.ip() == client.ip() {
+            return Err(Stop::Silent(DropReason::ClientIsServer));
+        }
+        Ok(server)
+    }
+
+    fn record(
+        &mut self,
+        headers: &Headers,
+        frontend: &Frontend,
+        server: &Server,
+        to_server: u32,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Result<FlowId, Stop> {
+        let (key, addr) = (&headers.key, server.config.addr);
+        // The client's is looked up now so that it is resolved by the time of the answer.
+        let to_client = match self.ports {
+            Some(_) => self.find_hop(key.src.ip(), snapshot).unwrap_or(UNRESOLVED),
+            None => UNRESOLVED,
+        };
+        let endpoint = (addr.ip().into(), addr.port());
+        let (view, back) = match self.ports {
+            Some(_) => (View::BothSides, self.allocate(endpoint, key.protocol)?),
+            None => (View::ClientSide, (key.src, key.src_port)),
+        };
+        let flow = NewFlow {
+            client: *key,
+            server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
+            view,
+            server_id: server.live.id,
+            frontend_id: frontend.live.id,
+            to_server,
+            to_client,
+            segment: segment(headers),
+        };
+        let Ok(inserted) = self.flows.insert(&flow, now) else {
+            if let Some(ports) = &mut self.ports {
+                ports.release(endpoint, key.protocol, back);
+            }
+            return Err(Stop::Reset(DropReason::TableFull));
+        };
+        if let Some(evicted) = &inserted.evicted {
+            self.let_go(evicted, End::Own);
+        }
+        Ok(inserted.id)
+    }
+
+    /// A SNAT address and port: those of the flow that this one replaces, else fresh ones; where there are none
+    /// left, those of the server's flow that is longest over.
+    ///
+    /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
+    /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
+    /// left there resets that and tries again: by another port it would meet the next one's.
+    fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Result<(Addr, u16), Stop> {
+        let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
+        if let Some(old) = self.replaced.take_if(same) {
+            return Ok((old.server().dst, old.server().dst_port));
+        }
+        while let Some(ports) = &mut self.ports {
+            if let Some(port) = ports.allocate(server, protocol) {
+                return Ok(port);
+            }
+            let Some(over) = self.flows.closing_of_server(server, protocol) else { break };
+            let over = self.flows.remove(over);
+            self.let_go(&over, End::Own);
+        }
+        Err(Stop::Reset(DropReason::SnatExhausted))
+    }
+
+    pub(super) fn find_hop(&mut self, ip: IpAddr, snapshot: &Snapshot) -> Result<u32, Stop> {
+        snapshot.network.lookup(ip).map_err(|unreachable| match unreachable {
+            Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
+            Unreachable::Unresolved { ip, interface } => {
+                let wanted = &mut self.news.wanted;
+                if wanted.len() < MOST_WANTED && !wanted.contains(&(ip, interface)) {
+                    wanted.push((ip, interface));
+                }
+                Stop::Silent(DropReason::NextHopUnresolved)
+            }
+        })
+    }
+}
+
+/// The places that a flow takes at its frontend and its server, out of those that they have.
+struct Slots<'a> {
+    frontend: &'a Frontend,
+    server: &'a Server,
+}
+
+impl<'a> Slots<'a> {
+    /// Takes one of each; no more than there are, if they are `limited`.
+    fn take(frontend: &'a Frontend, server: &'a Server, limited: bool) -> Result<Slots<'a>, Stop> {
+        let limit = |most: Option<u32>| most.filter(|_| limited);
+        if !frontend.live.slots.try_take(limit(frontend.config.max_connections)) {
+            return Err(Stop::Reset(DropReason::MaxConnections));
+        }
+        if !server.live.slots.try_take(limit(server.config.max_connections)) {
+            frontend.live.slots.release();
+            return Err(Stop::Reset(DropReason::MaxConnections));
+        }
+        Ok(Slots { frontend, server })
+    }
+
+    fn give_back(self) {
+        self.frontend.live.slots.release();
+        self.server.live.slots.release();
+    }
+}
+
+/// Sends a packet to the server it hashes to, without a record: those after it hash to the same. Better than to
+/// refuse it, where forged packets may have filled the table.
+fn forward_unrecorded(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    frontend: &Frontend,
+    server: &Server,
+    next_hop: u32,
+    snapshot: &Snapshot,
+) -> Result<Verdict, Stop> {
+    let hop = snapshot.network.get(next_hop).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+    let (key, addr) = (&headers.key, server.config.addr);
+    let (src, src_port, dst_port) = (key.src, key.src_port, addr.port());
+    let rewrite = Rewrite { src, src_port, dst: addr.ip().into(), dst_port, next_hop };
+    wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+    let flow = Parties { server: server.live.id, frontend: frontend.live.id };
+    let (interface, direction) = (hop.interface, Direction::ToServer);
+    Ok(Verdict::Transmit(Forwarded { interface, direction, flow, part: Part::Unrecorded }))
+}
+
+/// RFC 1122, section 3.2.1.3: addresses that must not be a source.
+fn is_martian(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            // 0.0.0.0/8, and 240.0.0.0/4 with the broadcast address
+            let [first, ..] = ip.octets();
+            ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
+        }
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_multicast() || ip.is_unspecified(),
+    }
+}

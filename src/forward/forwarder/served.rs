@@ -1,0 +1,79 @@
+//! Whose flows go on: what a snapshot implies for those that have begun.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use crate::forward::{End, Flow, NatPorts};
+use crate::model::{Addr, OnDown};
+use crate::snapshot::Snapshot;
+
+/// An address and a port, as flows have them.
+type Place = (Addr, u16);
+
+/// The addresses a snapshot knows. What drains is among them.
+///
+/// Flows are held against addresses and not against the numbers of frontends and servers: those change when
+/// something is renamed or moved to another backend, which must not cut a connection.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    /// Ours: no client has them.
+    own: HashSet<Addr>,
+    listen: HashSet<Place>,
+    servers: HashSet<Place>,
+    /// Numbers of the servers that are down and whose flows end with that.
+    down: HashSet<u32>,
+}
+
+impl Served {
+    /// What this snapshot knows, and who has these SNAT ports.
+    pub(super) fn new(snapshot: &Snapshot, ports: Option<&NatPorts>) -> Served {
+        let draining = &snapshot.draining;
+        let servers = snapshot.servers.values().map(|server| &server.config.addr);
+        let listen: HashSet<Place> =
+            snapshot.listeners.keys().chain(&draining.listen).map(|ours| place(&ours.addr)).collect();
+        let interfaces = snapshot.network.interfaces().iter();
+        let held = interfaces.flat_map(|interface| interface.addresses.iter().copied()).map(Addr::from);
+        let vips = listen.iter().map(|(addr, _)| *addr);
+        let snat = ports.iter().flat_map(|ports| ports.addresses().iter().copied());
+        let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
+        let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
+        Served {
+            own: held.chain(vips).chain(snat).collect(),
+            servers: servers.chain(draining.servers.iter().map(|gone| &gone.addr)).map(place).collect(),
+            down: down.map(|server| server.live.id).collect(),
+            listen,
+        }
+    }
+
+    /// Whether the address is one of ours.
+    pub(super) fn is_own(&self, addr: &Addr) -> bool {
+        self.own.contains(addr)
+    }
+
+    /// Whether a server has this address and port.
+    pub(super) fn has_server(&self, server: Place) -> bool {
+        self.servers.contains(&server)
+    }
+
+    /// How this flow is to end now; `None` if it goes on.
+    pub(super) fn end_of(&self, flow: &Flow) -> Option<End> {
+        let (vip, server) = (flow.client(), flow.server());
+        if self.down.contains(&flow.server_id()) {
+            return Some(End::ServerGone);
+        }
+        let stays =
+            self.listen.contains(&(vip.dst, vip.dst_port)) && self.has_server((server.src, server.src_port));
+        (!stays).then_some(End::Cut)
+    }
+
+    /// Whether there may be flows for which [`Served::end_of`] has an answer, where those of `before` have ended
+    /// as it wanted.
+    pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
+        let all_stay = before.listen.is_subset(&self.listen) && before.servers.is_subset(&self.servers);
+        !self.down.is_empty() || !all_stay
+    }
+}
+
+fn place(addr: &SocketAddr) -> Place {
+    (addr.ip().into(), addr.port())
+}

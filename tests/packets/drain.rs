@@ -1,0 +1,135 @@
+//! What is taken away while it is in use: servers, frontends, the balancer.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use convey::demo::lab::Role;
+use convey::model::Mode;
+use rustix::process::Signal;
+
+use crate::network::{Config, Inside, Network, vip};
+use crate::support::{Server, connect, ping, wait_for, was_reset};
+use crate::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        connections_of_a_removed_server_are_reset_when_their_time_is_over,
+        a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host,
+        a_stop_lets_open_connections_finish_and_begins_no_new_ones,
+        what_is_still_open_after_the_drain_timeout_is_reset_and_counted,
+        a_second_signal_ends_at_once,
+        a_frontend_at_its_limit_refuses_until_a_connection_ends,
+    ]
+}
+
+fn connections_of_a_removed_server_are_reset_when_their_time_is_over(mode: Mode) {
+    let impatient = Config { timeouts: "drain = 0.5", ..Config::new(1) };
+    let network = balanced(mode, impatient.clone());
+    let _servers = [echo(&network), network.server(2, Server::echo)];
+    let mut old = held(&network, 1);
+    network.save(&Config { servers: vec![(2, "")], ..impatient });
+    network.wait_for_health(2, true);
+    let mut new = held(&network, 1);
+    assert!(was_reset(&mut old[0]));
+    wait_for("it to be counted", || (network.stat("/frontends/web/ended/cut") == 1).then_some(()));
+    ping(&mut new[0]).unwrap();
+}
+
+fn a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host(mode: Mode) {
+    let network = balanced(mode, Config::new(1));
+    let _server = echo(&network);
+    let mut old = held(&network, 1);
+    network.save(&Config { web: false, ..Config::new(1) });
+    wait_for("new clients to be refused", || is_refused(&network).then_some(()));
+    ping(&mut old[0]).unwrap();
+
+    // Whatever listens there now is reached, handshake and all.
+    let listener = network.inside(Role::Balancer, || TcpListener::bind(vip()).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| listener.accept().unwrap().0.write_all(b"the host").unwrap());
+        let mut answer = String::new();
+        network.inside(Role::Client(1), || connect(vip()).read_to_string(&mut answer)).unwrap();
+        assert_eq!(answer, "the host");
+    });
+    ping(&mut old[0]).unwrap();
+}
+
+fn a_stop_lets_open_connections_finish_and_begins_no_new_ones(mode: Mode) {
+    let network = balanced(mode, Config::new(1));
+    let _server = echo(&network);
+    let mut held = held(&network, 1);
+    network.convey(|convey| convey.signal(Signal::TERM));
+    wait_for("the stop", || logged(&network, "stopping: 1 open connections have 30s to finish"));
+    wait_for("new clients to be refused", || is_refused(&network).then_some(()));
+    assert!(network.stat("/packets/drops/stopping").as_u64() > Some(0));
+    ping(&mut held[0]).unwrap();
+    drop(held);
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
+    assert!(logged(&network, "stopped: every connection had ended").is_some());
+}
+
+fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(mode: Mode) {
+    let network = balanced(mode, Config { timeouts: "drain = 0.3", ..Config::new(1) });
+    let _server = echo(&network);
+    let mut held = held(&network, 3);
+    network.convey(|convey| convey.signal(Signal::TERM));
+    assert!(held.iter_mut().all(was_reset));
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
+    assert!(logged(&network, "stopped: 3 connections were cut after 300ms").is_some());
+}
+
+fn a_second_signal_ends_at_once(mode: Mode) {
+    let network = balanced(mode, Config { timeouts: "drain = 3600", ..Config::new(1) });
+    let _server = echo(&network);
+    let _held = held(&network, 2);
+    network.convey(|convey| convey.signal(Signal::TERM));
+    wait_for("the stop", || logged(&network, "stopping: 2 open connections"));
+    network.convey(|convey| convey.signal(Signal::TERM));
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(128 + 15));
+    assert!(logged(&network, "stopped at once: 2 connections were cut").is_some());
+}
+
+fn a_frontend_at_its_limit_refuses_until_a_connection_ends(mode: Mode) {
+    let network = balanced(mode, Config { frontend: "max_connections = 2", ..Config::new(1) });
+    let _server = echo(&network);
+    let mut two = held(&network, 2);
+    assert!(is_refused(&network));
+    assert_eq!(network.stat("/packets/drops/max_connections"), 1);
+    two.pop();
+    wait_for("a place", || (!is_refused(&network)).then_some(()));
+    ping(&mut two[0]).unwrap();
+}
+
+/// A network whose only server sends back what it gets, with the balancer in front of it.
+fn balanced(mode: Mode, config: Config) -> Network {
+    let mut network = Network::new(mode, 1, 2);
+    network.balance(&config);
+    network
+}
+
+/// Starts the first server.
+fn echo(network: &Network) -> Inside<'_> {
+    let server = network.server(1, Server::echo);
+    network.wait_for_health(1, true);
+    server
+}
+
+/// Established connections of a client.
+fn held(network: &Network, n: usize) -> Vec<TcpStream> {
+    let one = || {
+        let mut stream = connect(vip());
+        ping(&mut stream).unwrap();
+        stream
+    };
+    network.inside(Role::Client(1), || (0..n).map(|_| one()).collect())
+}
+
+fn is_refused(network: &Network) -> bool {
+    let connect = || TcpStream::connect(vip());
+    network.inside(Role::Client(1), connect).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn logged(network: &Network, text: &str) -> Option<()> {
+    network.log().contains(text).then_some(())
+}
