@@ -7,7 +7,9 @@ const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos()
 /// In passthrough mode, with ten seconds to finish.
 fn patient(servers: Vec<Server>) -> Config {
     let timeouts = Timeouts { connect: SECOND, idle: SECOND, drain: 10 * SECOND };
-    Config { mode: Mode::Passthrough, timeouts, ..config(servers) }
+    let mut patient = Config { timeouts, ..config(servers) };
+    patient.frontends[0].mode = Mode::Passthrough;
+    patient
 }
 
 fn both() -> Config {
