@@ -56,7 +56,6 @@ fn promtool_accepts(text: &str) -> Result<(), Failed> {
 fn scrape(snapshot: Snapshot) -> String {
     let source = Source {
         snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
-        mode: Mode::Proxy,
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         now: Box::new(|| Timestamp(0)),
         draining: Arc::default(),

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode, Server, Timestamp};
+use crate::model::{Endpoint, Timestamp};
 use crate::snapshot;
 
-/// Addresses that are no longer configured, and until when they are served.
+/// Places of the packet modes that are no longer configured, and until when they are served.
 #[derive(Debug, Default)]
 pub(super) struct Draining {
     listen: Deadlines,
@@ -26,12 +26,12 @@ impl Draining {
         self.expire(now);
     }
 
-    /// When the next address is due to go; `None` if nothing drains.
+    /// When the next place is due to go; `None` if nothing drains.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.listen.values().chain(self.servers.values()).min().copied()
     }
 
-    /// Drops the addresses whose time is over. Returns whether there were any.
+    /// Drops the places whose time is over. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Timestamp) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         self.listen.retain(|_, until| *until > now);
@@ -39,8 +39,8 @@ impl Draining {
         is_due
     }
 
-    /// The addresses.
-    pub(super) fn addresses(&self) -> snapshot::Draining {
+    /// The places.
+    pub(super) fn places(&self) -> snapshot::Draining {
         let (listen, servers) = (self.listen.keys().copied(), self.servers.keys().copied());
         snapshot::Draining { listen: listen.collect(), servers: servers.collect() }
     }
@@ -52,26 +52,23 @@ fn follow(
     after: impl Iterator<Item = Endpoint>,
     until: Timestamp,
 ) {
-    gone.extend(before.map(|addr| (addr, until)));
-    for addr in after {
-        gone.remove(&addr);
+    gone.extend(before.map(|place| (place, until)));
+    for place in after {
+        gone.remove(&place);
     }
 }
 
-/// Where the frontends of the packet modes listen. Connections of the proxy go on by themselves.
 fn listen(config: &Config) -> impl Iterator<Item = Endpoint> {
-    packet_frontends(config).flat_map(Frontend::endpoints)
+    config.packet_frontends().flat_map(|frontend| frontend.endpoints())
 }
 
-/// Their servers, by what they speak to clients.
+/// Those of a backend speak what the frontends that use it speak.
 fn servers(config: &Config) -> impl Iterator<Item = Endpoint> {
-    packet_frontends(config).flat_map(|frontend| {
-        let backend = config.backends.iter().filter(|backend| backend.name == frontend.backend);
-        let endpoint = |server: &Server| Endpoint { protocol: frontend.protocol, addr: server.addr };
-        backend.flat_map(move |backend| backend.servers.iter().map(endpoint))
+    let used = config.packet_frontends().flat_map(|frontend| {
+        let backends = config.backends.iter().filter(|backend| backend.name == frontend.backend);
+        backends.map(|backend| (frontend.protocol, backend))
+    });
+    used.flat_map(|(protocol, backend)| {
+        backend.servers.iter().map(move |server| Endpoint { protocol, addr: server.addr })
     })
-}
-
-fn packet_frontends(config: &Config) -> impl Iterator<Item = &Frontend> {
-    config.frontends.iter().filter(|frontend| frontend.mode != Mode::Proxy)
 }

@@ -278,7 +278,7 @@ impl State {
             servers: servers.map(|server| (server.live.id, server.clone())).collect(),
             pools,
             frontends,
-            draining: self.draining.addresses(),
+            draining: self.draining.places(),
             stopping: self.stopping,
             network,
             timeouts: config.timeouts,

@@ -10,7 +10,6 @@ use crate::snapshot::fixture;
 pub(super) fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config {
     let second = Duration::from_secs(1);
     Config {
-        mode: Mode::Proxy,
         frontends,
         backends,
         stats: Stats { listen: "127.0.0.1:8090".parse().unwrap() },

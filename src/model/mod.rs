@@ -43,6 +43,11 @@ impl Mode {
             Mode::Dsr => "dsr",
         }
     }
+
+    /// Whether packets are forwarded one by one: in every mode but proxy.
+    pub fn is_packet(self) -> bool {
+        self != Mode::Proxy
+    }
 }
 
 /// Where clients connect to, and the backend that serves them.
@@ -185,6 +190,8 @@ pub enum ProbeKind {
     None,
     /// Open a TCP connection and close it.
     Tcp,
+    /// Send an empty UDP datagram; down if the server or a router refuses it, up if there is an answer or none.
+    Udp,
     /// `GET path` over HTTP/1.1; up if the status is in the range.
     Http {
         /// Path and query, beginning with `/`.

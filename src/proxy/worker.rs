@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -17,6 +18,8 @@ use crate::snapshot::{Frontend, Snapshot};
 /// What all workers share.
 #[derive(Clone)]
 pub struct Shared {
+    /// The columns of the counters that are the workers', one each.
+    pub columns: Range<usize>,
     /// The state that new connections read.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Where failed connects to servers are told.
@@ -73,7 +76,8 @@ impl Context {
 
     /// Whether another connection would leave too few descriptors for everything else.
     pub(super) fn is_short_of_descriptors(&self) -> bool {
-        self.shared.snapshot.load().totals.current() >= self.shared.descriptors.connections
+        let Shared { columns, snapshot, descriptors, .. } = &self.shared;
+        snapshot.load().totals.current_in(columns.clone()) >= descriptors.connections
     }
 }
 

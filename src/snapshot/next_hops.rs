@@ -87,10 +87,10 @@ impl NextHops {
         self.hops.get(index as usize)?.as_ref()
     }
 
-    /// Index of the interface on which packets to `dst` leave, whoever is resolved there; `None` without a route,
-    /// and for what ends at this host.
-    pub fn interface_to(&self, dst: IpAddr) -> Option<u32> {
-        self.route(dst).first().map(|hop| hop.interface)
+    /// Where packets to `dst` go next, whoever is resolved there; `None` without a route, and for what ends at
+    /// this host.
+    pub fn hop_to(&self, dst: IpAddr) -> Option<RouteHop> {
+        self.route(dst).first().copied()
     }
 
     /// The interfaces as of now.
@@ -288,7 +288,8 @@ mod tests {
         let hops = NextHops::new(&links(), &routes, &[]);
         assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
         assert_eq!(hops.lookup(ip("198.51.100.9")), unresolved("192.0.2.1", WAN));
-        assert_eq!(hops.interface_to(ip("198.51.100.9")), Some(WAN));
+        let router = RouteHop { interface: WAN, gateway: Some(ip("192.0.2.1")) };
+        assert_eq!(hops.hop_to(ip("198.51.100.9")), Some(router));
     }
 
     #[test]
@@ -299,7 +300,7 @@ mod tests {
         let hops = NextHops::new(&links(), &routes, &[neighbour(LAN, "10.0.0.200", 1)]);
         assert_eq!(hops.lookup(ip("10.0.0.1")), Err(Unreachable::NoRoute));
         assert_eq!(hops.lookup(ip("10.0.0.200")), Err(Unreachable::NoRoute));
-        assert_eq!(["10.0.0.1", "10.0.0.200"].map(|dst| hops.interface_to(ip(dst))), [None, None]);
+        assert_eq!(["10.0.0.1", "10.0.0.200"].map(|dst| hops.hop_to(ip(dst))), [None, None]);
         assert!(hops.is_own(ip("10.0.0.1")) && !hops.is_own(ip("10.0.0.2")));
     }
 

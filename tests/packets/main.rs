@@ -10,6 +10,7 @@ mod failure;
 mod flood;
 mod host;
 mod lab;
+mod modes;
 mod network;
 mod reload;
 mod scripts;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         ("flood", flood::stories()),
         ("reload", reload::stories()),
         ("drain", drain::stories()),
+        ("modes", modes::stories()),
         ("host", host::stories()),
         ("scripts", scripts::stories()),
     ];

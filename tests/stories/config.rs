@@ -23,8 +23,7 @@ fn a_valid_file_is_described() {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     for line in [
         "is valid; it would run:".to_owned(),
-        "mode proxy".to_owned(),
-        format!("frontend web {} -> backend pool, at most 1000 connections", lab.vip()),
+        format!("frontend web proxy tcp {} -> backend pool, at most 1000 connections", lab.vip()),
         "backend pool (maglev by source; http check of /health for 200-399 every 3s, ".to_owned(),
         format!("server a {} weight 7", lab.server(1)),
         format!("server b {} weight 1, backup", lab.server(2)),

@@ -26,7 +26,6 @@ fn config(servers: Vec<Server>) -> Config {
     let health_check =
         HealthCheck { kind: ProbeKind::Tcp, port: None, interval: SECOND, timeout: SECOND, rise: 1, fall: 1 };
     Config {
-        mode: Mode::Proxy,
         frontends: vec![model::Frontend {
             name: "web".into(),
             mode: Mode::Proxy,

@@ -88,7 +88,7 @@ pub(super) fn farewell(flow: &Flow, snapshot: &Snapshot, answer: &mut Vec<u8>) -
 /// VIP, which would look like the end of the way. What was asked if there is no other.
 fn own_address(headers: &Headers, snapshot: &Snapshot) -> Addr {
     let network = &snapshot.network;
-    let towards = network.interface_to(headers.key.src.ip());
+    let towards = network.hop_to(headers.key.src.ip()).map(|hop| hop.interface);
     let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
     let is_vip = |addr: &Addr| snapshot.listeners.keys().any(|endpoint| endpoint.addr.ip() == addr.ip());
     let is_local = |addr: &Addr| addr.bytes()[..2] == [0xfe, 0x80];

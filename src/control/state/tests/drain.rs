@@ -7,9 +7,9 @@ const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos()
 /// In passthrough mode, with ten seconds to finish.
 fn patient(servers: Vec<Server>) -> Config {
     let timeouts = Timeouts { connect: SECOND, idle: SECOND, drain: 10 * SECOND };
-    let mut config = Config { mode: Mode::Passthrough, timeouts, ..config(servers) };
-    config.frontends[0].mode = Mode::Passthrough;
-    config
+    let mut patient = Config { timeouts, ..config(servers) };
+    patient.frontends[0].mode = Mode::Passthrough;
+    patient
 }
 
 fn both() -> Config {
@@ -28,7 +28,8 @@ fn listening(addr: &str) -> Config {
 
 /// Where frontends and servers drain.
 fn draining(snapshot: &Snapshot) -> (Vec<String>, Vec<String>) {
-    let text = |addrs: &std::collections::BTreeSet<Endpoint>| addrs.iter().map(ToString::to_string).collect();
+    let text =
+        |places: &std::collections::BTreeSet<Endpoint>| places.iter().map(ToString::to_string).collect();
     (text(&snapshot.draining.listen), text(&snapshot.draining.servers))
 }
 
