@@ -6,12 +6,13 @@ use convey::demo::lab::Role;
 use convey::model::Mode;
 use rustix::process::Signal;
 
-use crate::network::{Config, Network, PORT, vip};
+use crate::case::{Case, Family, Story, stories};
+use crate::config::Config;
+use crate::network::{Network, PORT};
 use crate::support::{Server, ask, connect, ping, wait_for, was_reset};
-use crate::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
+    stories![when |case| case.family == Family::V4 =>
         a_wildcard_is_proxied_beside_an_address_that_is_forwarded,
         a_stop_lets_what_is_proxied_and_what_is_forwarded_finish,
         what_is_still_open_is_cut_in_every_mode,
@@ -23,8 +24,8 @@ pub(crate) fn stories() -> Vec<Story> {
 const RELAYED: &str =
     "[frontends.relayed]\nmode = \"proxy\"\nlisten_addr = \"0.0.0.0:80\"\nbackend = \"pool\"";
 
-fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(mode: Mode) {
-    let network = balanced(mode, "");
+fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(case: Case) {
+    let network = balanced(case, "");
     let _server = network.server(1, |addr| Server::named("s1", addr));
     network.wait_for_health(1, true);
     for _ in 0..10 {
@@ -32,7 +33,7 @@ fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(mode: Mode) {
         let (status, body) = network.inside(Role::Client(1), || ask(host(), "/")).unwrap();
         assert_eq!((status, body.trim()), (200, "s1"));
     }
-    for (frontend, mode) in [("web", mode), ("relayed", Mode::Proxy)] {
+    for (frontend, mode) in [("web", case.mode), ("relayed", Mode::Proxy)] {
         assert_eq!(network.stat(&format!("/frontends/{frontend}/mode")), mode.name());
         assert_eq!(network.stat(&format!("/frontends/{frontend}/total_connections")), 10);
     }
@@ -47,8 +48,8 @@ fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(mode: Mode) {
     assert_eq!(status, 200);
 }
 
-fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(mode: Mode) {
-    let network = balanced(mode, "");
+fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(case: Case) {
+    let network = balanced(case, "");
     let _server = echo(&network);
     let mut held = held(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
@@ -61,8 +62,8 @@ fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(mode: Mode) {
     assert!(logged(&network, "stopped: every connection had ended").is_some());
 }
 
-fn what_is_still_open_is_cut_in_every_mode(mode: Mode) {
-    let network = balanced(mode, "drain = 0.3");
+fn what_is_still_open_is_cut_in_every_mode(case: Case) {
+    let network = balanced(case, "drain = 0.3");
     let _server = echo(&network);
     let mut held = held(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
@@ -72,9 +73,9 @@ fn what_is_still_open_is_cut_in_every_mode(mode: Mode) {
 }
 
 /// Server 2 is nobody's address: the kernel finds out and says so.
-fn a_machine_that_is_gone_refuses_no_datagram_but_is_found_out(mode: Mode) {
+fn a_machine_that_is_gone_refuses_no_datagram_but_is_found_out(case: Case) {
     let health = "kind = \"udp\"\nfall = 1";
-    let mut network = Network::new(mode, 1, 1);
+    let mut network = Network::new(case, 1, 1);
     network.balance(&Config { servers: vec![(1, ""), (2, "")], health, ..Config::new(1) });
     network.wait_for_health(2, false);
     network.wait_for_health(1, false);
@@ -85,8 +86,8 @@ fn a_machine_that_is_gone_refuses_no_datagram_but_is_found_out(mode: Mode) {
 }
 
 /// A balancer in front of one server, with a frontend in this mode and one that is proxied.
-fn balanced(mode: Mode, timeouts: &'static str) -> Network {
-    let mut network = Network::new(mode, 1, 1);
+fn balanced(case: Case, timeouts: &'static str) -> Network {
+    let mut network = Network::new(case, 1, 1);
     network.balance(&Config { frontend: RELAYED, timeouts, ..Config::new(1) });
     network
 }
@@ -104,7 +105,7 @@ fn held(network: &Network) -> [std::net::TcpStream; 2] {
         ping(&mut stream).unwrap();
         stream
     };
-    network.inside(Role::Client(1), || [vip(), host()].map(one))
+    network.inside(Role::Client(1), || [network.vip(), host()].map(one))
 }
 
 /// The host's own address, which is no VIP.
@@ -113,5 +114,5 @@ fn host() -> SocketAddr {
 }
 
 fn logged(network: &Network, text: &str) -> Option<()> {
-    network.log().contains(text).then_some(())
+    network.log(Role::Balancer).contains(text).then_some(())
 }
