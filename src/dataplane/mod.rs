@@ -11,6 +11,7 @@ mod selection;
 mod socket;
 mod sorter;
 mod transmit;
+mod waiting;
 mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};

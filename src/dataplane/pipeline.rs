@@ -18,6 +18,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
 use super::sorter::Sorter;
+use super::waiting::Waiting;
 use super::worker::{Parcel, Worker};
 use super::{Buffer, Capture, CaptureHandle, Filter, Transmit, Wake};
 use crate::forward::{Dispatch, Forwarder};
@@ -93,6 +94,7 @@ impl Pipeline {
             let worker = Worker {
                 core,
                 forwarder,
+                waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),
                 stats: plan.stats.clone(),
                 frames,

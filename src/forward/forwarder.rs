@@ -307,6 +307,10 @@ impl Forwarder {
             self.sweep = Some(0);
         }
         self.served = served;
+        // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
+        for server in snapshot.servers.values() {
+            let _ = self.find_hop(server.config.addr.ip(), snapshot);
+        }
     }
 }
 

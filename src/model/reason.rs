@@ -35,7 +35,7 @@ pub enum DropReason {
     TtlExceeded,
     /// Longer than the next hop's MTU.
     TooBig,
-    /// The route's next hop has no link-layer address yet.
+    /// The next hop's link-layer address was not found out while the packet waited for it.
     NextHopUnresolved,
     /// No route leads there.
     NoRoute,

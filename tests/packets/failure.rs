@@ -47,6 +47,9 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
             })
             .collect()
     });
+    // It keeps its IPv6 addresses, or it could not come back.
+    let keep = format!("/proc/sys/net/ipv6/conf/{INTERFACE}/keep_addr_on_down");
+    network.inside(Role::Server(1), || std::fs::write(keep, "1")).unwrap();
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "down"]).unwrap();
     network.wait_for_health(1, false);
     let start = clock();
