@@ -154,8 +154,8 @@ impl TcpFlags {
 pub enum ParseError {
     /// Another EtherType: ARP, LLDP, a VLAN tag. Not ours to judge.
     NotIp,
-    /// What the packet carries is not forwarded: echo requests, neighbour discovery, tunnels, IPsec. Not ours to
-    /// judge.
+    /// What the packet carries is not forwarded: echo requests, neighbour discovery, tunnels, IPsec, or an ICMP
+    /// error about one of these. Not ours to judge.
     NotForwarded {
         /// The IP protocol number.
         protocol: u8,
