@@ -133,7 +133,7 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
         len => IPV6_LEN + usize::from(len),
     };
     let whole = packet.get(..len).ok_or(ParseError::BadTotalLength)?;
-    let Carried { protocol, at, kind } = extensions::walk(whole)?;
+    let Carried { protocol, at, kind, .. } = extensions::walk(whole)?;
     let packet = v6(ip, at, len);
     if packet.src.is_v4() || packet.dst.is_v4() {
         return Err(ParseError::MappedAddress);
