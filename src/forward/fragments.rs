@@ -142,7 +142,9 @@ impl<T> Fragments<T> {
                 if self.packets.get(&oldest).is_some_and(|packet| packet.since == since) {
                     self.forget(oldest, &mut drop);
                 }
-                self.waiting.pop_front_if(|waiting| *waiting == (since, oldest));
+                if self.waiting.front() == Some(&(since, oldest)) {
+                    self.waiting.pop_front();
+                }
             }
             self.order.push_back((now, key));
         }
