@@ -168,7 +168,8 @@ pub enum ParseError {
     /// extension headers beyond the packet or more of them than anybody has a use for.
     BadHeaderLength,
     /// A length that is too short for the headers that follow, or longer than what holds it. A packet of more
-    /// than 65,535 bytes ("BIG TCP", jumbograms), which says 0, is one of these.
+    /// than 65,535 bytes ("BIG TCP", jumbograms), which says 0, is one of these, and so is a fragment that ends
+    /// beyond the longest packet there is.
     BadTotalLength,
     /// An IPv6 address that stands for one of IPv4 (`::ffff:a.b.c.d`): none has it on a wire (RFC 4942, section
     /// 2.2).
