@@ -300,7 +300,7 @@ impl Forwarder {
         self.flows.set_timeouts(&snapshot.flow_timeouts);
         let served = Served::new(snapshot, self.ports.as_ref());
         if let Some(ports) = &mut self.ports {
-            ports.retain_servers(|server| served.has_server(server));
+            ports.retain_servers(|server, protocol| served.has_server(server, protocol));
         }
         // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
         if served.may_end_flows_of(&self.served) {

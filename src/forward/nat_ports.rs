@@ -73,8 +73,8 @@ impl NatPorts {
     }
 
     /// Forgets the servers for which `keep` is false and no port is in use.
-    pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16)) -> bool) {
-        self.pools.retain(|(server, _), pool| pool.in_use() > 0 || keep(*server));
+    pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16), u8) -> bool) {
+        self.pools.retain(|(server, protocol), pool| pool.in_use() > 0 || keep(*server, *protocol));
     }
 }
 
@@ -216,12 +216,12 @@ mod tests {
     fn a_server_that_is_gone_is_forgotten_when_its_last_flow_ends() {
         let mut ports = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
         let taken = take(&mut ports, 1);
-        ports.retain_servers(|_| false);
+        ports.retain_servers(|_, _| false);
         assert_eq!(ports.in_use(), 1);
         ports.release(SERVER, TCP, taken[0]);
-        ports.retain_servers(|server| server == SERVER);
+        ports.retain_servers(|server, protocol| (server, protocol) == (SERVER, TCP));
         assert_eq!(ports.pools.len(), 1);
-        ports.retain_servers(|_| false);
+        ports.retain_servers(|_, _| false);
         assert!(ports.pools.is_empty());
     }
 

@@ -24,8 +24,8 @@ pub enum DropReason {
     IcmpInvalid,
     /// An ICMP error about a segment that cannot be on its way: somebody made it up (RFC 5927, section 4.1).
     IcmpOutOfWindow,
-    /// A source that no packet on a wire has: loopback, multicast, broadcast, unspecified (RFC 1122, section
-    /// 3.2.1.3).
+    /// A source that nothing sent on has: loopback, multicast, broadcast, unspecified (RFC 1122, section 3.2.1.3),
+    /// link-local in IPv6 (RFC 4291, section 2.5.6).
     Martian,
     /// From one of our own VIPs or SNAT addresses: it would loop.
     VipLoop,

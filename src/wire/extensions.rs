@@ -15,17 +15,20 @@ pub(super) struct Carried {
     pub(super) at: usize,
     /// Whether it is whole.
     pub(super) kind: Kind,
+    /// Where its fragment header begins, if it has one.
+    pub(super) fragment: Option<usize>,
 }
 
 /// Steps over the extension headers of a packet that has at least its IPv6 header.
 pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
-    let (mut protocol, mut at, mut kind) = (packet[ipv6::NEXT_HEADER], IPV6_LEN, Kind::Whole);
+    let (mut protocol, mut at) = (packet[ipv6::NEXT_HEADER], IPV6_LEN);
+    let (mut kind, mut fragment) = (Kind::Whole, None);
     for _ in 0..=MOST {
         let header = match protocol {
             ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION_OPTIONS | ipv6::FRAGMENT => {
                 packet.get(at..at + 8).ok_or(ParseError::BadHeaderLength)?
             }
-            _ => return Ok(Carried { protocol, at, kind }),
+            _ => return Ok(Carried { protocol, at, kind, fragment }),
         };
         let len = match protocol {
             ipv6::FRAGMENT => 8,
@@ -35,7 +38,7 @@ pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
             return Err(ParseError::SourceRouted);
         }
         if protocol == ipv6::FRAGMENT {
-            kind = fragment(header);
+            (kind, fragment) = (part(header), Some(at));
         }
         (protocol, at) = (header[0], at + len);
         if at > packet.len() {
@@ -43,15 +46,15 @@ pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
         }
         // What follows is a part of the payload, whatever its first byte says.
         if matches!(kind, Kind::LaterFragment { .. }) {
-            return Ok(Carried { protocol, at, kind });
+            return Ok(Carried { protocol, at, kind, fragment });
         }
     }
     Err(ParseError::BadHeaderLength)
 }
 
 /// A fragment that is the first and the last is whole ("atomic", RFC 6946).
-fn fragment(header: &[u8]) -> Kind {
-    let (offset_and_more, id) = (u16_at(header, 2), u32_at(header, 4));
+fn part(header: &[u8]) -> Kind {
+    let (offset_and_more, id) = (u16_at(header, ipv6::FRAGMENT_OFFSET), u32_at(header, ipv6::FRAGMENT_ID));
     match (offset_and_more >> 3, offset_and_more & 1) {
         (0, 0) => Kind::Whole,
         (0, _) => Kind::FirstFragment { id },

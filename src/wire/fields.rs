@@ -64,6 +64,10 @@ pub(super) mod ipv6 {
     pub(crate) const ROUTING: u8 = 43;
     pub(crate) const FRAGMENT: u8 = 44;
     pub(crate) const DESTINATION_OPTIONS: u8 = 60;
+
+    // In the fragment header (section 4.5).
+    pub(crate) const FRAGMENT_OFFSET: usize = 2;
+    pub(crate) const FRAGMENT_ID: usize = 4;
 }
 
 /// TCP (RFC 9293, section 3.1).

@@ -154,8 +154,8 @@ impl TcpFlags {
 pub enum ParseError {
     /// Another EtherType: ARP, LLDP, a VLAN tag. Not ours to judge.
     NotIp,
-    /// What the packet carries is not forwarded: echo requests, neighbour discovery, tunnels, IPsec. Not ours to
-    /// judge.
+    /// What the packet carries is not forwarded: echo requests, neighbour discovery, tunnels, IPsec, or an ICMP
+    /// error about one of these. Not ours to judge.
     NotForwarded {
         /// The IP protocol number.
         protocol: u8,
@@ -168,7 +168,8 @@ pub enum ParseError {
     /// extension headers beyond the packet or more of them than anybody has a use for.
     BadHeaderLength,
     /// A length that is too short for the headers that follow, or longer than what holds it. A packet of more
-    /// than 65,535 bytes ("BIG TCP", jumbograms), which says 0, is one of these.
+    /// than 65,535 bytes ("BIG TCP", jumbograms), which says 0, is one of these, and so is a fragment that ends
+    /// beyond the longest packet there is.
     BadTotalLength,
     /// An IPv6 address that stands for one of IPv4 (`::ffff:a.b.c.d`): none has it on a wire (RFC 4942, section
     /// 2.2).

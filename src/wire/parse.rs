@@ -117,6 +117,7 @@ fn strict_v4(frame: &[u8]) -> Result<Headers, ParseError> {
         (true, 0) => Kind::FirstFragment { id },
         (true, _) => Kind::LaterFragment { id },
     };
+    check_end(usize::from(ip.fragments_offset().value()) * 8 + total_len)?;
     let protocol = ip.protocol().0;
     let ip = packet.first_chunk().ok_or(ParseError::Truncated)?;
     carried(&v4(ip, header_len, total_len), kind, frame, protocol, icmp::V4)
@@ -133,12 +134,21 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
         len => IPV6_LEN + usize::from(len),
     };
     let whole = packet.get(..len).ok_or(ParseError::BadTotalLength)?;
-    let Carried { protocol, at, kind } = extensions::walk(whole)?;
+    let Carried { protocol, at, kind, fragment } = extensions::walk(whole)?;
+    if let Some(header) = fragment {
+        let offset = u16_at(whole, header + ipv6::FRAGMENT_OFFSET) & !7;
+        check_end(usize::from(offset) + len - IPV6_LEN)?;
+    }
     let packet = v6(ip, at, len);
     if packet.src.is_v4() || packet.dst.is_v4() {
         return Err(ParseError::MappedAddress);
     }
     carried(&packet, kind, frame, protocol, icmp::V6)
+}
+
+/// No fragment ends beyond the longest packet there is: who put it together would have no room for it.
+fn check_end(end: usize) -> Result<(), ParseError> {
+    if end > usize::from(u16::MAX) { Err(ParseError::BadTotalLength) } else { Ok(()) }
 }
 
 /// What an IP packet carries.

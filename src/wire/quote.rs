@@ -36,8 +36,11 @@ pub(super) fn read(error: &Packet, message: &[u8]) -> Result<Quote, ParseError> 
         false => v6(quoted),
     }
     .ok_or(ParseError::BadQuote)?;
+    if ![TCP, UDP].contains(&protocol) {
+        return Err(ParseError::NotForwarded { protocol });
+    }
     let transport = quoted.get(at..at + 8).ok_or(ParseError::BadQuote)?;
-    if src != error.dst || ![TCP, UDP].contains(&protocol) {
+    if src != error.dst {
         return Err(ParseError::BadQuote);
     }
     let l3 = error.l4 + ICMP_LEN;

@@ -1,6 +1,7 @@
 //! Sending a packet on as somebody else's.
 
 use super::checksum::{Checksum, Delta};
+use super::extensions::{self, Carried};
 use super::fields::{ethernet, ipv4, ipv6, put_u16, put_u32, tcp, u16_at, udp};
 use super::headers::{Headers, Kind};
 use super::translate::translate;
@@ -53,14 +54,23 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop,
 }
 
 /// Gives a fragment, rewritten or not, another number: those of a packet that came from two senders and goes on
-/// as one's must differ (RFC 6864, section 4.3). `is_v4` tells what `frame` is.
+/// as one's must differ (RFC 6864, section 4.3). In IPv6, where numbers are twice as long, it is the lower half of
+/// one. What is no fragment stays as it is.
+///
+/// # Panics
+/// If `headers` are not this frame's and point beyond its end.
 pub fn renumber(frame: &mut [u8], headers: &Headers, id: u16) {
-    if headers.is_v4() && headers.fragment().is_some() {
-        let ip = &mut frame[headers.l3..headers.l4];
-        let delta = Delta::default().replace_u16(u16_at(ip, ipv4::ID), id);
-        let checksum = delta.apply(u16_at(ip, ipv4::CHECKSUM));
-        put_u16(ip, ipv4::CHECKSUM, checksum);
-        put_u16(ip, ipv4::ID, id);
+    if headers.fragment().is_none() {
+        return;
+    }
+    let packet = &mut frame[headers.l3..headers.end];
+    if headers.is_v4() {
+        let delta = Delta::default().replace_u16(u16_at(packet, ipv4::ID), id);
+        let checksum = delta.apply(u16_at(packet, ipv4::CHECKSUM));
+        put_u16(packet, ipv4::CHECKSUM, checksum);
+        put_u16(packet, ipv4::ID, id);
+    } else if let Ok(Carried { fragment: Some(at), .. }) = extensions::walk(packet) {
+        put_u16(packet, at + ipv6::FRAGMENT_ID + 2, id);
     }
 }
 

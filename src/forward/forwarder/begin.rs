@@ -29,11 +29,13 @@ impl Forwarder {
         let Some(frontend) = listening.filter(|frontend| frontend.config.mode != Mode::Proxy) else {
             return Ok(self.without_frontend(key));
         };
-        if headers.is_error() || matches!(headers.kind, Kind::LaterFragment { .. }) {
+        let (is_new, is_dsr) = (begins(headers), frontend.config.mode == Mode::Dsr);
+        let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
+        let is_repeatable = is_dsr && frontend.pool.config.algorithm.hashes();
+        if headers.is_error() || is_later && !is_repeatable {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
         self.check_source(key)?;
-        let (is_new, is_dsr) = (begins(headers), frontend.config.mode == Mode::Dsr);
         if !is_new && (!is_dsr || headers.flags.rst()) {
             return Err(Stop::Refused(DropReason::NoFlow));
         }
@@ -47,6 +49,10 @@ impl Forwarder {
         let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
         let cut = fit(frame, headers, hop)?;
+        if is_later {
+            // Its first has gone there, and has been forgotten or was never recorded.
+            return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
+        }
         // One that is under way was let in by whoever has forgotten it.
         let slots = Slots::take(frontend, server, is_new)?;
         match self.record(packet, frontend, server, to_server) {
@@ -55,9 +61,7 @@ impl Forwarder {
                 slots.give_back();
                 match stop {
                     // In passthrough nobody could tell whose the answer is.
-                    Stop::Refused(DropReason::TableFull)
-                        if is_dsr && frontend.pool.config.algorithm.hashes() =>
-                    {
+                    Stop::Refused(DropReason::TableFull) if is_repeatable => {
                         Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut))
                     }
                     stop => Err(stop),
@@ -236,7 +240,7 @@ fn forward_unrecorded(
     Verdict::Transmit(Forwarded { interface, direction, flow, part, cut })
 }
 
-/// RFC 1122, section 3.2.1.3: addresses that must not be a source.
+/// Addresses that must not be the source of what is sent on (RFC 1122, section 3.2.1.3).
 fn is_martian(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -244,6 +248,10 @@ fn is_martian(ip: IpAddr) -> bool {
             let [first, ..] = ip.octets();
             ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
         }
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_multicast() || ip.is_unspecified(),
+        // Link-local ones too: no router may send them on (RFC 4291, section 2.5.6), and on which link the answer
+        // should go nobody could tell.
+        IpAddr::V6(ip) => {
+            ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.is_unicast_link_local()
+        }
     }
 }

@@ -166,6 +166,25 @@ fn fragments_share_a_number_and_only_the_first_has_ports() {
 }
 
 #[test]
+fn a_fragment_that_ends_beyond_the_longest_packet_is_refused() {
+    for (client, vip, offset) in
+        [("10.0.0.9:4242", "10.0.0.1:53", 20), ("[fd00::9]:4242", "[fd00::1]:53", 56)]
+    {
+        let packet = TcpPacket::from(client).to(vip).udp().payload(&[7; 100]);
+        let mut last = packet.fragments(9, 56).pop().unwrap();
+        let (units, bits) =
+            if offset == 20 { ((65_535 - 20 - 52) / 8, 0) } else { ((65_535 - 8 - 52) / 8, 3) };
+        let mut at = |units: u16| {
+            last[offset..offset + 2].copy_from_slice(&(units << bits).to_be_bytes());
+            parse(&last).map(|headers| headers.kind)
+        };
+        assert_eq!(at(units), Ok(Kind::LaterFragment { id: 9 }));
+        assert_eq!(at(units + 1), Err(ParseError::BadTotalLength));
+        assert_eq!(at(8_191), Err(ParseError::BadTotalLength));
+    }
+}
+
+#[test]
 fn a_fragment_that_is_first_and_last_is_whole() {
     let packet = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(b"hello");
     let [atomic] = &packet.fragments(9, 1_400)[..] else { panic!("one fragment") };
@@ -221,7 +240,6 @@ fn an_error_goes_the_other_way_than_the_packet_it_is_about() {
 fn an_error_that_quotes_nothing_that_can_be_read_is_refused() {
     let packet = TcpPacket::from("10.0.0.1:80").to("10.0.0.9:4242").seq(4711).ack(1);
     let faults = [
-        ("a tunnel", 51, 4),
         ("a later fragment", 49, 1),
         ("another IP version", 42, 0x65),
         ("a header beyond the quote", 42, 0x4f),
@@ -230,6 +248,7 @@ fn an_error_that_quotes_nothing_that_can_be_read_is_refused() {
     for (what, at, value) in faults {
         assert_eq!(error(&packet, at, Some(value)), Err(ParseError::BadQuote), "{what}");
     }
+    assert_eq!(error(&packet, 51, Some(1)), Err(ParseError::NotForwarded { protocol: 1 }), "about a ping");
     assert_eq!(error(&packet, 17, Some(20 + 8 + 27)), Err(ParseError::BadQuote), "seven bytes of TCP");
     assert!(error(&packet, 17, Some(20 + 8 + 28)).is_ok(), "RFC 792 has eight");
     assert_eq!(error(&packet, 34, Some(0)), Err(ParseError::NotForwarded { protocol: 1 }), "an echo reply");

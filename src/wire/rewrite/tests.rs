@@ -87,11 +87,18 @@ fn the_fragments_of_a_datagram_arrive_as_those_of_the_rewritten_one() {
 
 #[test]
 fn fragments_that_were_somebody_elses_get_numbers_of_their_own() {
-    let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&[7; 100]);
-    for (mut old, new) in packet.fragments(77, 48).into_iter().zip(packet.fragments(78, 48)) {
-        let headers = parse(&old).unwrap();
-        renumber(&mut old, &headers, 78);
-        assert_eq!(old, new);
+    let v4 = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&[7; 100]);
+    let v6 = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 100]);
+    // In IPv6 with an extension header before that of fragments.
+    for packet in [v4, v6.clone(), v6.extension(0, &[0, 1, 4, 0, 0, 0, 0])] {
+        for (mut old, new) in packet.fragments(0x1_004d, 48).into_iter().zip(packet.fragments(0x1_abcd, 48)) {
+            let headers = parse(&old).unwrap();
+            renumber(&mut old, &headers, 0xabcd);
+            assert_eq!(old, new);
+        }
+        let mut whole = packet.bytes();
+        renumber(&mut whole, &parse(&packet.bytes()).unwrap(), 0xabcd);
+        assert_eq!(whole, packet.bytes(), "it is no fragment");
     }
 }
 
