@@ -1,5 +1,7 @@
 //! A balancer to measure and to torment: one frontend, some servers, everybody's Ethernet address known.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ pub(crate) const VIP: &str = "192.0.2.1:80";
 /// A balancer and what it knows.
 pub(crate) struct Balancer {
     pub(crate) forwarder: Forwarder,
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) now: Timestamp,
 }
 
@@ -36,7 +38,10 @@ impl Balancer {
 
     fn new(ports: Option<NatPorts>, servers: u8, capacity: u32) -> Balancer {
         let settings = Settings { ports, capacity, timeouts: FlowTimeouts::default(), seed: 0x5eed };
-        let snapshot = snapshot_of(servers);
+        let snapshot = MADE.with_borrow_mut(|made| {
+            let snapshot = made.entry(servers).or_insert_with(|| Arc::new(snapshot_of(servers)));
+            snapshot.clone()
+        });
         let mut balancer = Balancer { forwarder: Forwarder::new(settings), snapshot, now: Timestamp(0) };
         balancer.pass_time(Duration::ZERO);
         balancer
@@ -54,6 +59,11 @@ impl Balancer {
         self.now.0 += duration.as_nanos() as u64;
         self.forwarder.handle_timeout(&self.snapshot, self.now, |_, _| {});
     }
+}
+
+thread_local! {
+    /// Snapshots by their number of servers: to make one takes longer than most of what is done with it.
+    static MADE: RefCell<HashMap<u8, Arc<Snapshot>>> = RefCell::default();
 }
 
 /// Servers 10.0.0.1 and up, port 8080, chosen by consistent hash; clients are behind a router.
