@@ -8,7 +8,7 @@ use convey::forward::Verdict;
 use convey::wire::TcpPacket;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
-use balancer::{Balancer, VIP};
+use balancer::{Balancer, Setup, VIP};
 
 #[path = "../tests/balancer/mod.rs"]
 mod balancer;
@@ -33,7 +33,7 @@ criterion_main!(benches);
 fn forward(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forward");
     for flows in [1_000, 100_000, 1_000_000] {
-        let mut balancer = Balancer::passthrough(SERVERS, flows + ROOM);
+        let mut balancer = Balancer::new(Setup::passthrough(SERVERS, flows + ROOM));
         let snat: Vec<Server> = (0..flows).map(|n| establish(&mut balancer, n)).collect();
         let mut random = Walk { state: 1, flows };
         group.bench_function(BenchmarkId::new("to_server", flows), |bencher| {
@@ -52,7 +52,7 @@ fn forward(criterion: &mut Criterion) {
         });
     }
     for flows in [1_000, 100_000, 1_000_000, 10_000_000] {
-        let mut balancer = Balancer::dsr(SERVERS, flows + ROOM);
+        let mut balancer = Balancer::new(Setup::dsr(SERVERS, flows + ROOM));
         let mut frame = Client::new(TcpPacket::from("1.1.1.1:1").ack(1));
         for n in 0..flows {
             balancer.now.0 += 1_000;

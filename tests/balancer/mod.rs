@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "nobody who includes it uses all of it")]
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(crate) const VIP: &str = "192.0.2.1:80";
 pub(crate) const VIP6: &str = "[2001:db8:2::1]:80";
 
 /// What a balancer is like.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Setup {
     pub(crate) mode: Mode,
     pub(crate) dsr: DsrKind,
@@ -70,7 +71,7 @@ impl Setup {
 /// A balancer and what it knows.
 pub(crate) struct Balancer {
     pub(crate) forwarder: Forwarder,
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) now: Timestamp,
 }
 
@@ -79,7 +80,7 @@ impl Balancer {
         let snat = if setup.is_v6 { Addr::from(IpAddr::from(v6(254))) } else { Addr::v4([10, 0, 0, 254]) };
         let ports = (setup.mode == Mode::Passthrough).then(|| NatPorts::new(vec![snat], 33_768..=61_000, 7));
         let settings = Settings { ports, capacity: setup.capacity, seed: 0x5eed };
-        let snapshot = snapshot_of(setup);
+        let snapshot = made(setup);
         let mut balancer = Balancer { forwarder: Forwarder::new(settings), snapshot, now: Timestamp(0) };
         balancer.pass_time(Duration::ZERO);
         balancer
@@ -102,6 +103,21 @@ impl Balancer {
         self.now.0 += duration.as_nanos() as u64;
         self.forwarder.handle_timeout(&self.snapshot, self.now, |_, _| {});
     }
+}
+
+/// The snapshot of this set-up, made once: that takes longer than most of what is done with it.
+fn made(setup: Setup) -> Arc<Snapshot> {
+    thread_local! {
+        static MADE: RefCell<Vec<(Setup, Arc<Snapshot>)>> = RefCell::default();
+    }
+    MADE.with_borrow_mut(|made| {
+        if let Some((_, snapshot)) = made.iter().find(|(of, _)| *of == setup) {
+            return snapshot.clone();
+        }
+        let snapshot = Arc::new(snapshot_of(setup));
+        made.push((setup, snapshot.clone()));
+        snapshot
+    })
 }
 
 /// Servers 10.0.0.1 or fd00::1 and up, port 8080, chosen by consistent hash; clients are behind a router.

@@ -17,6 +17,10 @@ impl Wire {
     }
 
     pub(crate) fn send(&mut self, frame: &[u8]) {
-        self.0.send_to(frame, None).unwrap().unwrap();
+        match self.0.send_to(frame, None).unwrap() {
+            // A queue on the way is full: the wire has lost it.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+            sent => sent.unwrap(),
+        }
     }
 }

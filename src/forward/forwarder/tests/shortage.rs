@@ -231,15 +231,15 @@ fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection(fam
 
 #[test]
 fn who_tries_again_after_a_reset_goes_elsewhere_if_the_place_is_taken() {
-    let mut lab = Lab::passthrough();
-    let first = lab.send(client(1).syn().seq(100));
-    lab.send(client(1).rst().seq(101));
+    let mut lab = Lab::passthrough(Family::V4);
+    let first = lab.send(lab.client(1).syn().seq(100));
+    lab.send(lab.client(1).rst().seq(101));
     assert_eq!(lab.ended(), 1);
-    let taken = (2..100).find(|n| lab.send(client(*n).syn()).to == first.to);
+    let taken = (2..100).find(|n| lab.send(lab.client(*n).syn()).to == first.to);
     assert!(taken.is_some());
     lab.change(|world| {
         let full = world.servers.iter_mut().find(|server| SocketAddr::from((server.ip, 8080)) == first.to);
         full.unwrap().max_connections = Some(1);
     });
-    assert_ne!(lab.send(client(1).syn().seq(100)).to, first.to);
+    assert_ne!(lab.send(lab.client(1).syn().seq(100)).to, first.to);
 }

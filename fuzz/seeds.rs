@@ -51,7 +51,7 @@ const RST: u8 = TcpFlags::RST;
 const ACK: u8 = TcpFlags::ACK;
 
 fn write(target: &str, seeds: &[(impl Display, Vec<u8>)]) -> io::Result<()> {
-    let corpus = format!("{}/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+    let corpus = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     fs::create_dir_all(&corpus)?;
     seeds.iter().try_for_each(|(name, bytes)| fs::write(format!("{corpus}/{name}"), bytes))
 }
