@@ -241,7 +241,7 @@ impl Check<'_> {
         // Without it an IPv6 address is not there before the kernel has asked whether it is another's.
         let add = match ip {
             IpAddr::V4(_) => format!("ip addr add {ip}/32 dev {device}"),
-            IpAddr::V6(_) => format!("ip -6 addr add {ip}/128 dev {device} nodad"),
+            IpAddr::V6(_) => format!("ip -6 addr add {ip}/128 dev {device} nodad preferred_lft 0"),
         };
         format!(
             "{ip} is on no interface of this host, so packets to it only come if they are routed here; \

@@ -82,7 +82,9 @@ fn a_file_written_for_the_original_loads_unchanged() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("warning: ") && ran.stderr.contains("backends.tcp_3001"), "{}", ran.stderr);
     assert!(ran.stderr.lines().count() == 1, "{}", ran.stderr);
-    for line in ["frontend tcp_3000 0.0.0.0:3000 -> backend tcp_3000", "tcp check every 5s", "weight 10"] {
+    for line in
+        ["frontend tcp_3000 proxy tcp 0.0.0.0:3000 -> backend tcp_3000", "tcp check every 5s", "weight 10"]
+    {
         assert!(described(&ran).contains(line), "no {line:?} in\n{}", ran.stdout);
     }
 }

@@ -296,7 +296,8 @@ fn a_vip_of_ipv6_is_added_without_waiting_whether_another_has_it() {
         told(&good6().replace("2001:db8::1", "2001:db8:1::77"), Mode::Dsr),
         Ok(vec![
             "config.toml:3:15: frontends.web.listen_addr: 2001:db8:1::77 is on no interface of this host, so packets \
-             to it only come if they are routed here; to add it: ip -6 addr add 2001:db8:1::77/128 dev eth1 nodad"
+             to it only come if they are routed here; to add it: ip -6 addr add 2001:db8:1::77/128 dev eth1 nodad \
+             preferred_lft 0"
                 .to_owned()
         ])
     );
