@@ -149,9 +149,9 @@ impl PacketPath {
     }
 }
 
-/// Mostly it is the privileges; on an older kernel it is the program.
-const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs root, so use sudo, and Linux 6.6; \
-    passthrough.guard = false does without, see iptables/)";
+/// Mostly it is the privileges; on an older kernel it is nft.
+const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs root, so use sudo, and Linux 6.6, or \
+    5.12 and nftables; passthrough.guard = false does without, see iptables/)";
 
 fn guard(
     settings: &PacketSettings,
@@ -162,7 +162,7 @@ fn guard(
         warn!("no guard: keep the host from answering this traffic yourself (see iptables/)");
         return Ok(None);
     }
-    let mut guard = Guard::load(selection).context(NO_GUARD)?;
-    guard.attach(interfaces)?;
+    let guard = Guard::new(selection, interfaces).context(NO_GUARD)?;
+    info!("the guard keeps the host's own stack from this traffic: {guard}");
     Ok(Some(guard))
 }

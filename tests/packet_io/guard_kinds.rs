@@ -1,22 +1,26 @@
 //! What the guard keeps from the host's stack, by protocol, family and kind of packet.
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use convey::dataplane::{Capture, Filter, Guard, Replies, Selection, Wake};
+use convey::dataplane::{Capture, Filter, Guard, GuardKind, Replies, Selection, Wake};
 
-use super::guard::load;
-use super::lab::{DEADLINE, Namespace, connecting};
+use super::guard::{load, with};
+use super::lab::{DEADLINE, Namespace, accept, connecting};
 use super::packet::{Packet, endpoint, packet, send};
-use super::{Story, stories};
+use super::stories;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+/// All stories, with one kind of guard.
+pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
+    let stories = stories![
         clients_get_no_answer_of_the_host_whatever_they_speak,
         replies_of_servers_get_no_answer_of_the_host_whatever_they_speak,
         extension_headers_and_fragments_hide_nothing_from_the_guard,
         programs_on_the_balancer_keep_their_datagrams,
         programs_on_the_balancer_keep_their_connections_over_ipv6,
-    ]
+        what_is_under_way_at_a_draining_frontend_is_still_ours,
+    ];
+    with(kind, stories)
 }
 
 const BALANCER: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
@@ -42,17 +46,8 @@ impl Pair {
         Pair { balancer, other }
     }
 
-    /// TCP port 80 and UDP port 53 are frontends, port 8000 of the other machine is a server of both protocols.
-    fn guard(&self) -> Guard {
-        let all = |texts: &[&str]| texts.iter().map(|text| endpoint(text)).collect();
-        let replies = Replies {
-            servers: all(&["10.78.0.2:8000", "10.78.0.2:8000/udp", "[fd78::2]:8000", "[fd78::2]:8000/udp"]),
-            snat_addresses: ["10.78.0.1".parse().unwrap(), "fd78::1".parse().unwrap()].into(),
-            snat_ports: 33768..=61000,
-        };
-        let frontends = all(&["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"]);
-        self.balancer
-            .enter(|| load(&Selection { frontends, draining: [].into(), replies: Some(replies) }, "front"))
+    fn guard(&self, kind: GuardKind) -> Guard {
+        self.balancer.enter(|| load(kind, &selection(), "front"))
     }
 
     /// How often the balancer's stack answers the packets, from port 4000 or 8000 of the other machine, with RST or
@@ -76,6 +71,26 @@ impl Pair {
     }
 }
 
+/// TCP port 80 and UDP port 53 are frontends, port 8000 of the other machine is a server of both protocols.
+fn selection() -> Selection {
+    let all = |texts: &[&str]| texts.iter().map(|text| endpoint(text)).collect();
+    let replies = Replies {
+        servers: all(&["10.78.0.2:8000", "10.78.0.2:8000/udp", "[fd78::2]:8000", "[fd78::2]:8000/udp"]),
+        snat_addresses: ["10.78.0.1".parse().unwrap(), "fd78::1".parse().unwrap()].into(),
+        snat_ports: 33768..=61000,
+    };
+    let frontends = all(&["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"]);
+    Selection { frontends, draining: [].into(), replies: Some(replies) }
+}
+
+/// A port for a program of the balancer: one of ours if the guard knows which of them programs have.
+fn program_port(kind: GuardKind) -> u16 {
+    match kind {
+        GuardKind::Tcx => 40000,
+        GuardKind::Nftables => 33000,
+    }
+}
+
 /// A packet of the client, or of the server, to where it says.
 fn client(dst: &str) -> Packet {
     packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:4000" } else { "10.78.0.2:4000" }, dst)
@@ -85,19 +100,19 @@ fn server(dst: &str) -> Packet {
     packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:8000" } else { "10.78.0.2:8000" }, dst)
 }
 
-fn clients_get_no_answer_of_the_host_whatever_they_speak() {
+fn clients_get_no_answer_of_the_host_whatever_they_speak(kind: GuardKind) {
     let pair = Pair::new();
     let ours = ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"].map(client);
     assert_eq!(pair.answers(&ours), 4, "without a guard");
-    let _guard = pair.guard();
+    let _guard = pair.guard(kind);
     assert_eq!(pair.answers(&ours), 0);
     let others = ["10.78.0.1:80/udp", "10.78.0.1:53", "[fd78::1]:80/udp", "[fd78::1]:53"].map(client);
     assert_eq!(pair.answers(&others), 4, "a port belongs to one protocol");
 }
 
-fn replies_of_servers_get_no_answer_of_the_host_whatever_they_speak() {
+fn replies_of_servers_get_no_answer_of_the_host_whatever_they_speak(kind: GuardKind) {
     let pair = Pair::new();
-    let _guard = pair.guard();
+    let _guard = pair.guard(kind);
     for vip in ["10.78.0.1", "[fd78::1]"] {
         for protocol in ["", "/udp"] {
             let to = |port: u16| format!("{vip}:{port}{protocol}");
@@ -108,7 +123,7 @@ fn replies_of_servers_get_no_answer_of_the_host_whatever_they_speak() {
     }
 }
 
-fn extension_headers_and_fragments_hide_nothing_from_the_guard() {
+fn extension_headers_and_fragments_hide_nothing_from_the_guard(kind: GuardKind) {
     let pair = Pair::new();
     let frontends = ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"];
     let mut kinds: Vec<Vec<Packet>> = frontends.iter().map(|dst| client(dst).in_two().to_vec()).collect();
@@ -123,7 +138,7 @@ fn extension_headers_and_fragments_hide_nothing_from_the_guard() {
     for packets in &kinds {
         assert_eq!(pair.answers(packets), 1, "without a guard: {:x?}", packets[0].0);
     }
-    let _guard = pair.guard();
+    let _guard = pair.guard(kind);
     for packets in &kinds {
         assert_eq!(pair.answers(packets), 0, "{:x?}", packets[0].0);
     }
@@ -131,16 +146,18 @@ fn extension_headers_and_fragments_hide_nothing_from_the_guard() {
     assert_eq!(pair.answers(&elsewhere), 2, "other fragments reach the host");
 }
 
-/// From ports of ours too; most programs never connect a UDP socket.
-fn programs_on_the_balancer_keep_their_datagrams() {
+/// Most programs never connect a UDP socket.
+fn programs_on_the_balancer_keep_their_datagrams(kind: GuardKind) {
     let pair = Pair::new();
-    let _guard = pair.guard();
+    let _guard = pair.guard(kind);
+    let port = program_port(kind);
     for (own, server) in [
-        ("10.78.0.1:40000", "10.78.0.2:8000"),
-        ("0.0.0.0:40001", "10.78.0.2:8000"),
-        ("[fd78::1]:40000", "[fd78::2]:8000"),
-        ("[::]:40001", "[fd78::2]:8000"),
+        ("10.78.0.1", "10.78.0.2:8000"),
+        ("0.0.0.0", "10.78.0.2:8000"),
+        ("[fd78::1]", "[fd78::2]:8000"),
+        ("[::]", "[fd78::2]:8000"),
     ] {
+        let own = &format!("{own}:{port}");
         let bind = |addr: &str| {
             let socket = UdpSocket::bind(addr).unwrap();
             socket.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -161,30 +178,55 @@ fn programs_on_the_balancer_keep_their_datagrams() {
             let len = program.recv(&mut bytes).unwrap();
             assert_eq!(&bytes[..len], b"answer", "{own}");
         }
-        let port = own.rsplit(':').next().unwrap();
-        let vip = if own.contains('.') { "10.78.0.1" } else { "[fd78::1]" };
         drop(service);
-        let late = self::server(&format!("{vip}:{port}/udp"));
-        assert_eq!(pair.answers(&[late]), 0, "the program is gone, its port is ours again");
+        if kind == GuardKind::Tcx {
+            let vip = if own.contains('.') { "10.78.0.1" } else { "[fd78::1]" };
+            let late = self::server(&format!("{vip}:{port}/udp"));
+            assert_eq!(pair.answers(&[late]), 0, "the program is gone, its port is ours again");
+        }
     }
 }
 
-fn programs_on_the_balancer_keep_their_connections_over_ipv6() {
+fn programs_on_the_balancer_keep_their_connections_over_ipv6(kind: GuardKind) {
     let pair = Pair::new();
-    let _guard = pair.guard();
+    let _guard = pair.guard(kind);
     let server = pair.other.enter(|| TcpListener::bind("[fd78::2]:8000").unwrap());
     pair.balancer.enter(|| {
         let _listener = TcpListener::bind("[::]:40001").unwrap();
-        let program = connecting("[fd78::1]:40000", "[fd78::2]:8000");
-        let (accepted, _) = server.accept().unwrap();
-        assert_eq!(accepted.peer_addr().unwrap().port(), 40000);
-        program.set_nonblocking(false).unwrap();
-        program.set_read_timeout(Some(DEADLINE)).unwrap();
-        std::io::Write::write_all(&mut &accepted, b"hello").unwrap();
-        let mut bytes = [0; 5];
-        std::io::Read::read_exact(&mut TcpStream::from(program), &mut bytes).unwrap();
-        assert_eq!(&bytes, b"hello");
+        let program = connecting(&format!("[fd78::1]:{}", program_port(kind)), "[fd78::2]:8000");
+        let accepted = accept(&server);
+        assert_eq!(accepted.peer_addr().unwrap().port(), program_port(kind));
+        hear(&program.into(), &accepted);
     });
     let _listener = pair.balancer.enter(|| TcpListener::bind("[::]:40001").unwrap());
     assert_eq!(pair.answers(&[self::server("[fd78::1]:40001")]), 0, "a listener has no part in it");
+}
+
+fn what_is_under_way_at_a_draining_frontend_is_still_ours(kind: GuardKind) {
+    let pair = Pair::new();
+    let mut guard = pair.guard(kind);
+    let serving = selection();
+    let draining = Selection { frontends: [].into(), draining: serving.frontends.clone(), ..serving };
+    guard.select(&draining).unwrap();
+    for vip in ["10.78.0.1", "[fd78::1]"] {
+        let (web, dns) = (format!("{vip}:80"), format!("{vip}:53/udp"));
+        assert_eq!(pair.answers(&[client(&web).under_way(), client(&dns)]), 0);
+        assert_eq!(pair.answers(&[client(&web)]), 1, "what begins is refused by the host");
+        let listener = pair.balancer.enter(|| TcpListener::bind(&web).unwrap());
+        let opened =
+            pair.other.enter(|| TcpStream::connect_timeout(&web.parse().unwrap(), DEADLINE).unwrap());
+        let accepted = accept(&listener);
+        hear(&accepted, &opened);
+        hear(&opened, &accepted);
+    }
+}
+
+/// Has one end of a connection say something and the other hear it.
+fn hear(mut listening: &TcpStream, mut speaking: &TcpStream) {
+    listening.set_nonblocking(false).unwrap();
+    listening.set_read_timeout(Some(DEADLINE)).unwrap();
+    speaking.write_all(b"hello").unwrap();
+    let mut bytes = [0; 5];
+    listening.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"hello");
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Longest that anything may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -125,6 +125,12 @@ pub(crate) fn connecting(from: &str, to: &str) -> Socket {
     let error = socket.connect(&address(to).into()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::INPROGRESS.raw_os_error()));
     socket
+}
+
+/// The connection that has come; it is waited for.
+pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
+    SockRef::from(listener).set_read_timeout(Some(DEADLINE)).unwrap();
+    listener.accept().unwrap().0
 }
 
 /// Whether the other side answers with a reset. Its stack is waited for.

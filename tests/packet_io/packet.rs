@@ -77,6 +77,18 @@ impl Packet {
         self.with_length()
     }
 
+    /// A segment of an open connection in place of the one that opens it (without extension headers).
+    pub(crate) fn under_way(mut self) -> Packet {
+        let tcp = ETHERNET + if self.0[ETHERNET] >> 4 == 6 { IPV6 } else { 20 };
+        let (syn, ack) = (0x02, 0x10);
+        assert_eq!(std::mem::replace(&mut self.0[tcp + 13], ack), syn);
+        // One's complement: what the sum gains the checksum loses, and a borrow is taken off once more.
+        let checksum = u16::from_be_bytes([self.0[tcp + 16], self.0[tcp + 17]]);
+        let (less, borrow) = checksum.overflowing_sub(u16::from(ack - syn));
+        self.0[tcp + 16..tcp + 18].copy_from_slice(&(less - u16::from(borrow)).to_be_bytes());
+        self
+    }
+
     /// The packet in two fragments: its first 24 bytes behind the IP header (of IPv6 the transport header has to be
     /// among them), and the others.
     pub(crate) fn in_two(self) -> [Packet; 2] {

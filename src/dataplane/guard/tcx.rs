@@ -1,17 +1,15 @@
-//! The guard: keeps what we forward from the host's own stack, which would answer it with RST.
-//!
-//! A BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface. Its links belong to descriptors of
-//! this process, so it is gone when the process is, however that ends.
+//! The guard of tcx: a BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface. Its links belong
+//! to descriptors of this process.
 
-use std::collections::{HashMap as Links, HashSet};
+use std::collections::HashSet;
 
 use aya::maps::{HashMap, MapData, MapError};
-use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
+use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, Pod};
 use thiserror::Error;
 
-use super::{Replies, Selection};
+use super::super::{Replies, Selection};
 use crate::model::{Addr, Endpoint, Interface};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/guard.bpf.o"));
@@ -22,17 +20,13 @@ const FRONTENDS: &str = "frontends";
 const SERVERS: &str = "servers";
 const SNAT: &str = "snat";
 
-/// Drops, on the interfaces it is attached to, what is forwarded: packets to a frontend, and packets from a server
-/// to a SNAT port that belong to no connection of this host. Removed when dropped.
+/// The program, attached. Detached when dropped.
 #[derive(Debug)]
-pub struct Guard {
-    bpf: Ebpf,
-    links: Links<u32, SchedClassifierLinkId>,
-}
+pub(super) struct Tcx(Ebpf);
 
-/// Why there is no guard.
+/// Why tcx does not guard.
 #[derive(Debug, Error)]
-pub enum GuardError {
+pub enum TcxError {
     /// The program could not be loaded.
     #[error("loading the guard (needs CAP_BPF and CAP_NET_ADMIN): {0}")]
     Load(#[from] EbpfError),
@@ -47,37 +41,22 @@ pub enum GuardError {
     Missing(&'static str),
 }
 
-impl Guard {
-    /// Loads the program, attached to nothing.
-    pub fn load(selection: &Selection) -> Result<Guard, GuardError> {
-        let mut guard = Guard { bpf: Ebpf::load(OBJECT)?, links: Links::new() };
+impl Tcx {
+    /// Guards the interfaces, in the thread's network namespace.
+    pub(super) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Tcx, TcxError> {
+        let mut guard = Tcx(Ebpf::load(OBJECT)?);
         guard.program()?.load()?;
         guard.select(selection)?;
+        for interface in interfaces {
+            // After others: what they take away (a redirect, say) needs no guarding.
+            let last = TcAttachOptions::TcxOrder(LinkOrder::last());
+            guard.program()?.attach_with_options(&interface.name, TcAttachType::Ingress, last)?;
+        }
         Ok(guard)
     }
 
-    /// Guards exactly these interfaces; in the thread's network namespace, where they have to be found by name.
-    /// Those guarded already stay so throughout.
-    pub fn attach<'a>(
-        &mut self,
-        interfaces: impl IntoIterator<Item = &'a Interface>,
-    ) -> Result<(), GuardError> {
-        let wanted: Links<u32, &Interface> = interfaces.into_iter().map(|i| (i.index, i)).collect();
-        self.detach_all_but(|index| wanted.contains_key(&index))?;
-        for interface in wanted.into_values() {
-            if !self.links.contains_key(&interface.index) {
-                // After others: what they take away (a redirect, say) needs no guarding.
-                let last = TcAttachOptions::TcxOrder(LinkOrder::last());
-                let link =
-                    self.program()?.attach_with_options(&interface.name, TcAttachType::Ingress, last)?;
-                self.links.insert(interface.index, link);
-            }
-        }
-        Ok(())
-    }
-
     /// Drops by another selection. What is in both is dropped throughout.
-    pub fn select(&mut self, selection: &Selection) -> Result<(), GuardError> {
+    pub(super) fn select(&mut self, selection: &Selection) -> Result<(), TcxError> {
         let replies = selection.replies.as_ref();
         let servers = replies.iter().flat_map(|replies| &replies.servers);
         let snat: Vec<(IpKey, PortRange)> = replies.iter().flat_map(|replies| snat_ports(replies)).collect();
@@ -92,23 +71,13 @@ impl Guard {
         Ok(())
     }
 
-    fn detach_all_but(&mut self, keep: impl Fn(u32) -> bool) -> Result<(), GuardError> {
-        let gone: Vec<u32> = self.links.keys().copied().filter(|index| !keep(*index)).collect();
-        for index in gone {
-            if let Some(link) = self.links.remove(&index) {
-                self.program()?.detach(link)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn program(&mut self) -> Result<&mut SchedClassifier, GuardError> {
-        let program = self.bpf.program_mut(PROGRAM).ok_or(GuardError::Missing(PROGRAM))?;
+    fn program(&mut self) -> Result<&mut SchedClassifier, TcxError> {
+        let program = self.0.program_mut(PROGRAM).ok_or(TcxError::Missing(PROGRAM))?;
         Ok(program.try_into()?)
     }
 
-    fn map<K: Pod, V: Pod>(&mut self, name: &'static str) -> Result<HashMap<&mut MapData, K, V>, GuardError> {
-        let map = self.bpf.map_mut(name).ok_or(GuardError::Missing(name))?;
+    fn map<K: Pod, V: Pod>(&mut self, name: &'static str) -> Result<HashMap<&mut MapData, K, V>, TcxError> {
+        let map = self.0.map_mut(name).ok_or(TcxError::Missing(name))?;
         Ok(HashMap::try_from(map)?)
     }
 }
