@@ -51,7 +51,7 @@ fn tables(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let (id, direction) = table.lookup(&flow(random.next()).client).expect("it is there");
                 now += 200;
-                table.on_segment(id, direction, Segment { flags: ACK, ack: 1 }, Timestamp(now));
+                table.on_segment(id, direction, Segment { flags: ACK, seq: 1, ack: 1 }, Timestamp(now));
                 random.after(table.get(id).rewrite(direction).next_hop);
             });
         });
@@ -69,7 +69,7 @@ fn tables(criterion: &mut Criterion) {
                 }
                 let (id, direction) = batch.pop().and_then(|key| table.lookup(&key)).expect("it is there");
                 now += 200;
-                table.on_segment(id, direction, Segment { flags: ACK, ack: 1 }, Timestamp(now));
+                table.on_segment(id, direction, Segment { flags: ACK, seq: 1, ack: 1 }, Timestamp(now));
                 table.get(id).rewrite(direction)
             });
         });
@@ -91,7 +91,7 @@ fn tables(criterion: &mut Criterion) {
                 for _ in 0..20_000 {
                     *n += 1;
                     let id = table.insert(&flow(*n), Timestamp(0)).expect("a half-open flow gives way").id;
-                    let answer = Segment { flags: SYN | ACK, ack: 0 };
+                    let answer = Segment { flags: SYN | ACK, seq: 0, ack: 0 };
                     table.on_segment(id, Direction::ToClient, answer, Timestamp(0));
                 }
             },
@@ -120,7 +120,12 @@ fn established(n: u32) -> FlowTable {
     for i in 0..n {
         let id = table.insert(&flow(i), Timestamp(u64::from(i) * 1_000)).expect("there is room").id;
         for (direction, flags) in [(Direction::ToClient, SYN | ACK), (Direction::ToServer, ACK)] {
-            table.on_segment(id, direction, Segment { flags, ack: 0 }, Timestamp(u64::from(i) * 1_000));
+            table.on_segment(
+                id,
+                direction,
+                Segment { flags, seq: 0, ack: 0 },
+                Timestamp(u64::from(i) * 1_000),
+            );
         }
     }
     table
@@ -141,11 +146,12 @@ fn flow(i: u32) -> NewFlow {
         client: key([100 + a, b, c, d], [192, 0, 2, 1], 1_024 + u16::from(d), 443),
         server: key([10, 1, a, b], [10, 0, 0, c], 8_443, 33_768 + u16::from(d)),
         view: View::BothSides,
+        as_is: false,
         server_id: i % 10,
         frontend_id: 0,
         to_server: 0,
         to_client: 0,
-        segment: Segment { flags: SYN, ack: 0 },
+        segment: Segment { flags: SYN, seq: 0, ack: 0 },
     }
 }
 

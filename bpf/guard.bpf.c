@@ -1,9 +1,18 @@
 /*
- * The guard: keeps from the host's own stack what convey forwards, or the stack would answer it with RST.
+ * The guard: keeps from the host's own stack what convey forwards, or the stack would answer it with RST or "port
+ * unreachable".
  * Attached to tcx ingress, which a frame passes after the packet sockets have had their copy of it.
  */
 #include "kernel.h"
 #include "packet.h"
+
+/* One end of a flow. Mirrors `guard::EndpointKey`. */
+struct endpoint {
+	struct addr addr;
+	__u16 port;
+	__u8 protocol;
+	__u8 reserved;
+};
 
 struct port_range {
 	__u16 first;
@@ -31,7 +40,7 @@ struct {
 	MAP_TYPE(value, __u8);
 } servers SEC(".maps");
 
-/* The SNAT addresses, and the ports on them that belong to convey. */
+/* The SNAT addresses, and the ports on them that belong to convey, of TCP and UDP. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -41,49 +50,86 @@ struct {
 } snat SEC(".maps");
 
 /* SERVING or DRAINING if it goes to a frontend, else 0. */
-static ALWAYS_INLINE int to_frontend(const struct tuple *tuple)
+static ALWAYS_INLINE int to_frontend(const struct flow_key *key)
 {
-	struct endpoint dst = { v4_mapped(tuple->dst), tuple->ports.dst, IPPROTO_TCP, 0 };
+	struct endpoint dst = { key->dst, key->dst_port, key->protocol, 0 };
 	__u8 *frontend = bpf_map_lookup_elem(&frontends, &dst);
 
 	return frontend ? *frontend : 0;
 }
 
-static ALWAYS_INLINE int reply_of_server(const struct tuple *tuple)
+static ALWAYS_INLINE int reply_of_server(const struct flow_key *key)
 {
-	struct endpoint src = { v4_mapped(tuple->src), tuple->ports.src, IPPROTO_TCP, 0 };
-	struct addr dst = v4_mapped(tuple->dst);
-	__u16 port = ntohs(tuple->ports.dst);
-	struct port_range *range = bpf_map_lookup_elem(&snat, &dst);
+	struct endpoint src = { key->src, key->src_port, key->protocol, 0 };
+	struct port_range *range = bpf_map_lookup_elem(&snat, &key->dst);
 
-	return range && range->first <= port && port <= range->last && bpf_map_lookup_elem(&servers, &src);
+	return range && range->first <= key->dst_port && key->dst_port <= range->last &&
+	       bpf_map_lookup_elem(&servers, &src);
 }
 
-/*
- * Whether a connection of this host has the tuple: a program here may talk to a server from a port of ours. A
- * listening socket has no tuple; it would answer with RST as well.
- */
-static ALWAYS_INLINE int owned_here(struct __sk_buff *skb, const struct tuple *tuple)
+/* The key as sockets are looked up by; its size. */
+static ALWAYS_INLINE __u32 socket_tuple(const struct __sk_buff *skb, const struct flow_key *key,
+					struct bpf_sock_tuple *tuple)
 {
-	struct bpf_sock_tuple_v4 key = { tuple->src, tuple->dst, tuple->ports.src, tuple->ports.dst };
-	struct bpf_sock *sock = bpf_skc_lookup_tcp(skb, &key, sizeof(key), BPF_F_CURRENT_NETNS, 0);
-	int owned;
+	*tuple = (struct bpf_sock_tuple){};
+	if (skb->protocol == htons(ETH_P_IP)) {
+		tuple->ipv4.saddr = key->src.words[3];
+		tuple->ipv4.daddr = key->dst.words[3];
+		tuple->ipv4.sport = htons(key->src_port);
+		tuple->ipv4.dport = htons(key->dst_port);
+		return sizeof(tuple->ipv4);
+	}
+	for (int i = 0; i < 4; i++) {
+		tuple->ipv6.saddr[i] = key->src.words[i];
+		tuple->ipv6.daddr[i] = key->dst.words[i];
+	}
+	tuple->ipv6.sport = htons(key->src_port);
+	tuple->ipv6.dport = htons(key->dst_port);
+	return sizeof(tuple->ipv6);
+}
+
+/* Whether a connection of this host has the key. A listening socket would answer with RST as the stack does. */
+static ALWAYS_INLINE int connected_here(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
+{
+	struct bpf_sock *sock = bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	int connected;
 
 	if (!sock)
 		return 0;
-	owned = sock->state != BPF_TCP_LISTEN;
+	connected = sock->state != BPF_TCP_LISTEN;
 	bpf_sk_release(sock);
-	return owned;
+	return connected;
+}
+
+/*
+ * Whether a UDP socket of this host takes the key, connected or not. Most clients (resolvers, QUIC) never connect
+ * theirs, and a program ignores what does not concern it; the stack answers only for a port that nobody has.
+ */
+static ALWAYS_INLINE int bound_here(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
+{
+	struct bpf_sock *sock = bpf_sk_lookup_udp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+
+	if (!sock)
+		return 0;
+	bpf_sk_release(sock);
+	return 1;
+}
+
+/* Whether a program of this host waits for this packet: it may talk to a server from a port of ours. */
+static ALWAYS_INLINE int owned_here(struct __sk_buff *skb, const struct flow_key *key)
+{
+	struct bpf_sock_tuple tuple;
+	__u32 size = socket_tuple(skb, key, &tuple);
+
+	return key->protocol == IPPROTO_TCP ? connected_here(skb, &tuple, size) : bound_here(skb, &tuple, size);
 }
 
 /* Whether it is a SYN that opens a connection. */
-static ALWAYS_INLINE int opens(const struct __sk_buff *skb)
+static ALWAYS_INLINE int opens(const struct __sk_buff *skb, const struct flow_key *key, __u32 at)
 {
-	__u8 version_ihl, flags;
+	__u8 flags;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &version_ihl, 1))
-		return 0;
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + (version_ihl & 0xf) * 4 + TCP_FLAGS, &flags, 1))
+	if (key->protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at + TCP_FLAGS, &flags, 1))
 		return 0;
 	return (flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
 }
@@ -91,17 +137,18 @@ static ALWAYS_INLINE int opens(const struct __sk_buff *skb)
 SEC("classifier")
 int guard(struct __sk_buff *skb)
 {
-	struct tuple tuple;
+	struct flow_key key;
+	__u32 at = parse(skb, &key);
 	int frontend;
 
-	if (!parse(skb, &tuple))
+	if (!at)
 		return TCX_NEXT;
-	frontend = to_frontend(&tuple);
-	if (frontend == DRAINING && (opens(skb) || owned_here(skb, &tuple)))
+	frontend = to_frontend(&key);
+	if (frontend == DRAINING && (opens(skb, &key, at) || owned_here(skb, &key)))
 		return TCX_NEXT;
 	if (frontend)
 		return TCX_DROP;
-	if (reply_of_server(&tuple) && !owned_here(skb, &tuple))
+	if (reply_of_server(&key) && !owned_here(skb, &key))
 		return TCX_DROP;
 	return TCX_NEXT;
 }

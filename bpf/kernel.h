@@ -61,16 +61,28 @@ struct bpf_sock {
 	__u32 state;
 };
 
-/* A connection over IPv4; the kernel tells the families apart by the size it is given. */
-struct bpf_sock_tuple_v4 {
-	__be32 saddr;
-	__be32 daddr;
-	__be16 sport;
-	__be16 dport;
+/* The two ends of a packet; the kernel tells the families apart by the size it is given. */
+struct bpf_sock_tuple {
+	union {
+		struct {
+			__be32 saddr;
+			__be32 daddr;
+			__be16 sport;
+			__be16 dport;
+		} ipv4;
+		struct {
+			__be32 saddr[4];
+			__be32 daddr[4];
+			__be16 sport;
+			__be16 dport;
+		} ipv6;
+	};
 };
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_skb_load_bytes)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len) = (void *)26;
+static struct bpf_sock *(*bpf_sk_lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
+					     __u64 flags) = (void *)85;
 static long (*bpf_sk_release)(void *sock) = (void *)86;
-static struct bpf_sock *(*bpf_skc_lookup_tcp)(void *ctx, void *tuple, __u32 tuple_size, __u64 netns,
+static struct bpf_sock *(*bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
 					      __u64 flags) = (void *)99;

@@ -43,10 +43,10 @@ pub struct Options {
     /// Configuration file [default: config.toml]
     #[arg(short, long, value_name = "PATH", global = true)]
     config: Option<PathBuf>,
-    /// Forward packets, rewriting them in both directions (NAT); needs root
+    /// For frontends that do not say their mode: forward packets, rewriting both directions (NAT); needs root
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
-    /// Forward packets, servers answering clients directly; needs root
+    /// For frontends that do not say their mode: forward packets, servers answering directly; needs root
     #[arg(short, long, global = true)]
     pub dsr: bool,
 }
@@ -62,7 +62,7 @@ impl Options {
         self.config.is_none() && !self.config().exists()
     }
 
-    /// The mode the command line asks for; it overrides the file's.
+    /// The mode the command line asks for; it goes before the file's, but not before a frontend's own.
     pub fn mode(&self) -> Option<Mode> {
         match (self.passthrough, self.dsr) {
             (true, _) => Some(Mode::Passthrough),

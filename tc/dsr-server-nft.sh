@@ -1,14 +1,16 @@
 #!/bin/sh
 # Lets a server answer clients directly (DSR): what it sends from its service's ports leaves with the VIP as
-# its source. Replies to the balancer itself, which are answers to health checks, stay as they are.
+# its source. Replies to the balancer itself, which are answers to health checks, stay as they are, and so does
+# all that has no such port, as ICMP.
 #
-# This is the variant with nftables, for kernels whose tc has no `action nat`; it needs Linux 5.16 and nft 1.0.1.
+# This is the variant with nftables: IPv4 and IPv6. It needs nft 0.9.2.
 # usage: [NAME=VALUE...] dsr-server-nft.sh up|down|status
 #
-#   VIP        where clients connect to; needed for up
-#   PORTS      TCP ports of the service, the same on VIP and server: "80" or "80 443"; needed for up
-#   SERVER     this server's address that the balancer sends to; needed for up
+#   VIP        where clients connect to: an IPv4 address, an IPv6 address or "one of each"; needed for up
+#   PORTS      ports of the service, the same on VIP and server: "80" or "80 443"; needed for up
+#   SERVER     this server's address that the balancer sends to, for each VIP its own; needed for up
 #   BALANCERS  addresses that health checks come from: "10.0.0.1" or "10.0.0.1 10.0.0.2"; needed for up
+#   PROTOCOLS  of those ports: tcp, udp or "tcp udp" [tcp udp]
 #   INTERFACE  where replies leave [eth0]
 #
 # Each is idempotent: up replaces what an earlier up has set, in one step; down removes it if it is there.
@@ -16,19 +18,24 @@
 set -eu
 
 INTERFACE=${INTERFACE:-eth0}
+PROTOCOLS=${PROTOCOLS:-tcp udp}
 TABLE="convey_dsr_$INTERFACE"
 
 up() {
-    : "${VIP:?where clients connect to}" "${PORTS:?TCP ports of the service}"
+    : "${VIP:?where clients connect to}" "${PORTS:?ports of the service}"
     : "${SERVER:?address of this server}" "${BALANCERS:?addresses that health checks come from}"
-    # The rule is stateless. nft corrects the checksums of IP and TCP, unfinished ones too.
+    v4=$(rule ip)
+    v6=$(rule ip6)
+    # The rules are stateless. nft corrects the checksums of IP, TCP and UDP, unfinished ones too. Packets pass here
+    # before they are cut into fragments, of which only the first would show the port.
     nft -f - <<RULES
-table netdev $TABLE
-delete table netdev $TABLE
-table netdev $TABLE {
+table inet $TABLE
+delete table inet $TABLE
+table inet $TABLE {
     chain replies {
-        type filter hook egress device "$INTERFACE" priority 0; policy accept;
-        ip saddr $SERVER tcp sport { $(list "$PORTS") } ip daddr != { $(list "$BALANCERS") } ip saddr set $VIP
+        type filter hook postrouting priority 300; policy accept;
+        $v4
+        $v6
     }
 }
 RULES
@@ -36,11 +43,34 @@ RULES
 
 down() {
     # Adding what is there already changes nothing, and spares us the question.
-    printf 'table netdev %s\ndelete table netdev %s\n' "$TABLE" "$TABLE" | nft -f -
+    printf 'table inet %s\ndelete table inet %s\n' "$TABLE" "$TABLE" | nft -f -
 }
 
 status() {
-    nft list table netdev "$TABLE"
+    nft list table inet "$TABLE"
+}
+
+# The rule for a family, if there is a VIP of it.
+rule() {
+    vip=$(addresses "$1" "$VIP")
+    server=$(addresses "$1" "$SERVER")
+    balancers=$(addresses "$1" "$BALANCERS")
+    [ -n "$vip" ] || return 0
+    [ -n "$server" ] || { echo "SERVER has no $1 address for VIP $vip" >&2; return 1; }
+    echo "oifname \"$INTERFACE\" $1 saddr $server" \
+        "meta l4proto { $(list "$PROTOCOLS") } th sport { $(list "$PORTS") }" \
+        "${balancers:+$1 daddr != { $(list "$balancers") }}" "$1 saddr set $vip"
+}
+
+# Those of the addresses that are of a family, ip or ip6.
+addresses() {
+    for address in $2; do
+        case "$1 $address" in
+            "ip6 "*:*) echo "$address" ;;
+            *:*) ;;
+            "ip "*) echo "$address" ;;
+        esac
+    done | xargs
 }
 
 # "a b" as "a, b"

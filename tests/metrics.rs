@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use convey::admin::{Source, serve};
 use convey::model::{
-    Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Server, Timestamp,
+    Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Server,
+    Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
@@ -55,7 +56,6 @@ fn promtool_accepts(text: &str) -> Result<(), Failed> {
 fn scrape(snapshot: Snapshot) -> String {
     let source = Source {
         snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
-        mode: Mode::Proxy,
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         now: Box::new(|| Timestamp(0)),
         draining: Arc::default(),
@@ -114,8 +114,14 @@ fn state(name: &str) -> Snapshot {
         servers: servers.iter().map(|server| server.config.clone()).collect(),
     };
     let pool = Arc::new(Pool::new(Arc::new(backend), servers.into(), Arc::new(PoolLive::new(1)), None));
-    let config =
-        Frontend { name: name.into(), listen: vec![], backend: name.into(), max_connections: Some(9) };
+    let config = Frontend {
+        name: name.into(),
+        mode: Mode::Proxy,
+        protocol: Protocol::Tcp,
+        listen: vec![],
+        backend: name.into(),
+        max_connections: Some(9),
+    };
     let live = Arc::new(FrontendLive::new(0, 1));
     let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
     Snapshot { frontends: vec![frontend], pools: vec![pool], ..Snapshot::empty(1) }

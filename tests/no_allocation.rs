@@ -5,9 +5,10 @@ mod balancer;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use balancer::{Balancer, VIP};
+use balancer::{Balancer, Setup};
 use convey::forward::{Direction, Part, Verdict};
-use convey::wire::{TcpPacket, parse};
+use convey::model::{Addr, DropReason, Mode, Protocol};
+use convey::wire::{IcmpError, TcpPacket, icmp_error, parse};
 
 /// The system's allocator, counting what each thread asks it for.
 struct Counting;
@@ -60,25 +61,37 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 const FLOWS: u32 = 10_000;
 
-fn client(n: u32) -> TcpPacket {
+/// Every way of forwarding, by name.
+fn setups(capacity: u32) -> Vec<(String, Setup)> {
+    let modes = [Setup::passthrough(3, capacity), Setup::dsr(3, capacity)];
+    let families = modes.into_iter().flat_map(|setup| [setup, setup.over_ipv6()]);
+    let protocols = families.flat_map(|setup| [setup, setup.udp()]);
+    protocols.map(|setup| (format!("{setup:?}"), setup)).collect()
+}
+
+fn client(setup: &Setup, n: u32) -> TcpPacket {
     let [_, _, high, low] = n.to_be_bytes();
-    TcpPacket::from(format!("198.51.{high}.{low}:{}", 5_000 + n)).to(VIP)
+    setup.packet(match setup.is_v6 {
+        false => format!("198.51.{high}.{low}:{}", 5_000 + n),
+        true => format!("[2001:db8:9:{high:x}::{low:x}]:{}", 5_000 + n),
+    })
 }
 
 /// Client `n` connects. Returns a packet of each side from then on; the server's is there if it passes us.
-fn connect(balancer: &mut Balancer, n: u32, is_dsr: bool) -> (Vec<u8>, Option<Vec<u8>>) {
-    let mut syn = client(n).syn().bytes();
+fn connect(balancer: &mut Balancer, setup: &Setup, n: u32) -> (Vec<u8>, Option<Vec<u8>>) {
+    let mut syn = client(setup, n).syn().bytes();
     assert!(
         matches!(balancer.handle(&mut syn), Verdict::Transmit(forwarded) if forwarded.part == Part::First)
     );
     let seen = parse(&syn).expect("a packet").key;
-    let server = || TcpPacket::from(seen.destination()).to(seen.source());
-    if !is_dsr {
+    let server = || setup.speak(TcpPacket::from(seen.destination()).to(seen.source()));
+    let is_nat = setup.mode == Mode::Passthrough;
+    if is_nat {
         balancer.handle(&mut server().syn().ack(1).bytes());
     }
-    balancer.handle(&mut client(n).ack(1).bytes());
-    let reply = (!is_dsr).then(|| server().ack(1).payload(b"hello").bytes());
-    (client(n).ack(1).payload(b"hi?").bytes(), reply)
+    balancer.handle(&mut client(setup, n).ack(1).bytes());
+    let reply = is_nat.then(|| server().ack(1).payload(b"hello").bytes());
+    (client(setup, n).ack(1).payload(b"hi?").bytes(), reply)
 }
 
 #[test]
@@ -88,15 +101,15 @@ fn the_allocator_is_counted() {
 
 #[test]
 fn packets_of_established_flows_allocate_nothing() {
-    for (is_dsr, mut balancer) in [(false, Balancer::passthrough(3, FLOWS)), (true, Balancer::dsr(3, FLOWS))]
-    {
+    for (name, setup) in setups(FLOWS) {
+        let mut balancer = Balancer::new(setup);
         let mut frames: Vec<(Vec<u8>, Direction)> = Vec::new();
         for n in 0..1_000 {
-            let (to_server, to_client) = connect(&mut balancer, n, is_dsr);
+            let (to_server, to_client) = connect(&mut balancer, &setup, n);
             frames.push((to_server, Direction::ToServer));
             frames.extend(to_client.map(|frame| (frame, Direction::ToClient)));
         }
-        assert_eq!(frames.len(), if is_dsr { 1_000 } else { 2_000 });
+        assert_eq!(frames.len(), if setup.mode == Mode::Dsr { 1_000 } else { 2_000 });
         let mut forwarded = 0;
         let count = allocations(|| {
             balancer.forwarder.prefetch(frames.iter().map(|(frame, _)| frame.as_slice()));
@@ -107,38 +120,68 @@ fn packets_of_established_flows_allocate_nothing() {
                     usize::from(matches!(verdict, Verdict::Transmit(sent) if sent.direction == *direction));
             }
         });
-        assert_eq!((count, forwarded), (0, frames.len()), "DSR: {is_dsr}");
+        assert_eq!((count, forwarded), (0, frames.len()), "{name}");
     }
 }
 
 #[test]
-fn packets_that_are_refused_allocate_nothing() {
-    let mut balancer = Balancer::passthrough(3, FLOWS);
-    let mut frames = [
-        client(1).ack(5).bytes(),
-        client(1).rst().bytes(),
-        client(1).syn().ttl(1).bytes(),
-        client(1).syn().payload(&[0; 2_000]).bytes(),
-        TcpPacket::from("127.0.0.1:4000").to(VIP).syn().bytes(),
-        TcpPacket::from("10.0.0.1:8080").to("10.0.0.254:40000").ack(5).bytes(),
-        TcpPacket::from("10.0.0.1:8080").to("203.0.113.9:22").syn().bytes(),
-        vec![0; 9],
-    ];
-    let count = allocations(|| {
-        for frame in &mut frames {
-            assert!(!matches!(balancer.handle(frame), Verdict::Transmit(_)));
-        }
-    });
-    assert_eq!(count, 0);
+fn errors_about_established_flows_allocate_nothing() {
+    for (name, setup) in setups(FLOWS) {
+        let mut balancer = Balancer::new(setup);
+        connect(&mut balancer, &setup, 1);
+        let key = parse(&client(&setup, 1).bytes()).expect("a packet").key;
+        let answer = setup.speak(TcpPacket::from(key.destination()).to(key.source())).bytes();
+        let (mut error, router) =
+            (Vec::new(), if setup.is_v6 { Addr::v6([7; 16]) } else { Addr::v4([7; 4]) });
+        let headers = parse(&answer).expect("a packet");
+        icmp_error(&answer, &headers, IcmpError::TooBig { mtu: 1_280 }, router, &mut error);
+        let mut verdict = Verdict::Pass;
+        assert_eq!(allocations(|| verdict = balancer.handle(&mut error)), 0, "{name}");
+        assert!(matches!(verdict, Verdict::Transmit(_)), "{name}: {verdict:?}");
+    }
+}
+
+#[test]
+fn packets_that_are_refused_allocate_nothing_nor_do_their_answers() {
+    for (name, setup) in setups(FLOWS) {
+        let mut balancer = Balancer::new(setup);
+        let [martian, server, snat, stranger] = match setup.is_v6 {
+            false => ["127.0.0.1:4000", "10.0.0.1:8080", "10.0.0.254:40000", "203.0.113.9:22"],
+            true => ["[::1]:4000", "[fd00::1]:8080", "[fd00::fe]:40000", "[2001:db8:9::9]:22"],
+        };
+        let mut answered =
+            [client(&setup, 1).syn().ttl(1).bytes(), client(&setup, 1).syn().payload(&[0; 2_000]).bytes()];
+        let mut refused = [
+            client(&setup, 1).rst().ttl(1).bytes(),
+            setup.packet(martian).syn().bytes(),
+            setup.speak(TcpPacket::from(server).to(snat).ack(5)).bytes(),
+            setup.speak(TcpPacket::from(server).to(stranger).syn()).bytes(),
+            vec![0; 9],
+        ];
+        let mut stray = client(&setup, 1).ack(5).bytes();
+        let is_reset = setup.mode == Mode::Passthrough && setup.protocol == Protocol::Tcp;
+        let count = allocations(|| {
+            for frame in &mut answered {
+                assert!(matches!(balancer.handle(frame), Verdict::Reply(_)));
+                assert!(!balancer.forwarder.answer().is_empty());
+            }
+            for frame in &mut refused {
+                assert!(!matches!(balancer.handle(frame), Verdict::Transmit(_)));
+            }
+            if is_reset {
+                assert_eq!(balancer.handle(&mut stray), Verdict::Reply(DropReason::NoFlow));
+            }
+        });
+        assert_eq!(count, 0, "{name}");
+    }
 }
 
 /// What grows is the queue of ports that came back, one for each server, and the list of news.
 #[test]
 fn a_new_flow_allocates_less_than_once_in_a_hundred() {
-    for (name, mut balancer) in
-        [("passthrough", Balancer::passthrough(3, FLOWS / 2)), ("dsr", Balancer::dsr(3, FLOWS / 2))]
-    {
-        let mut syns: Vec<_> = (0..FLOWS).map(|n| client(n).syn().bytes()).collect();
+    for (name, setup) in setups(FLOWS / 2) {
+        let mut balancer = Balancer::new(setup);
+        let mut syns: Vec<_> = (0..FLOWS).map(|n| client(&setup, n).syn().bytes()).collect();
         let count = allocations(|| {
             for syn in &mut syns {
                 assert!(matches!(balancer.handle(syn), Verdict::Transmit(_)));

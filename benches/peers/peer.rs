@@ -131,7 +131,7 @@ impl Running<'_> {
         // Where the others take turns too, it does; where the kernel's NAT hashes addresses and ports, so does it.
         let algorithm = if self.mode == Mode::Proxy { "round_robin" } else { "maglev" };
         if self.mode == Mode::Dsr {
-            self.site.lab.answer_directly(self.peer.port())?;
+            self.site.lab.answer_directly(&[self.peer.port()])?;
         }
         let words = [
             ("PORT", self.peer.port().to_string()),

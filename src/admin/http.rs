@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::{Process, Report, render};
-use crate::model::{Mode, Timestamp};
+use crate::model::Timestamp;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -27,8 +27,6 @@ use crate::stats::PacketStats;
 pub struct Source {
     /// The state to report on.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// How traffic is forwarded.
-    pub mode: Mode,
     /// The wall-clock time of `Timestamp(0)`.
     pub started: SystemTime,
     /// The clock.
@@ -117,7 +115,7 @@ fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
 
 impl Source {
     fn report(&self) -> Report {
-        let report = Report::new(&self.snapshot.load(), self.mode, self.started, (self.now)());
+        let report = Report::new(&self.snapshot.load(), self.started, (self.now)());
         report.with_packets(self.packets.as_deref())
     }
 }
@@ -164,7 +162,6 @@ mod tests {
         let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
         Arc::new(Source {
             snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
-            mode: Mode::Proxy,
             started: SystemTime::UNIX_EPOCH,
             now: Box::new(|| Timestamp(5_000_000_000)),
             draining: Arc::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::forward::TcpState;
+use crate::forward::FlowState;
 use crate::model::DropReason;
 use crate::stats::{Gauge, PacketStats};
 
@@ -27,7 +27,7 @@ pub struct PacketReport {
 
 impl PacketReport {
     pub(super) fn new(stats: &PacketStats) -> PacketReport {
-        let flows = TcpState::ALL.map(|state| (state.name(), stats.gauge(Gauge::Flows(state as usize))));
+        let flows = FlowState::ALL.map(|state| (state.name(), stats.gauge(Gauge::Flows(state as usize))));
         PacketReport {
             drops: DropReason::ALL.map(|reason| (reason.label(), stats.drops(reason))).into(),
             passed: stats.all_passed(),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 
 use super::PacketReport;
-use crate::model::{Mode, Timestamp};
+use crate::model::Timestamp;
 use crate::snapshot::{Frontend, Health, Pool, Snapshot};
 use crate::stats::{Counter, PacketStats, Traffic};
 
@@ -17,8 +17,6 @@ use crate::stats::{Counter, PacketStats, Traffic};
 pub struct Report {
     /// The program's version.
     pub version: &'static str,
-    /// How traffic is forwarded.
-    pub mode: &'static str,
     /// When the program started.
     #[serde(serialize_with = "rfc3339")]
     pub started: SystemTime,
@@ -57,6 +55,10 @@ pub struct TrafficReport {
 /// A frontend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FrontendReport {
+    /// How its traffic is forwarded.
+    pub mode: &'static str,
+    /// What clients speak to it.
+    pub protocol: &'static str,
     /// Addresses clients connect to.
     pub listen_addr: Vec<SocketAddr>,
     /// Who serves them.
@@ -130,13 +132,12 @@ pub struct HealthReport {
 
 impl Report {
     /// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of `Timestamp(0)`.
-    pub fn new(snapshot: &Snapshot, mode: Mode, started: SystemTime, now: Timestamp) -> Self {
+    pub fn new(snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Self {
         let totals = TrafficReport::new(&snapshot.totals);
         let frontends = snapshot.frontends.iter();
         let pools = snapshot.pools.iter();
         Report {
             version: env!("CARGO_PKG_VERSION"),
-            mode: mode.name(),
             started,
             uptime_seconds: now.since(Timestamp(0)).as_secs(),
             total_connections: totals.total_connections,
@@ -172,6 +173,8 @@ impl FrontendReport {
     fn new(frontend: &Frontend) -> Self {
         let traffic = &frontend.live.traffic;
         FrontendReport {
+            mode: frontend.config.mode.name(),
+            protocol: frontend.config.protocol.name(),
             listen_addr: frontend.config.listen.clone(),
             backend: frontend.config.backend.clone(),
             max_connections: frontend.config.max_connections,
@@ -240,7 +243,7 @@ mod tests {
 
     fn stats(snapshot: &Snapshot, now: Duration) -> Value {
         let now = Timestamp(now.as_nanos() as u64);
-        let report = Report::new(snapshot, Mode::Proxy, SystemTime::UNIX_EPOCH + STARTED, now);
+        let report = Report::new(snapshot, SystemTime::UNIX_EPOCH + STARTED, now);
         serde_json::to_value(report).unwrap()
     }
 
@@ -248,7 +251,7 @@ mod tests {
     fn before_the_first_configuration_everything_is_zero() {
         let stats = stats(&Snapshot::empty(2), Duration::from_millis(61_900));
         let expected = json!({
-            "version": env!("CARGO_PKG_VERSION"), "mode": "proxy",
+            "version": env!("CARGO_PKG_VERSION"),
             "started": "2023-11-14T22:13:20.000Z", "uptime_seconds": 61,
             "total_connections": 0, "current_connections": 0, "total_bytes_rx": 0, "total_bytes_tx": 0,
             "frontends": {}, "backends": {},
@@ -274,6 +277,7 @@ mod tests {
         }
         let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
         let expected = json!({
+            "mode": "proxy", "protocol": "tcp",
             "listen_addr": ["127.0.0.1:8080", "[::1]:8080"], "backend": "app", "max_connections": null,
             "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
             "ended": {

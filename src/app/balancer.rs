@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -13,18 +12,17 @@ use log::{info, warn};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use super::packet_path::PacketPath;
-use super::proxy_path::ProxyPath;
+use super::paths::{Parts, Paths};
 use super::show::Show;
 use super::signals::{Signals, Wish};
 use super::{Failure, clock, limits, load};
+use crate::admin;
 use crate::config::{self, Config};
-use crate::control::{DataPath, Events, File, State, Task};
+use crate::control::{Events, File, State, Task};
 use crate::health::Schedule;
-use crate::model::{ConnectFailures, Mode};
+use crate::model::Mode;
 use crate::snapshot::Snapshot;
-use crate::stats::{Counter, Gauge, PacketStats};
-use crate::{admin, net};
+use crate::stats::{Counter, PacketStats};
 
 /// Runs what the file at `path` says until a signal ends it, showing what `show` adds.
 pub(super) fn run(path: &Path, mode: Option<Mode>, show: &Show) -> Result<ExitCode, Failure> {
@@ -32,13 +30,13 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, show: &Show) -> Result<ExitCo
     // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);
     let watch = watch(path, reload.clone());
-    let loaded = load(path, mode)?;
+    let file = File { path: path.to_owned(), mode };
+    let loaded = load(&file)?;
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
     let _watch = watch.inspect_err(|error| {
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
     });
     let open_files = limits::raise_file_limit();
-    let file = File { path: path.to_owned(), mode };
     Ok(run_loaded(loaded.config, file, Reloads { reload, reloads }, open_files, show)?)
 }
 
@@ -66,65 +64,27 @@ fn run_loaded(
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let _servers = show.start_servers(&config).await?;
-        match config.mode {
-            Mode::Proxy => operate::<ProxyPath>(config, file, reloads, open_files, show, &mut signals).await,
-            Mode::Passthrough | Mode::Dsr => {
-                operate::<PacketPath>(config, file, reloads, open_files, show, &mut signals).await
-            }
-        }
+        let mut balancer = Balancer::start(config, file, reloads, open_files).await?;
+        show.begin(balancer.config(), balancer.task.snapshot.clone());
+        balancer.serve(&mut signals).await;
+        Ok(balancer.stop(&mut signals).await)
     })
 }
 
-async fn operate<P: Forwarding>(
-    config: Config,
-    file: File,
-    reloads: Reloads,
-    open_files: u64,
-    show: &Show,
-    signals: &mut Signals,
-) -> anyhow::Result<ExitCode> {
-    let mut balancer = Balancer::<P>::start(config, file, reloads, open_files).await?;
-    show.begin(balancer.config(), balancer.task.snapshot.clone());
-    balancer.serve(signals).await;
-    Ok(balancer.stop(signals).await)
-}
-
-/// A way of forwarding, from start to stop.
-pub(super) trait Forwarding: DataPath + Sized {
-    /// Starts what forwards; nothing is published yet.
-    fn start(parts: Parts<'_>) -> impl Future<Output = anyhow::Result<Self>>;
-    /// How many threads count traffic.
-    fn counters(config: &Config, cores: usize) -> usize;
-    /// What it counts besides traffic.
-    fn packet_stats(&self) -> Option<Arc<PacketStats>>;
-    /// Lets what is open finish, for `patience` at most, cuts and counts what is left, and stops.
-    fn stop(task: Task<Self>, events: Events, patience: Duration) -> impl Future<Output = ()>;
-}
-
-/// What a way of forwarding is started with.
-pub(super) struct Parts<'a> {
-    pub(super) config: &'a Config,
-    pub(super) cores: usize,
-    pub(super) open_files: u64,
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
-    pub(super) failures: mpsc::Sender<ConnectFailures>,
-    pub(super) networks: mpsc::Sender<net::Table>,
-}
-
 /// Everything that runs.
-struct Balancer<P> {
-    task: Task<P>,
+struct Balancer {
+    task: Task<Paths>,
     events: Events,
     reload: mpsc::Sender<()>,
     draining: Arc<AtomicBool>,
 }
 
-impl<P: Forwarding> Balancer<P> {
+impl Balancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(config: Config, file: File, reloads: Reloads, open_files: u64) -> anyhow::Result<Self> {
         let cores = available_parallelism().map_or(1, |cores| cores.get());
-        let counters = P::counters(&config, cores);
-        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(counters)));
+        let columns = Paths::columns(&config, cores);
+        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let draining = Arc::new(AtomicBool::new(false));
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
@@ -138,10 +98,10 @@ impl<P: Forwarding> Balancer<P> {
             failures: failure,
             networks: network,
         };
-        let data_path = P::start(parts).await?;
+        let data_path = Paths::start(&parts).await?;
         serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;
         let mut task = Task {
-            state: State::new(counters),
+            state: State::new(columns),
             snapshot,
             schedule: Schedule::new(outcome),
             data_path,
@@ -161,10 +121,11 @@ impl<P: Forwarding> Balancer<P> {
 
     fn announce(&self, cores: usize) {
         let config = self.config();
-        info!("convey {} in {} mode on {cores} cores", env!("CARGO_PKG_VERSION"), config.mode.name());
+        info!("convey {} on {cores} cores", env!("CARGO_PKG_VERSION"));
         for frontend in &config.frontends {
-            for addr in &frontend.listen {
-                info!("frontend {} on {addr} -> backend {}", frontend.name, frontend.backend);
+            let (name, mode, backend) = (&frontend.name, frontend.mode.name(), &frontend.backend);
+            for listen in frontend.endpoints() {
+                info!("frontend {name} on {listen} in {mode} mode -> backend {backend}");
             }
         }
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
@@ -193,10 +154,8 @@ impl<P: Forwarding> Balancer<P> {
         self.draining.store(true, Ordering::Relaxed);
         let snapshot = self.task.snapshot.load_full();
         let (totals, patience) = (&snapshot.totals, snapshot.timeouts.drain);
-        let packets = self.task.data_path.packet_stats();
-        // Of flows those count whose client is known to be there.
-        let open =
-            || packets.as_ref().map_or_else(|| totals.current(), |stats| stats.gauge(Gauge::OpenFlows));
+        let open = self.task.data_path.open_connections();
+        let open = || open(totals);
         info!("stopping: {} open connections have {patience:?} to finish", open());
         let cut_before = totals.sum(Counter::Cut);
         let second = async {
@@ -207,7 +166,7 @@ impl<P: Forwarding> Balancer<P> {
             }
         };
         tokio::select! {
-            () = P::stop(self.task, self.events, patience) => {}
+            () = Paths::stop(self.task, self.events, patience) => {}
             // Counted before this branch runs: by then the drain has been given up, and they are being cut.
             (signal, open) = second => {
                 warn!("stopped at once: {open} connections were cut");
@@ -233,7 +192,6 @@ async fn serve_statistics(
         TcpListener::bind(addr).await.with_context(|| format!("cannot serve statistics on {addr}"))?;
     let source = admin::Source {
         snapshot,
-        mode: config.mode,
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),
         draining,

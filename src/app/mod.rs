@@ -4,12 +4,14 @@ mod balancer;
 mod clock;
 mod limits;
 mod packet_path;
+mod packet_plan;
+mod paths;
 mod proxy_path;
+mod restart;
 mod show;
 mod signals;
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -18,6 +20,7 @@ use self::show::Show;
 
 use crate::cli::{Cli, Command, Options};
 use crate::config::{self, LoadError, Loaded, Network};
+use crate::control::File;
 use crate::demo::{self, PacketDemo};
 use crate::model::Mode;
 use crate::net::Netlink;
@@ -74,7 +77,7 @@ fn balance(options: &Options) -> Result<ExitCode, Failure> {
 }
 
 fn check(options: &Options) -> Result<ExitCode, Failure> {
-    let loaded = load(options.config(), options.mode())?;
+    let loaded = load(&File { path: options.config().to_owned(), mode: options.mode() })?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     print(&format!("{} is valid; it would run:\n\n", options.config().display()));
     print(&config::describe(&loaded.config));
@@ -95,13 +98,14 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
     balancer::run(&path, None, &Show::Servers)
 }
 
-/// Loads a configuration and holds it against this host; `mode` overrides the file's.
-fn load(path: &Path, mode: Option<Mode>) -> Result<Loaded, Failure> {
-    let loaded = config::load(path).map_err(Failure::Config)?;
-    let mode = mode.unwrap_or(loaded.config.mode);
-    let mut loaded = loaded.for_mode(mode);
-    let hops = if mode == Mode::Proxy { NextHops::default() } else { next_hops()? };
-    let network = Network { interfaces: hops.interfaces(), interface_to: &|ip| hops.interface_to(ip) };
+/// Loads a configuration and holds it against this host.
+fn load(file: &File) -> Result<Loaded, Failure> {
+    let mut loaded = file.load().map_err(Failure::Config)?;
+    let hops = match loaded.config.packet_frontends().next() {
+        Some(_) => next_hops()?,
+        None => NextHops::default(),
+    };
+    let network = Network { interfaces: hops.interfaces(), hop_to: &|ip| hops.hop_to(ip) };
     let odd = config::validate_mode(&loaded, &network);
     loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
     Ok(loaded)

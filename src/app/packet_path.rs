@@ -1,32 +1,25 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use log::{info, warn};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::balancer::{Forwarding, Parts};
 use super::clock;
-use crate::config::Config;
-use crate::control::{DataPath, Events, Task};
+use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
+use super::paths::Parts;
 use crate::dataplane::{Filter, Guard, Pipeline, Plan, Selection};
-use crate::forward::{Dispatch, Forwarder, NatPorts, PortSplit, Settings};
-use crate::model::{Addr, Backend, Frontend, Interface, Mode, PacketSettings};
+use crate::model::{Interface, PacketSettings};
 use crate::net::{Netlink, ReservedPorts};
 use crate::snapshot::{NextHops, Snapshot};
-use crate::stats::{Gauge, PacketStats};
+use crate::stats::PacketStats;
 
-/// How long a stop takes at most to tell clients that their connections are cut.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// Everything that runs in a packet mode.
+/// Everything that forwards packets.
 pub(super) struct PacketPath {
-    mode: Mode,
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
     /// What is captured and guarded.
@@ -38,27 +31,24 @@ pub(super) struct PacketPath {
     _tasks: JoinSet<()>,
 }
 
-impl Forwarding for PacketPath {
-    async fn start(parts: Parts<'_>) -> anyhow::Result<PacketPath> {
+impl PacketPath {
+    /// Starts this many workers, and what they need.
+    pub(super) async fn start(parts: &Parts<'_>, workers: usize) -> anyhow::Result<PacketPath> {
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let netlink = Arc::new(Netlink::open().context("cannot ask the kernel for its routes")?);
         let table = netlink.table().await?;
         let network = NextHops::new(&table.interfaces, &table.routes, &table.neighbours);
         let interfaces = interfaces(config, &network)?;
-        let snat_addresses = match config.mode {
-            Mode::Passthrough => snat_addresses(config, &network)?,
-            Mode::Proxy | Mode::Dsr => Vec::new(),
-        };
-        let workers = Self::counters(config, parts.cores);
+        let snat_addresses = snat_addresses(config, &network)?;
         let stats = Arc::new(PacketStats::new(Plan::threads(workers, interfaces.len())));
-        let backends = config.backends.iter();
-        let selection = selection(config.mode, settings, &snat_addresses, &config.frontends, backends);
+        let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
-        let reserved = match config.mode {
-            Mode::Passthrough => Some(
-                ReservedPorts::add(settings.snat_ports.clone()).context("cannot reserve the SNAT ports")?,
-            ),
-            Mode::Proxy | Mode::Dsr => None,
+        let reserved = match snat_addresses.as_slice() {
+            [] => None,
+            _ => {
+                let ports = settings.snat_ports.clone();
+                Some(ReservedPorts::add(ports).context("cannot reserve the SNAT ports")?)
+            }
         };
         let (wanted, mut asked) = mpsc::channel::<(IpAddr, u32)>(256);
         let filter = Filter::new(&selection);
@@ -67,7 +57,7 @@ impl Forwarding for PacketPath {
             filter,
             dispatch: dispatch(config, workers, &snat_addresses),
             forwarders: forwarders(config, workers, &snat_addresses),
-            snapshot: parts.snapshot,
+            snapshot: parts.snapshot.clone(),
             stats: stats.clone(),
             wanted,
             now: clock::now,
@@ -83,7 +73,7 @@ impl Forwarding for PacketPath {
                 overruns.count();
             }
         });
-        let (networks, resolver) = (parts.networks, netlink.clone());
+        let (networks, resolver) = (parts.networks.clone(), netlink.clone());
         tasks.spawn(async move {
             while let Some((ip, interface)) = asked.recv().await {
                 if let Err(error) = resolver.resolve(ip, interface).await {
@@ -112,9 +102,8 @@ impl Forwarding for PacketPath {
         });
         let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
         info!("{workers} workers forward packets on {}", names.join(", "));
-        info!("host firewalls (nftables, ufw) do not apply to the traffic of {} mode", config.mode.name());
+        info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
         Ok(PacketPath {
-            mode: config.mode,
             settings: settings.clone(),
             snat_addresses,
             selection,
@@ -126,60 +115,20 @@ impl Forwarding for PacketPath {
         })
     }
 
-    fn counters(config: &Config, cores: usize) -> usize {
-        // Each needs a SNAT port of its own; that a number in the file leaves one is checked with the file.
-        let most = if config.mode == Mode::Passthrough { config.passthrough.snat_ports.len() } else { cores };
-        config.passthrough.workers.map_or((cores - 1).clamp(1, most), usize::from)
+    /// What is counted besides traffic.
+    pub(super) fn stats(&self) -> Arc<PacketStats> {
+        self.stats.clone()
     }
 
-    fn packet_stats(&self) -> Option<Arc<PacketStats>> {
-        Some(self.stats.clone())
+    /// Our addresses that servers see; none without a frontend in passthrough mode at the start.
+    pub(super) fn snat_addresses(&self) -> &[IpAddr] {
+        &self.snat_addresses
     }
 
-    /// Flows need us to go on: their routes, their servers' health and time are looked after till the end.
-    async fn stop(mut task: Task<PacketPath>, mut events: Events, patience: Duration) {
-        let stats = task.data_path.stats.clone();
-        events.reloads.close();
-        task.stop();
-        tokio::select! {
-            () = none_open(&stats) => {}
-            () = tokio::time::sleep(patience) => {}
-            () = task.run(&mut events) => {}
-        }
-        task.end();
-        if tokio::time::timeout(LAST_WORDS, none_open(&stats)).await.is_err() {
-            warn!("not every client could be told that its connection is cut");
-        }
-        task.data_path.pipeline.stop();
-    }
-}
-
-/// Returns when no flow is open.
-async fn none_open(stats: &PacketStats) {
-    let mut ticks = tokio::time::interval(Duration::from_millis(20));
-    while stats.gauge(Gauge::OpenFlows) > 0 {
-        ticks.tick().await;
-    }
-}
-
-impl DataPath for PacketPath {
-    type Ready = ();
-
-    fn prepare(&mut self, _config: &Config) -> Result<(), String> {
-        Ok(())
-    }
-
-    async fn switch<T>(&mut self, (): (), snapshot: &Snapshot, publish: impl FnOnce() -> T) -> T {
-        let published = publish();
-        self.follow(snapshot);
-        published
-    }
-
-    fn follow(&mut self, snapshot: &Snapshot) {
-        let frontends = snapshot.frontends.iter().map(|frontend| &frontend.config);
-        let backends = snapshot.pools.iter().map(|pool| &*pool.config);
-        let selection = selection(self.mode, &self.settings, &self.snat_addresses, frontends, backends)
-            .with(&snapshot.draining);
+    /// Captures and guards what this snapshot forwards.
+    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+        let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
+        let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
         if selection == self.selection {
             return;
         }
@@ -193,78 +142,16 @@ impl DataPath for PacketPath {
         }
         self.selection = selection;
     }
-}
 
-/// The interfaces to capture on: those named, or those that hold a VIP or lead to a server.
-fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
-    let all = network.interfaces();
-    let named = &config.passthrough.interfaces;
-    if !named.is_empty() {
-        let find = |name: &String| {
-            let found = all.iter().find(|interface| interface.name == *name);
-            found.cloned().with_context(|| format!("there is no interface {name}"))
-        };
-        return named.iter().map(find).collect();
-    }
-    let indices = network.interfaces_for(&vips(config), &servers(config));
-    let chosen: Vec<Interface> = all.iter().filter(|i| indices.contains(&i.index)).cloned().collect();
-    if chosen.is_empty() {
-        bail!("no Ethernet interface holds a VIP or leads to a server; name them in passthrough.interfaces");
-    }
-    Ok(chosen)
-}
-
-/// Whom servers see: the addresses named, or the first of the interface that leads to the first server which
-/// is no VIP; the VIP if there is no other.
-fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpAddr>> {
-    let named = &config.passthrough.snat_addresses;
-    if !named.is_empty() {
-        return Ok(named.clone());
-    }
-    let (vips, servers) = (vips(config), servers(config));
-    let towards = network.interfaces_for(&[], &servers);
-    let own: Vec<IpAddr> = network
-        .interfaces()
-        .iter()
-        .filter(|interface| towards.contains(&interface.index))
-        .flat_map(|interface| interface.addresses.iter().copied())
-        .filter(IpAddr::is_ipv4)
-        .collect();
-    let chosen = own.iter().find(|ip| !vips.contains(ip)).or(own.first());
-    let chosen =
-        chosen.context("no own address on the way to the servers: set passthrough.snat_addresses")?;
-    Ok(vec![*chosen])
-}
-
-fn vips(config: &Config) -> Vec<IpAddr> {
-    let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
-    listen.map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-fn servers(config: &Config) -> Vec<IpAddr> {
-    let servers = config.backends.iter().flat_map(|backend| &backend.servers);
-    servers.map(|server| server.addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-fn selection<'a>(
-    mode: Mode,
-    settings: &PacketSettings,
-    snat_addresses: &[IpAddr],
-    frontends: impl IntoIterator<Item = &'a Frontend>,
-    backends: impl IntoIterator<Item = &'a Backend>,
-) -> Selection {
-    match mode {
-        Mode::Dsr => Selection::dsr(frontends),
-        Mode::Proxy | Mode::Passthrough => {
-            let (addresses, ports) = (snat_addresses.iter().copied(), settings.snat_ports.clone());
-            Selection::passthrough(frontends, backends, addresses, ports)
-        }
+    /// Sends what is queued, and stops.
+    pub(super) fn stop(self) {
+        self.pipeline.stop();
     }
 }
 
-/// Mostly it is the privileges; on an older kernel it is the program.
-const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs root, so use sudo, and Linux 6.6; \
-    passthrough.guard = false does without, see iptables/)";
+/// Mostly it is the privileges; on an older kernel it is nft.
+const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs root, so use sudo, and Linux 6.6, or \
+    5.12 and nftables; passthrough.guard = false does without, see iptables/)";
 
 fn guard(
     settings: &PacketSettings,
@@ -275,59 +162,7 @@ fn guard(
         warn!("no guard: keep the host from answering this traffic yourself (see iptables/)");
         return Ok(None);
     }
-    let mut guard = Guard::load(selection).context(NO_GUARD)?;
-    guard.attach(interfaces)?;
+    let guard = Guard::new(selection, interfaces).context(NO_GUARD)?;
+    info!("the guard keeps the host's own stack from this traffic: {guard}");
     Ok(Some(guard))
-}
-
-fn split(config: &Config, workers: usize) -> PortSplit {
-    PortSplit::new(config.passthrough.snat_ports.clone(), workers as u16)
-}
-
-fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Dispatch {
-    let replies = (config.mode == Mode::Passthrough).then(|| (snat_addresses, split(config, workers)));
-    Dispatch::new(workers as u16, replies)
-}
-
-fn forwarders(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Vec<Forwarder> {
-    let settings = &config.passthrough;
-    let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
-    let split = split(config, workers);
-    let settings = (0..workers).map(|worker| Settings {
-        ports: (config.mode == Mode::Passthrough)
-            .then(|| NatPorts::new(addresses.clone(), split.ports(worker as u16), fastrand::u64(..))),
-        capacity: settings.capacity.div_ceil(workers as u32),
-        seed: fastrand::u64(..),
-    });
-    settings.map(Forwarder::new).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config;
-
-    fn workers(mode: Mode, settings: &str, cores: usize) -> usize {
-        let text = format!(
-            "frontends.web = {{ listen_addr = '10.0.0.1:80', backend = 'web' }}\n\
-             backends.web.servers.a.addr = '10.0.0.2:80'\n[passthrough]\n{settings}"
-        );
-        PacketPath::counters(&config::parse("test.toml", &text).unwrap().for_mode(mode).config, cores)
-    }
-
-    #[test]
-    fn there_is_a_worker_for_each_core_but_one_and_a_snat_port_for_each_worker() {
-        let few = "snat_ports = \"40000-40002\"";
-        for (mode, settings, cores, expected) in [
-            (Mode::Passthrough, "", 1, 1),
-            (Mode::Passthrough, "", 2, 1),
-            (Mode::Passthrough, "", 64, 63),
-            (Mode::Passthrough, few, 64, 3),
-            (Mode::Passthrough, few, 3, 2),
-            (Mode::Dsr, few, 64, 63),
-            (Mode::Dsr, "workers = 100", 2, 100),
-        ] {
-            assert_eq!(workers(mode, settings, cores), expected, "{mode:?} {settings} {cores}");
-        }
-    }
 }

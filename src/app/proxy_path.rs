@@ -1,65 +1,74 @@
 //! Proxy mode as the balancer sees it.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Context;
 
-use super::balancer::{Forwarding, Parts};
+use super::paths::Parts;
 use crate::config::Config;
-use crate::control::{DataPath, Events, Task};
-use crate::proxy::{self, Descriptors, Workers};
-use crate::snapshot::Snapshot;
-use crate::stats::PacketStats;
+use crate::model::Mode;
+use crate::proxy::{self, Descriptors, Ready, Workers};
+use crate::stats::Traffic;
 
 /// The proxy's worker threads.
-pub(super) struct ProxyPath(Workers);
+pub(super) struct ProxyPath {
+    workers: Workers,
+    /// Which columns of the counters are theirs.
+    columns: Range<usize>,
+    /// Where they have ever listened.
+    listened: BTreeSet<SocketAddr>,
+}
 
-impl Forwarding for ProxyPath {
-    async fn start(parts: Parts<'_>) -> anyhow::Result<ProxyPath> {
-        let addresses: usize = parts.config.frontends.iter().map(|frontend| frontend.listen.len()).sum();
-        let listeners = (addresses * parts.cores) as u64;
+impl ProxyPath {
+    /// Starts a thread for each column; nothing is listened on yet.
+    pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>) -> anyhow::Result<ProxyPath> {
+        let listeners = (addresses(parts.config).len() * columns.len()) as u64;
         let shared = proxy::Shared {
-            snapshot: parts.snapshot,
-            failures: parts.failures,
-            descriptors: Descriptors::share(parts.open_files.saturating_sub(listeners), parts.cores),
+            columns: columns.clone(),
+            snapshot: parts.snapshot.clone(),
+            failures: parts.failures.clone(),
+            descriptors: Descriptors::share(parts.open_files.saturating_sub(listeners), columns.len()),
         };
-        Ok(ProxyPath(Workers::start(parts.cores, &shared).context("cannot start the worker threads")?))
+        let workers = Workers::start(&shared).context("cannot start the worker threads")?;
+        Ok(ProxyPath { workers, columns, listened: BTreeSet::new() })
     }
 
-    fn counters(config: &Config, cores: usize) -> usize {
-        let _ = config;
-        cores
+    /// Where connections may be open that are ours.
+    pub(super) fn listened(&self) -> &BTreeSet<SocketAddr> {
+        &self.listened
     }
 
-    fn packet_stats(&self) -> Option<Arc<PacketStats>> {
-        None
+    /// Connections that are open now.
+    pub(super) fn open_connections(&self) -> impl Fn(&Traffic) -> u64 + use<> {
+        let columns = self.columns.clone();
+        move |totals| totals.current_in(columns.clone())
     }
 
-    async fn stop(task: Task<ProxyPath>, _events: Events, patience: Duration) {
-        task.data_path.0.drain(patience).await;
+    /// Binds what the configuration adds.
+    pub(super) fn prepare(&mut self, config: &Config) -> Result<Ready, String> {
+        self.workers.prepare(&addresses(config)).map_err(|error| error.to_string())
+    }
+
+    /// Stops listening where that is no longer wanted.
+    pub(super) async fn close(&mut self, ready: &Ready) {
+        self.workers.close(ready).await;
+    }
+
+    /// Starts to accept on the new addresses.
+    pub(super) fn open(&mut self, ready: Ready) {
+        self.listened.extend(ready.addresses());
+        self.workers.open(ready);
+    }
+
+    /// Lets open connections finish, for `patience` at most, and cuts what is left.
+    pub(super) async fn drain(self, patience: Duration) {
+        self.workers.drain(patience).await;
     }
 }
 
-impl DataPath for ProxyPath {
-    type Ready = proxy::Ready;
-
-    fn prepare(&mut self, config: &Config) -> Result<proxy::Ready, String> {
-        let listen = config.frontends.iter().flat_map(|frontend| frontend.listen.iter().copied()).collect();
-        self.0.prepare(&listen).map_err(|error| error.to_string())
-    }
-
-    async fn switch<T>(
-        &mut self,
-        ready: proxy::Ready,
-        _snapshot: &Snapshot,
-        publish: impl FnOnce() -> T,
-    ) -> T {
-        self.0.close(&ready).await;
-        let published = publish();
-        self.0.open(ready);
-        published
-    }
-
-    fn follow(&mut self, _snapshot: &Snapshot) {}
+fn addresses(config: &Config) -> BTreeSet<SocketAddr> {
+    config.frontends_in(Mode::Proxy).flat_map(|frontend| frontend.listen.iter().copied()).collect()
 }

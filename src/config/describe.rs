@@ -1,42 +1,59 @@
 //! What a configuration runs, in a few aligned lines. Pure.
 
+use std::array;
+
 use super::Config;
 use super::diff::{list, or};
-use crate::model::{Backend, FlowTimeouts, Frontend, HealthCheck, Mode, ProbeKind, Server};
+use crate::model::{Backend, FlowTimeouts, Frontend, HealthCheck, Mode, ProbeKind, Server, Timeouts};
 
-/// The text that `convey check` prints: frontends, backends with their servers, time limits or what
-/// packet modes are set to, statistics.
+/// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
+/// are set to, statistics.
 pub fn describe(config: &Config) -> String {
-    let mut text = format!("mode {}\n", config.mode.name());
-    text.push_str(&table(config.frontends.iter().map(frontend_row)));
+    let mut text = table(config.frontends.iter().map(frontend_row));
     for backend in &config.backends {
-        let unused = !config.frontends.iter().any(|frontend| frontend.backend == backend.name);
-        text.push_str(&backend_line(backend, config.mode, unused));
+        let modes = config.frontends.iter().filter(|frontend| frontend.backend == backend.name);
+        text.push_str(&backend_line(backend, &modes.map(|frontend| frontend.mode).collect::<Vec<_>>()));
         text.push_str(&table(backend.servers.iter().map(server_row)));
     }
-    text.push_str(&match config.mode {
-        Mode::Proxy => timeouts(config),
-        Mode::Passthrough => packets(config) + &snat(config),
-        Mode::Dsr => packets(config),
-    });
+    text.push_str(&timeouts(config));
+    if config.packet_frontends().next().is_some() {
+        text.push_str(&packets(config));
+    }
+    if config.frontends_in(Mode::Passthrough).next().is_some() {
+        text.push_str(&snat(config));
+    }
     text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz)\n", config.stats.listen));
     text
 }
 
 fn timeouts(config: &Config) -> String {
-    let timeouts = &config.timeouts;
-    format!("timeouts connect {:?}, idle {:?}, drain {:?}\n", timeouts.connect, timeouts.idle, timeouts.drain)
+    let Timeouts { connect, idle, drain } = config.timeouts;
+    let of_proxy = match config.frontends_in(Mode::Proxy).next() {
+        Some(_) => format!("connect {connect:?}, idle {idle:?}, "),
+        None => String::new(),
+    };
+    format!("timeouts {of_proxy}drain {drain:?}\n")
 }
 
 fn packets(config: &Config) -> String {
     let settings = &config.passthrough;
-    let FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed } = settings.timeouts;
+    let FlowTimeouts {
+        half_open,
+        established,
+        half_closed,
+        closing,
+        time_wait,
+        closed,
+        udp_single,
+        udp_stream,
+    } = settings.timeouts;
     let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
     let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.capacity);
     format!(
         "packets interfaces {interfaces}; workers {workers}; guard {guard}\n\
          flows at most {capacity}; timeouts half_open {half_open:?}, established {established:?}, \
-         half_closed {half_closed:?}, closing {closing:?}, time_wait {time_wait:?}, closed {closed:?}\n"
+         half_closed {half_closed:?}, closing {closing:?}, time_wait {time_wait:?}, closed {closed:?}, \
+         udp_single {udp_single:?}, udp_stream {udp_stream:?}\n"
     )
 }
 
@@ -46,34 +63,41 @@ fn snat(config: &Config) -> String {
     format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
 }
 
-fn frontend_row(frontend: &Frontend) -> [String; 3] {
+fn frontend_row(frontend: &Frontend) -> [String; 4] {
     let listen: Vec<String> = frontend.listen.iter().map(ToString::to_string).collect();
     let limit = limit(frontend.max_connections);
     [
         format!("frontend {}", frontend.name),
+        format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
         listen.join(", "),
         format!("-> backend {}{limit}", frontend.backend),
     ]
 }
 
-fn backend_line(backend: &Backend, mode: Mode, unused: bool) -> String {
+/// `modes` are those of the frontends that use it.
+fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
     let hash = match backend.algorithm.hashes() {
         true => format!(" by {}", backend.hash.name()),
         false => String::new(),
     };
-    let on_down = match mode {
-        Mode::Proxy => String::new(),
-        Mode::Passthrough | Mode::Dsr => format!("; on down {}", backend.on_down.name()),
+    let on_down = match modes.iter().any(|mode| mode.is_packet()) {
+        true => format!("; on down {}", backend.on_down.name()),
+        false => String::new(),
     };
-    let note = if unused { ", used by no frontend" } else { "" };
+    let dsr = match modes.contains(&Mode::Dsr) {
+        true => format!("; dsr {}", backend.dsr.name()),
+        false => String::new(),
+    };
+    let note = if modes.is_empty() { ", used by no frontend" } else { "" };
     let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
-    format!("backend {} ({algorithm}{hash}; {check}{on_down}{note})\n", backend.name)
+    format!("backend {} ({algorithm}{hash}; {check}{on_down}{dsr}{note})\n", backend.name)
 }
 
 fn probe(check: &HealthCheck) -> String {
     let what = match &check.kind {
         ProbeKind::None => return "no health check".to_owned(),
         ProbeKind::Tcp => "tcp check".to_owned(),
+        ProbeKind::Udp => "udp check".to_owned(),
         ProbeKind::Http { path, expected_status } => {
             let (low, high) = (expected_status.start(), expected_status.end());
             format!("http check of {path} for {low}-{high}")
@@ -99,11 +123,15 @@ fn limit(connections: Option<u32>) -> String {
 }
 
 /// One line a row; each column is as wide as its longest cell.
-fn table(rows: impl Iterator<Item = [String; 3]>) -> String {
-    let rows: Vec<[String; 3]> = rows.collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (first, second) = (width(0), width(1));
-    rows.iter().map(|[a, b, c]| format!("{a:first$}  {b:second$}  {c}\n")).collect()
+fn table<const COLUMNS: usize>(rows: impl Iterator<Item = [String; COLUMNS]>) -> String {
+    let rows: Vec<[String; COLUMNS]> = rows.collect();
+    let widths: [usize; COLUMNS] =
+        array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let line = |row: &[String; COLUMNS]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -133,9 +161,8 @@ mod tests {
             servers.x.addr = "[::1]:9000"
         "#;
         let expected = "\
-mode proxy
-frontend other  127.0.0.1:8443              -> backend web, at most 50 connections
-frontend web    127.0.0.1:8080, [::1]:8080  -> backend web
+frontend other  proxy tcp  127.0.0.1:8443              -> backend web, at most 50 connections
+frontend web    proxy tcp  127.0.0.1:8080, [::1]:8080  -> backend web
 backend old (round_robin; no health check, used by no frontend)
   server x  [::1]:9000  weight 1
 backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3)
@@ -151,7 +178,7 @@ statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
     #[test]
     fn a_packet_mode_tells_what_it_is_set_to() {
         let text = r#"
-            frontends.web = { listen_addr = "10.0.0.1:80", backend = "web" }
+            frontends.web = { mode = "passthrough", listen_addr = "10.0.0.1:80", backend = "web" }
             backends.web = { on_down = "keep", servers.a.addr = "10.0.0.2:80" }
             [passthrough]
             interfaces = ["eth0", "eth1"]
@@ -159,18 +186,36 @@ statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
             timeouts.established = 900
         "#;
         let expected = "\
-mode passthrough
-frontend web  10.0.0.1:80  -> backend web
+frontend web  passthrough tcp  10.0.0.1:80  -> backend web
 backend web (ring by tuple; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
   server a  10.0.0.2:80  weight 1
+timeouts drain 30s
 packets interfaces eth0, eth1; workers automatic; guard off
-flows at most 1000000; timeouts half_open 60s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s
+flows at most 1000000; timeouts half_open 60s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s, udp_single 30s, udp_stream 300s
 snat ports 33768-61000; addresses automatic
 statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
 ";
-        let loaded = config::parse("test.toml", text).unwrap().for_mode(Mode::Passthrough);
-        assert_eq!(describe(&loaded.config), expected);
-        let dsr = describe(&loaded.for_mode(Mode::Dsr).config);
-        assert!(!dsr.contains("snat") && dsr.contains("guard off"), "{dsr}");
+        assert_eq!(describe(&config::parse("test.toml", text).unwrap().config), expected);
+    }
+
+    #[test]
+    fn what_a_mode_is_set_to_is_told_where_a_frontend_is_in_it() {
+        let text = r#"
+            frontends.dns = { mode = "dsr", protocol = "udp", listen_addr = "10.0.0.1:53", backend = "dns" }
+            frontends.web = { listen_addr = "10.0.0.1:80", backend = "web" }
+            backends.dns = { dsr = "l2", servers.a.addr = "10.0.0.2:53" }
+            backends.web.servers.a.addr = "10.0.0.2:80"
+        "#;
+        let text = describe(&config::parse("test.toml", text).unwrap().config);
+        let expected = "\
+frontend dns  dsr udp    10.0.0.1:53  -> backend dns
+frontend web  proxy tcp  10.0.0.1:80  -> backend web
+backend dns (ring by tuple; udp check every 4s, timeout 3.5s, rise 2, fall 3; on down reset; dsr l2)
+  server a  10.0.0.2:53  weight 1
+backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3)
+  server a  10.0.0.2:80  weight 1
+timeouts connect 5s, idle 600s, drain 30s
+packets interfaces automatic";
+        assert!(text.starts_with(expected) && !text.contains("snat"), "{text}");
     }
 }

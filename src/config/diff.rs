@@ -22,9 +22,10 @@ pub struct Diff {
 /// Compares two configurations. Both lists are empty exactly when they are equal.
 pub fn diff(old: &Config, new: &Config) -> Diff {
     // Taken apart field by field, here and below, so that a new field cannot be forgotten.
-    let Config { mode, frontends, backends, stats, timeouts, passthrough } = old;
-    let mut changes = Vec::new();
+    let Config { frontends, backends, stats, timeouts, passthrough } = old;
+    let (mut changes, mut restart) = (Vec::new(), Vec::new());
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
+        restart.extend(before.zip(after).and_then(|(before, after)| mode_change(before, after)));
         changes.extend(line("frontend", before, after, |f| &f.name, about_frontend, frontend));
     }
     for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
@@ -38,15 +39,13 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
             changes.push(format!("{what}: {}", times.join(", ")));
         }
     }
-    let mut restart = Vec::new();
-    restart.extend(change("mode", mode.name(), new.mode.name()));
     restart.extend(change("stats address", stats.listen, new.stats.listen));
     restart.extend(passthrough_changes(passthrough, &new.passthrough));
     Diff { changes, needs_restart: restart }
 }
 
 /// The line of a frontend or backend that was added, removed or changed.
-fn line<T: PartialEq>(
+fn line<T>(
     kind: &str,
     before: Option<&T>,
     after: Option<&T>,
@@ -55,8 +54,9 @@ fn line<T: PartialEq>(
     changes: impl Fn(&T, &T) -> Vec<String>,
 ) -> Option<String> {
     match (before, after) {
-        (Some(before), Some(after)) if before != after => {
-            Some(format!("{kind} {}: {}", name(after), changes(before, after).join(", ")))
+        (Some(before), Some(after)) => {
+            let changes = changes(before, after);
+            (!changes.is_empty()).then(|| format!("{kind} {}: {}", name(after), changes.join(", ")))
         }
         (None, Some(after)) => Some(format!("{kind} {}: added ({})", name(after), about(after))),
         (Some(before), None) => Some(format!("{kind} {}: removed", name(before))),
@@ -65,8 +65,12 @@ fn line<T: PartialEq>(
 }
 
 fn about_frontend(frontend: &Frontend) -> String {
-    let listen: Vec<_> = frontend.listen.iter().map(ToString::to_string).collect();
-    format!("{} -> backend {}", listen.join(", "), frontend.backend)
+    let listen: Vec<_> = frontend.endpoints().map(|listen| listen.to_string()).collect();
+    format!("{}, {} -> backend {}", frontend.mode.name(), listen.join(", "), frontend.backend)
+}
+
+fn mode_change(old: &Frontend, new: &Frontend) -> Option<String> {
+    change(&format!("frontend {}: mode", new.name), old.mode.name(), new.mode.name())
 }
 
 fn about_backend(backend: &Backend) -> String {
@@ -75,7 +79,8 @@ fn about_backend(backend: &Backend) -> String {
 }
 
 fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
-    let Frontend { name: _, listen, backend, max_connections } = old;
+    // The mode waits for a restart.
+    let Frontend { name: _, mode: _, protocol, listen, backend, max_connections } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
         match (before, after) {
@@ -84,6 +89,7 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
             _ => {}
         }
     }
+    changes.extend(change("protocol", protocol.name(), new.protocol.name()));
     changes.extend(change("backend", backend, &new.backend));
     changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
     changes
@@ -151,6 +157,7 @@ fn probe(kind: &ProbeKind) -> String {
     match kind {
         ProbeKind::None => "none".to_owned(),
         ProbeKind::Tcp => "tcp".to_owned(),
+        ProbeKind::Udp => "udp".to_owned(),
         ProbeKind::Http { path, expected_status } => {
             format!("http {path} ({}-{})", expected_status.start(), expected_status.end())
         }
@@ -191,7 +198,16 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
 }
 
 fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
-    let FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed } = old;
+    let FlowTimeouts {
+        half_open,
+        established,
+        half_closed,
+        closing,
+        time_wait,
+        closed,
+        udp_single,
+        udp_stream,
+    } = old;
     let changes = [
         duration("half_open", *half_open, new.half_open),
         duration("established", *established, new.established),
@@ -199,6 +215,8 @@ fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
         duration("closing", *closing, new.closing),
         duration("time_wait", *time_wait, new.time_wait),
         duration("closed", *closed, new.closed),
+        duration("udp_single", *udp_single, new.udp_single),
+        duration("udp_stream", *udp_stream, new.udp_stream),
     ];
     changes.into_iter().flatten().collect()
 }
@@ -245,7 +263,6 @@ fn pair<'a, T>(
 mod tests {
     use super::super::parse;
     use super::*;
-    use crate::model::Mode;
 
     const BEFORE: &str = r#"
         [frontends.api]
@@ -344,7 +361,7 @@ mod tests {
             ]),
             [
                 "frontend api: removed",
-                "frontend new: added (10.0.0.1:9000 -> backend b)",
+                "frontend new: added (proxy, 10.0.0.1:9000 -> backend b)",
                 "backend a: removed",
                 "backend b: added (round_robin, servers 10.0.1.1:80)",
             ]
@@ -378,13 +395,14 @@ mod tests {
     #[test]
     fn timeouts_make_one_line_a_table() {
         let timeouts = "[timeouts]\nconnect = 2\nidle = 60\ndrain = 0\n[passthrough.timeouts]\nhalf_open = 1\n\
-            established = 2\nhalf_closed = 3\nclosing = 4\ntime_wait = 5\nclosed = 6\n[frontends.api]";
+            established = 2\nhalf_closed = 3\nclosing = 4\ntime_wait = 5\nclosed = 6\n\
+            udp_single = 7\nudp_stream = 8\n[frontends.api]";
         assert_eq!(
             changes(&[("[frontends.api]", timeouts)]),
             [
                 "timeouts: connect 5s -> 2s, idle 600s -> 60s, drain 30s -> 0s",
                 "passthrough.timeouts: half_open 60s -> 1s, established 7440s -> 2s, half_closed 240s -> 3s, \
-                 closing 60s -> 4s, time_wait 60s -> 5s, closed 10s -> 6s"
+                 closing 60s -> 4s, time_wait 60s -> 5s, closed 10s -> 6s, udp_single 30s -> 7s, udp_stream 300s -> 8s"
             ]
         );
     }
@@ -404,14 +422,17 @@ mod tests {
             snat_addresses = ["10.0.0.8", "10.0.0.9"]
             [frontends.api]"#;
         let text = BEFORE.replace("[frontends.api]", settings);
-        // The mode that runs stays: so do the defaults that depend on it.
-        let loaded = parse("config.toml", &text).expect("valid").for_mode(Mode::Proxy);
-        let diff = diff(&config(BEFORE), &Config { mode: Mode::Dsr, ..loaded.config });
+        // The modes that run stay: so do the defaults that depend on them.
+        let (before, loaded) = (config(BEFORE), parse("config.toml", &text).expect("valid"));
+        let frontends = loaded.config.frontends.clone();
+        let in_force = loaded.keeping_modes(&before.frontends).config;
+        let diff = diff(&before, &Config { frontends, ..in_force });
         assert_eq!(diff.changes, [""; 0]);
         assert_eq!(
             diff.needs_restart,
             [
-                "mode proxy -> dsr",
+                "frontend api: mode proxy -> dsr",
+                "frontend web: mode proxy -> dsr",
                 "stats address 127.0.0.1:7000 -> 127.0.0.1:7001",
                 "passthrough.connection_tracker_capacity 1000000 -> 3",
                 "passthrough.workers automatic -> 2",

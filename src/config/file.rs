@@ -16,7 +16,7 @@ use super::values::{
 use super::{Config, Stats};
 use crate::model::{
     self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, OnDown, PacketSettings, ProbeKind,
-    Timeouts,
+    Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -53,6 +53,9 @@ pub(super) struct Passthrough {
 #[derive(Debug)]
 pub(super) struct Frontend {
     pub(super) name: String,
+    /// Where it says none, the mode of the command line, or that of the file.
+    pub(super) mode: Option<Placed<Mode>>,
+    pub(super) protocol: Option<Placed<Protocol>>,
     pub(super) listen: Vec<Placed<SocketAddr>>,
     pub(super) backend: Option<Placed<String>>,
     max_connections: Option<u32>,
@@ -65,10 +68,10 @@ pub(super) struct Backend {
     pub(super) place: Place,
     pub(super) algorithm: Option<Algorithm>,
     pub(super) hash: Option<Placed<HashOn>>,
+    pub(super) dsr: Option<Placed<DsrKind>>,
     pub(super) servers: Vec<Server>,
     health_check: HealthCheck,
     on_down: OnDown,
-    dsr: DsrKind,
 }
 
 /// `[backends.NAME.servers.NAME]`
@@ -91,15 +94,13 @@ impl File {
         if frontends.is_empty() {
             report.missing(&frontends.place, NO_FRONTEND);
         }
+        let frontends: Vec<Frontend> =
+            frontends.named().into_iter().map(|(name, t)| frontend(name, t, report)).collect();
+        let backends = root.table("backends").named().into_iter();
         let file = File {
             mode: root.or("mode", Mode::Proxy, choice(&Mode::ALL, Mode::name)),
-            frontends: frontends.named().into_iter().map(|(name, t)| frontend(name, t, report)).collect(),
-            backends: root
-                .table("backends")
-                .named()
-                .into_iter()
-                .map(|(name, t)| backend(name, t, report))
-                .collect(),
+            backends: backends.map(|(name, t)| backend(name, t, &frontends, report)).collect(),
+            frontends,
             stats: stats(root.table("stats")),
             timeouts: timeouts(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
@@ -108,12 +109,12 @@ impl File {
         file
     }
 
-    /// What the program uses in this mode. Right only if nothing was reported.
-    pub(super) fn config(&self, mode: Mode) -> Config {
+    /// What the program uses if each frontend has this mode. Right only if nothing was reported.
+    pub(super) fn config(&self, mode_of: impl Fn(&Frontend) -> Mode) -> Config {
+        let frontends: Vec<_> = self.frontends.iter().filter_map(|f| f.model(mode_of(f))).collect();
         Config {
-            mode,
-            frontends: self.frontends.iter().filter_map(Frontend::model).collect(),
-            backends: self.backends.iter().map(|backend| backend.model(mode)).collect(),
+            backends: self.backends.iter().map(|backend| backend.model(&frontends)).collect(),
+            frontends,
             stats: self.stats,
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),
@@ -122,11 +123,23 @@ impl File {
 }
 
 impl Frontend {
-    fn model(&self) -> Option<model::Frontend> {
+    /// TCP, unless it says otherwise.
+    pub(super) fn protocol(&self) -> Protocol {
+        value(&self.protocol).unwrap_or_default()
+    }
+
+    /// Whether the backend of this name serves its clients.
+    pub(super) fn uses(&self, backend: &str) -> bool {
+        self.backend.as_ref().is_some_and(|name| name.value == backend)
+    }
+
+    fn model(&self, mode: Mode) -> Option<model::Frontend> {
         let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
         listen.sort_unstable();
         Some(model::Frontend {
             name: self.name.clone(),
+            mode,
+            protocol: self.protocol(),
             listen,
             backend: self.backend.as_ref()?.value.clone(),
             max_connections: self.max_connections,
@@ -137,10 +150,12 @@ impl Frontend {
 impl Backend {
     /// Packets are spread by a hash of their addresses and ports unless the file wants it otherwise: then those
     /// of a connection go to the same server even where nobody remembers it.
-    fn model(&self, mode: Mode) -> model::Backend {
-        let (algorithm, hash) = match mode {
-            Mode::Proxy => (Algorithm::RoundRobin, HashOn::Source),
-            Mode::Passthrough | Mode::Dsr => (Algorithm::Ring, HashOn::Tuple),
+    fn model(&self, frontends: &[model::Frontend]) -> model::Backend {
+        let gets_packets =
+            |frontend: &model::Frontend| frontend.backend == self.name && frontend.mode.is_packet();
+        let (algorithm, hash) = match frontends.iter().any(gets_packets) {
+            false => (Algorithm::RoundRobin, HashOn::Source),
+            true => (Algorithm::Ring, HashOn::Tuple),
         };
         model::Backend {
             name: self.name.clone(),
@@ -148,7 +163,7 @@ impl Backend {
             hash: value(&self.hash).unwrap_or(hash),
             health_check: self.health_check.clone(),
             on_down: self.on_down,
-            dsr: self.dsr,
+            dsr: value(&self.dsr).unwrap_or_default(),
             servers: self.servers.iter().filter_map(Server::model).collect(),
         }
     }
@@ -187,7 +202,8 @@ impl Server {
     }
 }
 
-fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
+/// What was found, wherever that was.
+pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
     found.as_ref().map(|found| found.value)
 }
 
@@ -202,6 +218,8 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
     }
     let frontend = Frontend {
         name,
+        mode: table.optional("mode", choice(&Mode::ALL, Mode::name)),
+        protocol: table.optional("protocol", choice(&Protocol::ALL, Protocol::name)),
         listen: table.one_or_more("listen_addr", listen_address),
         backend: table.required("backend", string),
         max_connections: max_connections(&mut table),
@@ -210,7 +228,10 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
     frontend
 }
 
-fn backend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Backend {
+fn backend(name: String, mut table: Table<'_>, frontends: &[Frontend], report: &Report<'_>) -> Backend {
+    let mut protocols =
+        frontends.iter().filter(|frontend| frontend.uses(&name)).map(Frontend::protocol).peekable();
+    let speaks_udp_only = protocols.peek().is_some() && protocols.all(|protocol| protocol == Protocol::Udp);
     let backend = Backend {
         name,
         place: table.place.clone(),
@@ -218,9 +239,9 @@ fn backend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Backend {
             .optional("algorithm", choice(&Algorithm::ALL, Algorithm::name))
             .map(|found| found.value),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
-        health_check: health_check(&mut table, report),
+        health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
         on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
-        dsr: table.or("dsr", DsrKind::default(), choice(&DsrKind::ALL, DsrKind::name)),
+        dsr: table.optional("dsr", choice(&DsrKind::ALL, DsrKind::name)),
         servers: table.table("servers").named().into_iter().map(|(name, t)| server(name, t)).collect(),
     };
     table.finish();
@@ -240,14 +261,23 @@ fn server(name: String, mut table: Table<'_>) -> Server {
 }
 
 /// `[backends.NAME.health_check]`, and `health_check_interval` beside it.
-fn health_check(backend: &mut Table<'_>, report: &Report<'_>) -> HealthCheck {
+fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Report<'_>) -> HealthCheck {
     let interval_of_old = backend.optional("health_check_interval", seconds(MILLISECOND));
     let mut table = backend.table("health_check");
+    let kind = probe_kind(&mut table, default_kind, report);
+    // Nobody has answered a UDP probe in time: that is success. Who is not there at all must be found out before,
+    // and the kernel asks for an address three times, a second each, until it says so (RFC 4861, section 10).
+    let (default_interval, default_timeout) = match kind {
+        ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => {
+            (Duration::from_secs(2), Duration::from_secs(1))
+        }
+    };
     let interval = table.optional("interval", seconds(MILLISECOND));
     if let (Some(old), Some(_)) = (&interval_of_old, &interval) {
         report.error(&old.place, "the same as health_check.interval, which is set too; keep one of them");
     }
-    let interval = interval.or(interval_of_old).map_or(Duration::from_secs(2), |found| found.value);
+    let interval = interval.or(interval_of_old).map_or(default_interval, |found| found.value);
     // Without a timeout of its own, a check more frequent than the default timeout must still be valid.
     let timeout = table.optional("timeout", seconds(MILLISECOND));
     if let Some(timeout) = timeout.as_ref().filter(|timeout| timeout.value > interval) {
@@ -255,9 +285,9 @@ fn health_check(backend: &mut Table<'_>, report: &Report<'_>) -> HealthCheck {
         let message = format!("found {found}; allowed: seconds up to the interval, {most}");
         report.error(&timeout.place, message);
     }
-    let timeout = timeout.map_or(interval.min(Duration::from_secs(1)), |found| found.value);
+    let timeout = timeout.map_or(interval.min(default_timeout), |found| found.value);
     let check = HealthCheck {
-        kind: probe_kind(&mut table, report),
+        kind,
         port: table.optional("port", port).map(|found| found.value),
         interval,
         timeout,
@@ -268,13 +298,13 @@ fn health_check(backend: &mut Table<'_>, report: &Report<'_>) -> HealthCheck {
     check
 }
 
-fn probe_kind(table: &mut Table<'_>, report: &Report<'_>) -> ProbeKind {
-    const KINDS: [&str; 3] = ["tcp", "http", "none"];
+fn probe_kind(table: &mut Table<'_>, default: &'static str, report: &Report<'_>) -> ProbeKind {
+    const KINDS: [&str; 4] = ["tcp", "http", "udp", "none"];
     let kind = table.optional("kind", choice(&KINDS, |kind| kind)).map(|found| found.value);
     let wrong = kind.is_none() && table.has("kind");
     let path = table.optional("path", http_path);
     let status = table.optional("expected_status", status_range);
-    match kind.unwrap_or("tcp") {
+    match kind.unwrap_or(default) {
         "http" => ProbeKind::Http {
             path: path.map_or("/".to_owned(), |found| found.value),
             expected_status: status.map_or(200..=399, |found| found.value),
@@ -284,7 +314,11 @@ fn probe_kind(table: &mut Table<'_>, report: &Report<'_>) -> ProbeKind {
             for place in for_http.filter(|_| !wrong) {
                 report.error(&place, format!("is for kind = \"http\"; the kind is {other:?}"));
             }
-            if other == "none" { ProbeKind::None } else { ProbeKind::Tcp }
+            match other {
+                "none" => ProbeKind::None,
+                "udp" => ProbeKind::Udp,
+                _ => ProbeKind::Tcp,
+            }
         }
     }
 }
@@ -344,6 +378,8 @@ fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
         closing: timeout("closing", default.closing),
         time_wait: timeout("time_wait", default.time_wait),
         closed: timeout("closed", default.closed),
+        udp_single: timeout("udp_single", default.udp_single),
+        udp_stream: timeout("udp_stream", default.udp_stream),
     };
     table.finish();
     timeouts

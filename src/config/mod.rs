@@ -27,11 +27,9 @@ use self::problem::Report;
 use crate::model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
 
 /// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
-/// depends on the mode.
+/// depends on a mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How traffic is forwarded.
-    pub mode: Mode,
     /// Sorted by name.
     pub frontends: Vec<Frontend>,
     /// Sorted by name; those no frontend uses too.
@@ -42,6 +40,18 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
     pub passthrough: PacketSettings,
+}
+
+impl Config {
+    /// The frontends in this mode.
+    pub fn frontends_in(&self, mode: Mode) -> impl Iterator<Item = &Frontend> {
+        self.frontends.iter().filter(move |frontend| frontend.mode == mode)
+    }
+
+    /// The frontends in packet modes.
+    pub fn packet_frontends(&self) -> impl Iterator<Item = &Frontend> {
+        self.frontends.iter().filter(|frontend| frontend.mode.is_packet())
+    }
 }
 
 /// The statistics endpoint.
@@ -71,9 +81,28 @@ struct Source {
 }
 
 impl Loaded {
-    /// The same file in a mode that may not be its own: that of the command line.
-    pub fn for_mode(self, mode: Mode) -> Loaded {
-        Loaded { config: self.source.file.config(mode), ..self }
+    /// The same file, its frontends that do not say their mode in this one: that of the command line. If all say
+    /// theirs, and not all the same, that is odd.
+    pub fn with_default_mode(mut self, mode: Mode) -> Loaded {
+        let Source { name, text, file } = &self.source;
+        self.config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(mode));
+        let said: Option<Vec<_>> = file.frontends.iter().map(|frontend| frontend.mode.as_ref()).collect();
+        if let Some(other) = said.into_iter().flatten().find(|said| said.value != mode) {
+            let report = Report::new(name, text, &[]);
+            let message =
+                format!("every frontend says its mode: {} on the command line has no effect", mode.name());
+            report.warning(&other.place, message);
+            self.warnings.extend(report.finish().unwrap_or_default());
+        }
+        self
+    }
+
+    /// The same file, its frontends that run in the mode they run in: to change it needs a restart.
+    pub fn keeping_modes(self, running: &[Frontend]) -> Loaded {
+        let frontends = [running, &self.config.frontends].concat();
+        let mode_of = |name: &str| frontends.iter().find(|frontend| frontend.name == name).map(|f| f.mode);
+        let config = self.source.file.config(|frontend| mode_of(&frontend.name).unwrap_or(Mode::Proxy));
+        Loaded { config, ..self }
     }
 }
 
@@ -101,7 +130,7 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
     let file = File::read(&root, &report);
     validate::check(&file, &report);
     let warnings = report.finish()?;
-    let config = file.config(file.mode);
+    let config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(file.mode));
     Ok(Loaded { config, warnings, source: Source { name, text: text.to_owned(), file } })
 }
 

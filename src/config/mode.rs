@@ -1,4 +1,6 @@
-//! What must hold in the mode a configuration is run in, on this host. Pure.
+//! What must hold in the modes that frontends are in, on this host. Pure.
+
+mod snat;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,106 +8,149 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::file::{Backend, File, Frontend};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
-use crate::model::{Algorithm, Interface, Mode};
+use crate::model::{DsrKind, Interface, Mode, Protocol, RouteHop};
 
 /// What of this host's network a configuration is held against.
 pub struct Network<'a> {
     /// All interfaces.
     pub interfaces: &'a [Interface],
-    /// Index of the interface on which packets to an address leave; `None` without a route.
-    pub interface_to: &'a dyn Fn(IpAddr) -> Option<u32>,
+    /// Where packets to an address go next; `None` without a route.
+    pub hop_to: &'a dyn Fn(IpAddr) -> Option<RouteHop>,
 }
 
-/// Whether a file that is right in itself can run in the mode of its configuration ([`Loaded::for_mode`]) on a
-/// host with this network. Returns what is odd about it. In proxy mode the network is not looked at: the kernel
-/// says what it cannot bind.
+/// Whether a file that is right in itself can run on a host with this network, its frontends in the modes they have
+/// in its configuration. Returns what is odd about it. For proxy mode the network is not looked at: the kernel says
+/// what it cannot bind.
 ///
 /// # Errors
 /// Everything that cannot work, in the order of the file.
 pub fn validate_mode(loaded: &Loaded, network: &Network<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
-    let source = &loaded.source;
+    let (source, config) = (&loaded.source, &loaded.config);
     let report = Report::new(&source.name, &source.text, &[]);
-    match loaded.config.mode {
-        Mode::Proxy => {
-            let by_default = source.file.backends.iter().filter(|backend| backend.algorithm.is_none());
-            by_default.for_each(|b| validate::hash_is_read(b, Algorithm::RoundRobin, &report));
-        }
-        Mode::Passthrough | Mode::Dsr => {
-            PacketMode { file: &source.file, config: &loaded.config, network, report: &report }.check();
+    for (backend, chosen) in source.file.backends.iter().zip(&config.backends) {
+        if backend.algorithm.is_none() {
+            validate::hash_is_read(backend, chosen.algorithm, &report);
         }
     }
+    let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
+    Check { file: &source.file, frontends: modes.collect(), config, network, report: &report }.all();
     report.finish()
 }
 
-/// A file that is to run in a packet mode.
-struct PacketMode<'a> {
+/// A file that is to run on a host.
+struct Check<'a> {
     file: &'a File,
+    /// All frontends, with their modes.
+    frontends: Vec<(&'a Frontend, Mode)>,
     config: &'a Config,
     network: &'a Network<'a>,
     report: &'a Report<'a>,
 }
 
-impl PacketMode<'_> {
-    fn check(&self) {
-        for frontend in &self.file.frontends {
-            frontend.listen.iter().for_each(|vip| self.vip(vip));
-        }
-        for (backend, frontends) in self.used_backends() {
-            for server in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
-                self.server(server);
-                if self.config.mode == Mode::Dsr {
-                    frontends.iter().for_each(|frontend| self.same_port(frontend, server));
+impl Check<'_> {
+    fn all(&self) {
+        for (frontend, mode) in &self.frontends {
+            match mode {
+                Mode::Proxy => self.proxied(frontend),
+                Mode::Passthrough | Mode::Dsr => {
+                    frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
+                    self.one_family(frontend, *mode);
                 }
             }
         }
-        for timeout in [&self.file.timeouts.connect, &self.file.timeouts.idle].into_iter().flatten() {
-            self.report.warning(&timeout.place, self.no_effect());
+        self.file.backends.iter().for_each(|backend| self.backend(backend));
+        if self.config.frontends_in(Mode::Proxy).next().is_none() {
+            let timeouts = [&self.file.timeouts.connect, &self.file.timeouts.idle];
+            for timeout in timeouts.into_iter().flatten() {
+                self.report.warning(&timeout.place, "has no effect: no frontend is in proxy mode");
+            }
         }
-        self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
-        if self.config.mode == Mode::Passthrough {
+        if self.config.packet_frontends().next().is_some() {
+            self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
+        }
+        if self.has_snat() {
             self.snat();
         }
     }
 
-    fn vip(&self, vip: &Placed<SocketAddr>) {
-        let mode = self.config.mode.name();
+    fn proxied(&self, frontend: &Frontend) {
+        if let Some(udp) = frontend.protocol.as_ref().filter(|protocol| protocol.value == Protocol::Udp) {
+            let message = "\"udp\" is not built yet in proxy mode; modes that have it: passthrough, dsr";
+            self.report.error(&udp.place, message);
+        }
+    }
+
+    fn vip(&self, vip: &Placed<SocketAddr>, mode: Mode) {
         let ip = vip.value.ip();
         let kind = match ip {
-            IpAddr::V6(_) => return self.report.error(&vip.place, self.no_ipv6(ip)),
             _ if ip.is_unspecified() => "a wildcard",
             _ if ip.is_loopback() => "a loopback address",
             _ if ip == Ipv4Addr::BROADCAST => "the broadcast address",
+            _ if is_link_local(ip) => "link-local",
             _ => return self.concrete_vip(vip),
         };
         let message = format!(
-            "{mode} mode needs a concrete address, {ip} is {kind}; this host has: {}",
-            self.addresses()
+            "{} mode needs a concrete address, {ip} is {kind}; this host has: {}",
+            mode.name(),
+            self.addresses(ip)
         );
         self.report.error(&vip.place, message);
     }
 
     fn concrete_vip(&self, vip: &Placed<SocketAddr>) {
-        let (ip, port) = (vip.value.ip(), vip.value.port());
-        let settings = &self.config.passthrough;
-        let may_be_snat = match settings.snat_addresses.as_slice() {
-            [] => self.holder(ip).is_some(),
-            addresses => addresses.contains(&ip),
-        };
-        if self.config.mode == Mode::Passthrough && may_be_snat && settings.snat_ports.contains(&port) {
-            let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
-            let message = format!(
-                "port {port} is among the SNAT ports of {ip} ({first}-{last}); take another one, or set \
-                 passthrough.snat_ports or passthrough.snat_addresses"
-            );
-            self.report.error(&vip.place, message);
+        if self.has_snat() {
+            self.not_a_snat_port(vip);
         }
-        if self.holder(ip).is_none() {
-            self.report.warning(&vip.place, self.on_no_interface(ip));
+        if self.holder(vip.value.ip()).is_none() {
+            self.report.warning(&vip.place, self.on_no_interface(vip.value.ip()));
         }
     }
 
-    fn server(&self, server: &Placed<SocketAddr>) {
-        let mode = self.config.mode.name();
+    /// Packets keep their family: what comes to an address must have a server that speaks it.
+    fn one_family(&self, frontend: &Frontend, mode: Mode) {
+        let Some(first) = frontend.listen.first() else { return };
+        let families = |found: &Placed<SocketAddr>| {
+            format!(
+                "{} is {}, {} is {}; in {} mode the addresses of a frontend and of its servers are of one family: \
+                 write a frontend and a backend for each",
+                found.value.ip(),
+                family(found.value.ip()),
+                first.value.ip(),
+                family(first.value.ip()),
+                mode.name()
+            )
+        };
+        let differs = |found: &&Placed<SocketAddr>| found.value.is_ipv4() != first.value.is_ipv4();
+        if let Some(other) = frontend.listen.iter().find(differs) {
+            return self.report.error(&other.place, families(other));
+        }
+        let backends = self.file.backends.iter().filter(|backend| frontend.uses(&backend.name));
+        let servers = backends.flat_map(|backend| &backend.servers).filter_map(|server| server.addr.as_ref());
+        for server in servers.filter(differs) {
+            self.report.error(&server.place, families(server));
+        }
+    }
+
+    /// A backend is held against every packet mode that its frontends are in.
+    fn backend(&self, backend: &Backend) {
+        let used = self.frontends.iter().filter(|(frontend, _)| frontend.uses(&backend.name));
+        let used: Vec<_> = used.collect();
+        let in_dsr = || used.iter().filter(|(_, mode)| *mode == Mode::Dsr);
+        let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value == DsrKind::L2);
+        if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
+            self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
+        }
+        let Some((_, mode)) = used.iter().find(|(_, mode)| mode.is_packet()) else { return };
+        for server in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
+            self.server(server, *mode);
+            in_dsr().for_each(|(frontend, _)| self.same_port(frontend, server));
+            if l2.is_some() && in_dsr().next().is_some() {
+                self.on_link(server);
+            }
+        }
+    }
+
+    fn server(&self, server: &Placed<SocketAddr>, mode: Mode) {
         let ip = server.value.ip();
         let listens = |frontend: &&Frontend| frontend.listen.iter().any(|vip| vip.value.ip() == ip);
         let own = if let Some(interface) = self.holder(ip) {
@@ -114,14 +159,17 @@ impl PacketMode<'_> {
             format!("{ip} is this host itself")
         } else if let Some(frontend) = self.file.frontends.iter().find(listens) {
             format!("{ip} is where frontend {:?} listens", frontend.name)
-        } else if ip.is_ipv6() {
-            return self.report.error(&server.place, self.no_ipv6(ip));
+        } else if is_link_local(ip) {
+            let message =
+                format!("{ip} is link-local; in {} mode servers have addresses with a route", mode.name());
+            return self.report.error(&server.place, message);
         } else {
-            if (self.network.interface_to)(ip).is_none() {
+            if (self.network.hop_to)(ip).is_none() {
                 self.report.warning(&server.place, format!("no route leads to {ip}"));
             }
             return;
         };
+        let mode = mode.name();
         let message = format!("{own}; in {mode} mode servers are other machines (proxy mode can do this)");
         self.report.error(&server.place, message);
     }
@@ -141,6 +189,17 @@ impl PacketMode<'_> {
         }
     }
 
+    /// A router would send what has the VIP's address back to us.
+    fn on_link(&self, server: &Placed<SocketAddr>) {
+        let ip = server.value.ip();
+        if let Some(router) = (self.network.hop_to)(ip).and_then(|hop| hop.gateway) {
+            let message = format!(
+                "{ip} is behind the router {router}; dsr = \"l2\" needs servers on the link, \"nat\" does not"
+            );
+            self.report.error(&server.place, message);
+        }
+    }
+
     fn interface(&self, name: &Placed<String>) {
         let usable = self.network.interfaces.iter().filter(|i| carries_packets(i));
         let names: Vec<&str> = usable.map(|interface| interface.name.as_str()).collect();
@@ -155,36 +214,8 @@ impl PacketMode<'_> {
         self.report.error(&name.place, format!("{found}{meant} (this host has: {})", or_none(&names)));
     }
 
-    fn snat(&self) {
-        let ports = self.config.passthrough.snat_ports.len();
-        if let Some(workers) = self.file.passthrough.workers.as_ref().filter(|w| usize::from(w.value) > ports)
-        {
-            let message = format!(
-                "{} workers cannot share {ports} SNAT ports; each needs one of its own, better thousands",
-                workers.value
-            );
-            self.report.error(&workers.place, message);
-        }
-        for address in &self.file.passthrough.snat_addresses {
-            let ip = address.value;
-            if ip.is_ipv6() {
-                self.report.error(&address.place, self.no_ipv6(ip));
-            } else if self.holder(ip).is_none() {
-                self.report.warning(&address.place, self.on_no_interface(ip));
-            }
-        }
-    }
-
-    /// The backends that serve clients, and the frontends they serve.
-    fn used_backends(&self) -> impl Iterator<Item = (&Backend, Vec<&Frontend>)> {
-        let uses = |frontend: &&Frontend, backend: &Backend| {
-            frontend.backend.as_ref().is_some_and(|name| name.value == backend.name)
-        };
-        let frontends_of = move |b: &Backend| -> Vec<&Frontend> {
-            self.file.frontends.iter().filter(|f| uses(f, b)).collect()
-        };
-        let all = self.file.backends.iter().map(move |backend| (backend, frontends_of(backend)));
-        all.filter(|(_, frontends)| !frontends.is_empty())
+    fn has_snat(&self) -> bool {
+        self.config.frontends_in(Mode::Passthrough).next().is_some()
     }
 
     /// The interface that has this address.
@@ -192,10 +223,10 @@ impl PacketMode<'_> {
         self.network.interfaces.iter().find(|interface| interface.addresses.contains(&ip))
     }
 
-    /// The addresses that could be meant.
-    fn addresses(&self) -> String {
+    /// The addresses that could be meant instead of `ip`.
+    fn addresses(&self, ip: IpAddr) -> String {
         let of = |interface: &Interface| -> Vec<String> {
-            let usable = interface.addresses.iter().filter(|ip| ip.is_ipv4() && !ip.is_loopback());
+            let usable = interface.addresses.iter().filter(|own| can_be_reached(**own) && is_like(**own, ip));
             usable.map(|ip| format!("{ip} ({})", interface.name)).collect()
         };
         or_none(&self.network.interfaces.iter().flat_map(of).collect::<Vec<_>>())
@@ -203,27 +234,42 @@ impl PacketMode<'_> {
 
     fn on_no_interface(&self, ip: IpAddr) -> String {
         let interfaces = self.network.interfaces;
-        let on_the_way = (self.network.interface_to)(ip);
+        let on_the_way = (self.network.hop_to)(ip).map(|hop| hop.interface);
         let on_the_way = interfaces.iter().find(|i| Some(i.index) == on_the_way && carries_packets(i));
         let device = on_the_way.or_else(|| interfaces.iter().find(|i| carries_packets(i)));
         let device = device.map_or("INTERFACE", |interface| interface.name.as_str());
+        // Without it an IPv6 address is not there before the kernel has asked whether it is another's.
+        let add = match ip {
+            IpAddr::V4(_) => format!("ip addr add {ip}/32 dev {device}"),
+            IpAddr::V6(_) => format!("ip -6 addr add {ip}/128 dev {device} nodad preferred_lft 0"),
+        };
         format!(
             "{ip} is on no interface of this host, so packets to it only come if they are routed here; \
-             to add it: ip addr add {ip}/32 dev {device}"
+             to add it: {add}"
         )
-    }
-
-    fn no_ipv6(&self, ip: IpAddr) -> String {
-        format!("IPv6 is not built yet in {} mode, found {ip}; allowed: IPv4", self.config.mode.name())
-    }
-
-    fn no_effect(&self) -> String {
-        format!("has no effect in {} mode", self.config.mode.name())
     }
 }
 
 fn carries_packets(interface: &Interface) -> bool {
     interface.mac.is_some() && !interface.loopback
+}
+
+/// Whether others can send to this address of an interface, from wherever they are.
+fn can_be_reached(own: IpAddr) -> bool {
+    !own.is_loopback() && !is_link_local(own)
+}
+
+/// IPv4's are addresses like any other where a network uses them; IPv6's need the interface named.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+fn is_like(a: IpAddr, b: IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4()
+}
+
+fn family(ip: IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
 fn or_none<T: AsRef<str>>(names: &[T]) -> String {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::file::{Backend, File, Frontend};
 use super::hint;
 use super::problem::{Place, Report};
-use crate::model::Algorithm;
+use crate::model::{Algorithm, Endpoint, Protocol};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
 pub(super) fn check(file: &File, report: &Report<'_>) {
@@ -29,21 +29,24 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
     }
 }
 
-/// Every address is listened on once.
+/// Every address is listened on once in each protocol. A wildcard beside an address of the same port is right: the
+/// address takes what is sent to it, in every mode.
 fn listen_addresses(file: &File, report: &Report<'_>) {
-    let mut all: Vec<_> = file.frontends.iter().flat_map(|frontend| &frontend.listen).collect();
-    all.sort_by_key(|addr| addr.place.at);
-    let mut taken: HashMap<SocketAddr, &Place> = HashMap::new();
-    for addr in all {
-        if let Some(first) = taken.get(&addr.value) {
+    let mut all: Vec<(Endpoint, &Place)> = Vec::new();
+    for frontend in &file.frontends {
+        let protocol = frontend.protocol();
+        all.extend(frontend.listen.iter().map(|addr| (Endpoint { protocol, addr: addr.value }, &addr.place)));
+    }
+    all.sort_by_key(|(_, place)| place.at);
+    let mut taken: HashMap<Endpoint, &Place> = HashMap::new();
+    for (listen, place) in all {
+        if let Some(first) = taken.get(&listen) {
             let line = report.line(first);
-            let message = format!("{} is taken by {} (line {line})", addr.value, first.key);
-            report.error(&addr.place, message);
-        } else if overlap(addr.value, file.stats.listen) {
-            let message = format!("{} is taken by the statistics ({})", addr.value, file.stats.listen);
-            report.error(&addr.place, message);
+            report.error(place, format!("{listen} is taken by {} (line {line})", first.key));
+        } else if listen.protocol == Protocol::Tcp && overlap(listen.addr, file.stats.listen) {
+            report.error(place, format!("{listen} is taken by the statistics ({})", file.stats.listen));
         }
-        taken.entry(addr.value).or_insert(&addr.place);
+        taken.entry(listen).or_insert(place);
     }
 }
 

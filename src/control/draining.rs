@@ -1,20 +1,19 @@
 //! What a reload took away, for as long as flows may still finish with it. Pure.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use crate::config::Config;
-use crate::model::Timestamp;
+use crate::model::{Endpoint, Timestamp};
 use crate::snapshot;
 
-/// Addresses that are no longer configured, and until when they are served.
+/// Places of the packet modes that are no longer configured, and until when they are served.
 #[derive(Debug, Default)]
 pub(super) struct Draining {
     listen: Deadlines,
     servers: Deadlines,
 }
 
-type Deadlines = BTreeMap<SocketAddr, Timestamp>;
+type Deadlines = BTreeMap<Endpoint, Timestamp>;
 
 impl Draining {
     /// `after` takes the place of `before`. What is gone with it is served for the time that connections have to
@@ -27,12 +26,12 @@ impl Draining {
         self.expire(now);
     }
 
-    /// When the next address is due to go; `None` if nothing drains.
+    /// When the next place is due to go; `None` if nothing drains.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.listen.values().chain(self.servers.values()).min().copied()
     }
 
-    /// Drops the addresses whose time is over. Returns whether there were any.
+    /// Drops the places whose time is over. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Timestamp) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         self.listen.retain(|_, until| *until > now);
@@ -40,8 +39,8 @@ impl Draining {
         is_due
     }
 
-    /// The addresses.
-    pub(super) fn addresses(&self) -> snapshot::Draining {
+    /// The places.
+    pub(super) fn places(&self) -> snapshot::Draining {
         let (listen, servers) = (self.listen.keys().copied(), self.servers.keys().copied());
         snapshot::Draining { listen: listen.collect(), servers: servers.collect() }
     }
@@ -49,20 +48,27 @@ impl Draining {
 
 fn follow(
     gone: &mut Deadlines,
-    before: impl Iterator<Item = SocketAddr>,
-    after: impl Iterator<Item = SocketAddr>,
+    before: impl Iterator<Item = Endpoint>,
+    after: impl Iterator<Item = Endpoint>,
     until: Timestamp,
 ) {
-    gone.extend(before.map(|addr| (addr, until)));
-    for addr in after {
-        gone.remove(&addr);
+    gone.extend(before.map(|place| (place, until)));
+    for place in after {
+        gone.remove(&place);
     }
 }
 
-fn listen(config: &Config) -> impl Iterator<Item = SocketAddr> {
-    config.frontends.iter().flat_map(|frontend| frontend.listen.iter().copied())
+fn listen(config: &Config) -> impl Iterator<Item = Endpoint> {
+    config.packet_frontends().flat_map(|frontend| frontend.endpoints())
 }
 
-fn servers(config: &Config) -> impl Iterator<Item = SocketAddr> {
-    config.backends.iter().flat_map(|backend| backend.servers.iter().map(|server| server.addr))
+/// Those of a backend speak what the frontends that use it speak.
+fn servers(config: &Config) -> impl Iterator<Item = Endpoint> {
+    let used = config.packet_frontends().flat_map(|frontend| {
+        let backends = config.backends.iter().filter(|backend| backend.name == frontend.backend);
+        backends.map(|backend| (frontend.protocol, backend))
+    });
+    used.flat_map(|(protocol, backend)| {
+        backend.servers.iter().map(move |server| Endpoint { protocol, addr: server.addr })
+    })
 }

@@ -7,7 +7,7 @@ use super::draining::Draining;
 use super::kept::Kept;
 use crate::config::Config;
 use crate::health::{self, Change};
-use crate::model::{Backend, ConnectFailures, HealthCheck, Mode, ProbeKind, Server, ServerKey, Timestamp};
+use crate::model::{Backend, ConnectFailures, HealthCheck, ProbeKind, Server, ServerKey, Timestamp};
 use crate::snapshot::{self, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::Traffic;
 
@@ -96,7 +96,7 @@ impl State {
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.keep_servers(&config, now);
         self.keep_pools(&config);
-        if let Some(before) = self.config.as_ref().filter(|_| config.mode != Mode::Proxy) {
+        if let Some(before) = &self.config {
             self.draining.follow(before, &config, now);
         }
         self.config = Some(config);
@@ -268,7 +268,7 @@ impl State {
             .collect();
         let listeners = frontends
             .iter()
-            .flat_map(|frontend| frontend.config.listen.iter().map(|addr| (*addr, frontend.clone())));
+            .flat_map(|frontend| frontend.config.endpoints().map(|endpoint| (endpoint, frontend.clone())));
         let pools: Vec<Arc<Pool>> =
             config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect();
         let servers = pools.iter().flat_map(|pool| &pool.servers);
@@ -278,7 +278,7 @@ impl State {
             servers: servers.map(|server| (server.live.id, server.clone())).collect(),
             pools,
             frontends,
-            draining: self.draining.addresses(),
+            draining: self.draining.places(),
             stopping: self.stopping,
             network,
             timeouts: config.timeouts,

@@ -10,7 +10,7 @@ use log::{error, info, warn};
 use tokio::sync::mpsc;
 
 use super::{HealthChange, State};
-use crate::config::{self, Config, LoadError, Loaded, Network, Problem};
+use crate::config::{self, Config, Diff, LoadError, Loaded, Network};
 use crate::health::{Change, Outcome, Schedule};
 use crate::model::{ConnectFailures, Mode, PacketSettings, Timestamp};
 use crate::net;
@@ -20,6 +20,10 @@ use crate::snapshot::Snapshot;
 pub trait DataPath {
     /// What [`DataPath::prepare`] got ready.
     type Ready;
+
+    /// Why `wanted` cannot take the place of `running` without a restart, in words for an operator; `None` if it
+    /// can.
+    fn refuse(&self, running: &Config, wanted: &Config) -> Option<String>;
 
     /// Gets ready to serve exactly the frontends of `config`. On error nothing has changed; the text names what
     /// cannot be had, and why.
@@ -55,8 +59,22 @@ pub struct Events {
 pub struct File {
     /// Where it is.
     pub path: PathBuf,
-    /// The mode of the command line, which overrides the file's.
+    /// The mode of the command line, for frontends that do not say theirs.
     pub mode: Option<Mode>,
+}
+
+impl File {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Those of [`config::load`].
+    pub fn load(&self) -> Result<Loaded, LoadError> {
+        let loaded = config::load(&self.path)?;
+        Ok(match self.mode {
+            Some(mode) => loaded.with_default_mode(mode),
+            None => loaded,
+        })
+    }
 }
 
 /// The control task.
@@ -159,41 +177,44 @@ impl<D: DataPath> Task<D> {
     /// Reads the file again. Whatever is wrong with it, what runs goes on.
     async fn reload(&mut self) {
         let file = self.file.path.display().to_string();
-        let Some(running) = self.state.config() else { return };
-        let (wanted, loaded) = match self.load(running) {
-            Ok(both) => both,
-            Err(problem) => return refuse(&file, problem),
+        let diff = match self.try_reload().await {
+            Ok(diff) => diff,
+            Err(problems) => {
+                problems.iter().for_each(|problem| error!("{problem}"));
+                return error!("{file} not reloaded: the running configuration stays");
+            }
         };
-        loaded.warnings.iter().for_each(|warning: &Problem| warn!("{warning}"));
-        let diff = config::diff(running, &wanted);
-        let config = loaded.config;
-        if diff.changes.is_empty() && diff.needs_restart.is_empty() {
+        if diff == Diff::default() {
             return info!("{file} read again: nothing that matters has changed");
-        }
-        if let Err(problem) = self.configure(config).await {
-            error!("{problem}");
-            return error!("{file} not reloaded: the running configuration stays");
         }
         diff.changes.iter().for_each(|change| info!("reload: {change}"));
         diff.needs_restart.iter().for_each(|change| warn!("reload: {change} needs restart"));
     }
 
-    /// Reads the file: what it asks for, and what of that can be in force now. What needs a restart is not
-    /// before it, and the next save is compared with what is.
-    fn load(&self, running: &Config) -> Result<(Config, Loaded), LoadError> {
-        let loaded = config::load(&self.file.path)?;
-        let mode = self.file.mode.unwrap_or(loaded.config.mode);
-        let mut loaded = loaded.for_mode(running.mode);
-        let wanted = Config { mode, ..loaded.config.clone() };
+    /// Puts in force what the file asks for, as far as that needs no restart; the next save is compared with what is
+    /// in force. Returns what has changed, or a line for each thing that is wrong.
+    async fn try_reload(&mut self) -> Result<Diff, Vec<String>> {
+        let Some(running) = self.state.config() else { return Ok(Diff::default()) };
+        let loaded = self.file.load().map_err(lines)?;
+        let frontends = loaded.config.frontends.clone();
+        let mut loaded = loaded.keeping_modes(&running.frontends);
+        let diff = config::diff(running, &Config { frontends, ..loaded.config.clone() });
         let timeouts = loaded.config.passthrough.timeouts;
         loaded.config.stats = running.stats;
         loaded.config.passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
+        if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
+            return Err(vec![obstacle]);
+        }
         let next_hops = self.state.network();
-        let interface_to = |ip| next_hops.interface_to(ip);
-        let network = Network { interfaces: next_hops.interfaces(), interface_to: &interface_to };
-        let odd = config::validate_mode(&loaded, &network).map_err(LoadError::Invalid)?;
-        loaded.warnings.extend(odd);
-        Ok((wanted, loaded))
+        let hop_to = |ip| next_hops.hop_to(ip);
+        let network = Network { interfaces: next_hops.interfaces(), hop_to: &hop_to };
+        let odd =
+            config::validate_mode(&loaded, &network).map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
+        loaded.warnings.iter().chain(&odd).for_each(|warning| warn!("{warning}"));
+        if diff != Diff::default() {
+            self.configure(loaded.config).await.map_err(|problem| vec![problem])?;
+        }
+        Ok(diff)
     }
 }
 
@@ -212,12 +233,11 @@ fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapsh
     before
 }
 
-fn refuse(file: &str, error: LoadError) {
-    match &error {
-        LoadError::Invalid(problems) => problems.iter().for_each(|problem| error!("{problem}")),
-        other => error!("{other}"),
+fn lines(error: LoadError) -> Vec<String> {
+    match error {
+        LoadError::Invalid(problems) => problems.iter().map(ToString::to_string).collect(),
+        unreadable => vec![unreadable.to_string()],
     }
-    error!("{file} not reloaded: the running configuration stays");
 }
 
 fn report(news: &HealthChange) {

@@ -1,5 +1,7 @@
 //! A frame in memory, with what the kernel says about it.
 
+use crate::forward::Lead;
+
 /// Length in bytes of the header before each frame: `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), in the
 /// machine's byte order.
 pub const VNET_HEADER_LEN: usize = 10;
@@ -8,53 +10,51 @@ const NEEDS_CHECKSUM: u8 = 1;
 
 /// A frame as captured, or to be sent. Its memory is kept when it is filled again.
 #[derive(Debug, Clone, Default)]
-pub struct Buffer(Vec<u8>);
+pub struct Buffer {
+    bytes: Vec<u8>,
+    /// For a fragment: what is known of its packet.
+    pub(super) lead: Option<Lead>,
+}
 
 impl Buffer {
     /// Takes over what a packet socket delivered: header and frame. `false` if it is too short for the header.
     pub(super) fn fill(&mut self, captured: &[u8]) -> bool {
-        self.0.clear();
-        self.0.extend_from_slice(captured);
+        self.lead = None;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(captured);
         captured.len() >= VNET_HEADER_LEN
     }
 
     /// Takes over a complete frame of our own, with valid checksums.
     pub fn set_frame(&mut self, frame: &[u8]) {
-        self.0.clear();
-        self.0.resize(VNET_HEADER_LEN, 0);
-        self.0.extend_from_slice(frame);
-    }
-
-    /// What was captured has been replaced, in place, by a complete frame of our own of `len` bytes, with valid
-    /// checksums. `len` is at most the present length.
-    pub fn make_own(&mut self, len: usize) {
-        self.0.truncate(VNET_HEADER_LEN + len);
-        self.0[..VNET_HEADER_LEN].fill(0);
+        self.bytes.clear();
+        self.bytes.resize(VNET_HEADER_LEN, 0);
+        self.bytes.extend_from_slice(frame);
     }
 
     /// The frame from its Ethernet header on, up to 64 KiB.
     #[inline]
     pub fn frame(&self) -> &[u8] {
-        self.0.get(VNET_HEADER_LEN..).unwrap_or_default()
+        self.bytes.get(VNET_HEADER_LEN..).unwrap_or_default()
     }
 
     /// The frame, to be changed in place.
     #[inline]
     pub fn frame_mut(&mut self) -> &mut [u8] {
-        self.0.get_mut(VNET_HEADER_LEN..).unwrap_or_default()
+        self.bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default()
     }
 
     /// Whether the checksum of its transport header is partial: the field holds the sum of the pseudo-header, and
     /// who sends the frame completes it.
     #[inline]
     pub fn checksum_is_partial(&self) -> bool {
-        self.0.first().is_some_and(|flags| flags & NEEDS_CHECKSUM != 0)
+        self.bytes.first().is_some_and(|flags| flags & NEEDS_CHECKSUM != 0)
     }
 
     /// For a super-frame: payload bytes in each of the packets it will be cut into. `None`: one packet.
     #[inline]
     pub fn segment_size(&self) -> Option<u16> {
-        match self.0.get(..VNET_HEADER_LEN)? {
+        match self.bytes.get(..VNET_HEADER_LEN)? {
             [_, 0, ..] => None,
             [_, _, _, _, low, high, ..] => Some(u16::from_ne_bytes([*low, *high])),
             _ => None,
@@ -63,7 +63,7 @@ impl Buffer {
 
     /// Header and frame, as a packet socket takes them.
     pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
         assert!(buffer.fill(&[1, 1, 54, 0, size[0], size[1], 34, 0, 16, 0, 0xaa, 0xbb, 0xcc]));
         assert_eq!(buffer.frame(), [0xaa, 0xbb, 0xcc]);
         assert_eq!((buffer.checksum_is_partial(), buffer.segment_size()), (true, Some(1448)));
-        buffer.make_own(2);
+        buffer.set_frame(&[0xaa, 0xbb]);
         assert_eq!((buffer.checksum_is_partial(), buffer.segment_size()), (false, None));
         assert_eq!((buffer.frame(), buffer.as_bytes().len()), ([0xaa, 0xbb].as_slice(), 12));
     }

@@ -1,54 +1,31 @@
 //! The capture socket's filter: a classic BPF program that the kernel runs on each frame, so that only ours are
 //! copied to us.
-//!
-//! Conditional jumps reach 255 instructions at most. Here each only skips the next instruction, and what goes
-//! further is an unconditional jump, whose distance has 32 bits; so sets of any size need no care.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+mod family;
+mod program;
 
-use libc::{
-    BPF_ABS, BPF_B, BPF_H, BPF_IND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_JSET, BPF_K, BPF_LD,
-    BPF_LDX, BPF_MSH, BPF_RET, BPF_W, SKF_AD_OFF, SKF_AD_PKTTYPE, SKF_AD_VLAN_TAG_PRESENT, sock_filter,
-};
+use libc::{SKF_AD_PKTTYPE, SKF_AD_VLAN_TAG_PRESENT, sock_filter};
 
-use super::{Replies, Selection};
-use crate::model::TCP;
+use self::family::{DST_PORT, Family, ICMP_TYPE, Keys, Ours, PROTOCOL, SRC_PORT, V4, V6};
+use self::program::{Field, Label, Program, kernel_instructions};
+use super::Selection;
 
-/// Longest program we load. The kernel takes 4,096 instructions, but expands each to several of its own, and
-/// `net.core.optmem_max` (20,480 bytes before Linux 6.7) bounds what they may take.
-const MAX_INSTRUCTIONS: usize = 1_000;
-
-const ACCEPT: u32 = u32::MAX;
-const REJECT: u32 = 0;
-
-const ICMP: u8 = 1;
-/// Destination unreachable, time exceeded, parameter problem (RFC 792).
-const ICMP_ERRORS: [u32; 3] = [3, 11, 12];
-
-// Offsets from the beginning of the Ethernet header.
-const ETHERTYPE: u32 = 12;
-const IP: u32 = 14;
-const FRAGMENT: u32 = IP + 6;
-const PROTOCOL: u32 = IP + 9;
-const SRC: u32 = IP + 12;
-const DST: u32 = IP + 16;
-// To be added to the length of the IP header.
-const SRC_PORT: u32 = IP;
-const DST_PORT: u32 = IP + 2;
-const ICMP_TYPE: u32 = IP;
+/// Longest program we load, in the kernel's instructions of 8 bytes. `net.core.optmem_max` (20,480 bytes before
+/// Linux 6.7) bounds what they may take, and while one filter replaces another it has to hold both.
+const MAX_KERNEL_INSTRUCTIONS: usize = 1_200;
 
 /// How closely a filter follows its selection. What it lets in too much, the forwarder finds to be none of ours;
 /// that only costs time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
-    /// Exactly the selection, ICMP errors and later fragments to its addresses.
+    /// Exactly the selection, and to its addresses: ICMP errors, later fragments, and what follows an extension
+    /// header of IPv6.
     Exact,
     /// Too many servers: replies of anybody to our SNAT ports.
     AnyServer,
-    /// Too many ports: TCP to all ports of our addresses.
+    /// Too many ports: the selection's protocols to all ports of our addresses.
     AnyPort,
-    /// Too many addresses: TCP, and ICMP errors, to anybody.
+    /// Too many addresses: all that, to anybody.
     AnyAddress,
 }
 
@@ -64,7 +41,7 @@ impl Filter {
     pub fn new(selection: &Selection) -> Filter {
         let mut filter = Filter::with(selection, Precision::Exact);
         for precision in [Precision::AnyServer, Precision::AnyPort, Precision::AnyAddress] {
-            if filter.instructions.len() > MAX_INSTRUCTIONS {
+            if kernel_instructions(&filter.instructions) > MAX_KERNEL_INSTRUCTIONS {
                 filter = Filter::with(selection, precision);
             }
         }
@@ -77,8 +54,8 @@ impl Filter {
 
     /// Lets nothing in: for sockets that only send.
     pub fn nothing() -> Filter {
-        let mut program = Program::default();
-        program.ret(REJECT);
+        let mut program = Program::new();
+        program.goto(program.reject);
         Filter { instructions: program.finish(), precision: Precision::Exact }
     }
 
@@ -94,212 +71,85 @@ impl Filter {
 }
 
 fn compile(selection: &Selection, precision: Precision) -> Vec<sock_filter> {
-    let mut p = Program::default();
-    let (tcp, to_ours) = (p.label(), p.label());
-
-    p.load_info(SKF_AD_VLAN_TAG_PRESENT);
-    p.reject_unless(0);
+    let mut p = Program::new();
+    p.load(Field::info(SKF_AD_VLAN_TAG_PRESENT));
+    p.goto_unless(0, p.reject);
     // Not what a bridge or a sniffer makes the interface take beside its own.
-    p.load_info(SKF_AD_PKTTYPE);
-    p.reject_unless(u32::from(libc::PACKET_HOST));
-    p.load(BPF_H, ETHERTYPE);
-    p.reject_unless(libc::ETH_P_IP as u32);
-    p.load_header_len();
-    p.load(BPF_B, PROTOCOL);
-    p.goto_if(u32::from(TCP), tcp);
-    p.reject_unless(u32::from(ICMP));
+    p.load(Field::info(SKF_AD_PKTTYPE));
+    p.goto_unless(u32::from(libc::PACKET_HOST), p.reject);
 
-    p.load(BPF_H, FRAGMENT);
-    p.reject_if_any(0x1fff);
-    p.load_indexed(BPF_B, ICMP_TYPE);
-    ICMP_ERRORS.iter().for_each(|&kind| p.goto_if(kind, to_ours));
-    p.ret(REJECT);
-
-    p.place(tcp);
-    p.load(BPF_H, FRAGMENT);
-    p.goto_if_any(0x1fff, to_ours);
-    match precision {
-        Precision::AnyPort | Precision::AnyAddress => p.goto(to_ours),
-        Precision::Exact | Precision::AnyServer => ports(&mut p, selection, precision),
+    let mut families = Vec::new();
+    p.load(Field::half(12));
+    for family in [V4, V6] {
+        let ours = Ours::new(selection, &family);
+        if !ours.addresses.is_empty() {
+            let label = p.label();
+            p.goto_if(family.ethertype, label);
+            families.push((label, family, ours));
+        }
     }
-
-    p.place(to_ours);
-    if precision == Precision::AnyAddress {
-        p.ret(ACCEPT);
-    } else {
-        p.load(BPF_W, DST);
-        addresses(selection).into_iter().for_each(|address| p.accept_if(address));
-        p.ret(REJECT);
+    p.goto(p.reject);
+    for (label, family, ours) in families {
+        p.place(label);
+        packets(&mut p, &family, &ours, selection, precision);
     }
     p.finish()
 }
 
-/// Accepts TCP to the frontends and replies of servers, rejects all else.
-fn ports(p: &mut Program, selection: &Selection, precision: Precision) {
-    let frontends = by_first(selection.listen().filter_map(v4).map(|(ip, port)| (ip, u32::from(port))));
-    let snat: BTreeSet<u32> = selection.replies.iter().flat_map(snat_addresses).collect();
-    let reply = p.label();
-    let groups: Vec<_> = frontends.into_iter().map(|(ip, ports)| (ip, ports, p.label())).collect();
+/// Takes or leaves a packet of the family.
+fn packets(p: &mut Program, family: &Family, ours: &Ours, selection: &Selection, precision: Precision) {
+    let (icmp, ports, to_ours) = (p.label(), p.label(), p.label());
+    family.store_destination(p);
+    p.goto_if(family.icmp, icmp);
+    family.extensions.iter().for_each(|&extension| p.goto_if(extension, to_ours));
+    one_of(p, &[PROTOCOL], &ours.protocols, ports, p.reject);
 
-    p.load(BPF_W, DST);
-    groups.iter().for_each(|(ip, _, group)| p.goto_if(*ip, *group));
-    snat.iter().for_each(|ip| p.goto_if(*ip, reply));
-    p.ret(REJECT);
+    p.place(icmp);
+    family.index_transport(p, p.reject);
+    let errors = family.icmp_errors.iter().map(|&kind| vec![kind]).collect();
+    one_of(p, &[ICMP_TYPE], &errors, to_ours, p.reject);
 
-    for (ip, ports, group) in groups {
-        p.place(group);
-        p.load_indexed(BPF_H, DST_PORT);
-        ports.into_iter().for_each(|port| p.accept_if(port));
-        if snat.contains(&ip) { p.goto(reply) } else { p.ret(REJECT) }
+    p.place(ports);
+    family.index_transport(p, to_ours);
+    match precision {
+        Precision::AnyPort | Precision::AnyAddress => p.goto(to_ours),
+        Precision::Exact | Precision::AnyServer => by_port(p, family, ours, selection, precision),
     }
 
-    p.place(reply);
+    p.place(to_ours);
+    match precision {
+        Precision::AnyAddress => p.goto(p.accept),
+        _ => one_of(p, family.dst(), &ours.addresses, p.accept, p.reject),
+    }
+}
+
+/// Takes what is for a frontend, and what a server replies to a SNAT port.
+fn by_port(p: &mut Program, family: &Family, ours: &Ours, selection: &Selection, precision: Precision) {
+    let (other, to_snat) = (p.label(), p.label());
+    family.store_destination_port(p);
+    let frontend = [&[PROTOCOL], family.dst(), &[DST_PORT]].concat();
+    one_of(p, &frontend, &ours.frontends, p.accept, other);
+
+    p.place(other);
+    one_of(p, family.dst(), &ours.snat, to_snat, p.reject);
+
+    p.place(to_snat);
     if let Some(replies) = &selection.replies {
-        from_servers(p, replies, precision);
+        p.load(DST_PORT);
+        p.goto_outside(&replies.snat_ports, p.reject);
     }
-    p.ret(REJECT);
-}
-
-/// Accepts what comes from a server to a SNAT port, rejects all else.
-fn from_servers(p: &mut Program, replies: &Replies, precision: Precision) {
-    p.load_indexed(BPF_H, DST_PORT);
-    p.reject_outside(u32::from(*replies.snat_ports.start()), u32::from(*replies.snat_ports.end()));
-    if precision != Precision::Exact {
-        p.ret(ACCEPT);
-        return;
-    }
-    let servers = by_first(replies.servers.iter().filter_map(v4).map(|(ip, port)| (u32::from(port), ip)));
-    let groups: Vec<_> = servers.into_iter().map(|(port, ips)| (port, ips, p.label())).collect();
-    p.load_indexed(BPF_H, SRC_PORT);
-    groups.iter().for_each(|(port, _, group)| p.goto_if(*port, *group));
-    p.ret(REJECT);
-    for (_, ips, group) in groups {
-        p.place(group);
-        p.load(BPF_W, SRC);
-        ips.into_iter().for_each(|ip| p.accept_if(ip));
-        p.ret(REJECT);
+    if precision == Precision::Exact {
+        family.store_source(p);
+        let server = [&[PROTOCOL, SRC_PORT], family.src()].concat();
+        one_of(p, &server, &ours.servers, p.accept, p.reject);
+    } else {
+        p.goto(p.accept);
     }
 }
 
-/// All our addresses: the VIPs and those of SNAT.
-fn addresses(selection: &Selection) -> BTreeSet<u32> {
-    let vips = selection.listen().filter_map(v4).map(|(ip, _)| ip);
-    vips.chain(selection.replies.iter().flat_map(snat_addresses)).collect()
-}
-
-fn snat_addresses(replies: &Replies) -> impl Iterator<Item = u32> {
-    replies.snat_addresses.iter().filter_map(|ip| match ip {
-        IpAddr::V4(ip) => Some(u32::from(*ip)),
-        IpAddr::V6(_) => None,
-    })
-}
-
-fn v4(addr: &SocketAddr) -> Option<(u32, u16)> {
-    match addr {
-        SocketAddr::V4(addr) => Some((u32::from(*addr.ip()), addr.port())),
-        SocketAddr::V6(_) => None,
-    }
-}
-
-fn by_first(pairs: impl Iterator<Item = (u32, u32)>) -> BTreeMap<u32, BTreeSet<u32>> {
-    let mut groups: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    pairs.for_each(|(first, second)| {
-        groups.entry(first).or_default().insert(second);
-    });
-    groups
-}
-
-/// A place in a program that can be jumped to before it is known.
-#[derive(Clone, Copy)]
-struct Label(usize);
-
-/// A program in the making. Comparisons are with the accumulator, which the load before has filled.
-#[derive(Default)]
-struct Program {
-    instructions: Vec<sock_filter>,
-    places: Vec<usize>,
-    jumps: Vec<(usize, Label)>,
-}
-
-impl Program {
-    fn label(&mut self) -> Label {
-        self.places.push(0);
-        Label(self.places.len() - 1)
-    }
-
-    fn place(&mut self, label: Label) {
-        self.places[label.0] = self.instructions.len();
-    }
-
-    fn load(&mut self, size: u32, offset: u32) {
-        self.push(BPF_LD | BPF_ABS | size, 0, 0, offset);
-    }
-
-    /// What the kernel knows of the frame beside its bytes.
-    fn load_info(&mut self, what: i32) {
-        self.load(BPF_W, (SKF_AD_OFF + what) as u32);
-    }
-
-    /// Makes the length of the IP header the index.
-    fn load_header_len(&mut self) {
-        self.push(BPF_LDX | BPF_MSH | BPF_B, 0, 0, IP);
-    }
-
-    fn load_indexed(&mut self, size: u32, offset: u32) {
-        self.push(BPF_LD | BPF_IND | size, 0, 0, offset);
-    }
-
-    fn ret(&mut self, verdict: u32) {
-        self.push(BPF_RET | BPF_K, 0, 0, verdict);
-    }
-
-    fn goto(&mut self, label: Label) {
-        self.jumps.push((self.instructions.len(), label));
-        self.push(BPF_JMP | BPF_JA, 0, 0, 0);
-    }
-
-    fn accept_if(&mut self, value: u32) {
-        self.push(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value);
-        self.ret(ACCEPT);
-    }
-
-    fn goto_if(&mut self, value: u32, label: Label) {
-        self.push(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value);
-        self.goto(label);
-    }
-
-    fn goto_if_any(&mut self, bits: u32, label: Label) {
-        self.push(BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
-        self.goto(label);
-    }
-
-    fn reject_unless(&mut self, value: u32) {
-        self.push(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, value);
-        self.ret(REJECT);
-    }
-
-    fn reject_if_any(&mut self, bits: u32) {
-        self.push(BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
-        self.ret(REJECT);
-    }
-
-    fn reject_outside(&mut self, first: u32, last: u32) {
-        self.push(BPF_JMP | BPF_JGE | BPF_K, 1, 0, first);
-        self.ret(REJECT);
-        self.push(BPF_JMP | BPF_JGT | BPF_K, 0, 1, last);
-        self.ret(REJECT);
-    }
-
-    fn push(&mut self, code: u32, jt: u8, jf: u8, k: u32) {
-        self.instructions.push(sock_filter { code: code as u16, jt, jf, k });
-    }
-
-    fn finish(mut self) -> Vec<sock_filter> {
-        for (at, label) in self.jumps {
-            self.instructions[at].k = (self.places[label.0] - at - 1) as u32;
-        }
-        self.instructions
-    }
+fn one_of(p: &mut Program, fields: &[Field], keys: &Keys, yes: Label, no: Label) {
+    let keys: Vec<&[u32]> = keys.iter().map(Vec::as_slice).collect();
+    p.goto_one_of(fields, &keys, yes, no);
 }
 
 #[cfg(test)]

@@ -9,13 +9,15 @@ mod ledger;
 mod pipeline;
 mod selection;
 mod socket;
+mod sorter;
 mod transmit;
+mod waiting;
 mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use filter::{Filter, Precision};
-pub use guard::{Guard, GuardError};
+pub use guard::{Guard, GuardError, GuardKind, NftablesError, TcxError};
 pub use pipeline::{Overruns, Pipeline, Plan};
 pub use selection::{Replies, Selection};
 pub use transmit::Transmit;

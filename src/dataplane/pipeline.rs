@@ -17,13 +17,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
+use super::sorter::Sorter;
+use super::waiting::Waiting;
 use super::worker::{Parcel, Worker};
 use super::{Buffer, Capture, CaptureHandle, Filter, Transmit, Wake};
 use crate::forward::{Dispatch, Forwarder};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
-use crate::wire;
 
 /// Batches that may wait for a worker, or for the transmit thread.
 const QUEUE: usize = 64;
@@ -93,6 +94,7 @@ impl Pipeline {
             let worker = Worker {
                 core,
                 forwarder,
+                waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),
                 stats: plan.stats.clone(),
                 frames,
@@ -114,7 +116,7 @@ impl Pipeline {
                 thread: first_capture + n,
                 interface,
                 capture,
-                dispatch: plan.dispatch.clone(),
+                sorter: Sorter::new(plan.dispatch.clone(), (n << 12) as u16, plan.now),
                 inboxes: inboxes.clone(),
                 spare: spare.clone(),
                 stats: plan.stats.clone(),
@@ -178,7 +180,7 @@ struct Reader {
     thread: usize,
     interface: u32,
     capture: Capture,
-    dispatch: Dispatch,
+    sorter: Sorter,
     inboxes: Vec<Sender<Vec<Parcel>>>,
     spare: Receiver<Vec<Parcel>>,
     stats: Arc<PacketStats>,
@@ -198,10 +200,12 @@ impl Reader {
             }
             let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
             for buffer in frames.drain(..) {
-                // What cannot be read goes to the first worker, which says why.
-                let worker =
-                    wire::parse(buffer.frame()).map_or(0, |headers| self.dispatch.worker(&headers.key));
-                batches[usize::from(worker)].push((self.interface, buffer));
+                self.sorter.sort(buffer, &mut |worker, buffer| {
+                    batches[usize::from(worker)].push((self.interface, buffer));
+                });
+            }
+            for (reason, lost) in self.sorter.take_lost() {
+                self.stats.dropped(self.thread, reason, lost);
             }
             for (inbox, batch) in self.inboxes.iter().zip(batches) {
                 if batch.is_empty() {

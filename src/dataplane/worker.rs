@@ -9,11 +9,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use super::Buffer;
 use super::ledger::Ledger;
 use super::pipeline::PATIENCE;
-use crate::forward::{Direction, Forwarder, Frame, Part, TcpState, Verdict};
+use super::waiting::Waiting;
+use crate::forward::{Direction, FlowState, Forwarder, Frame, Part, Verdict};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats};
-use crate::wire::Checksum;
+use crate::wire::{self, Checksum};
 
 /// How often time passes for a worker that gets no frames.
 const TICK: Duration = Duration::from_millis(50);
@@ -26,6 +27,7 @@ pub(super) struct Worker {
     /// Index of its counters.
     pub(super) core: usize,
     pub(super) forwarder: Forwarder,
+    pub(super) waiting: Waiting,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Vec<Parcel>>,
@@ -33,6 +35,16 @@ pub(super) struct Worker {
     pub(super) spares: Sender<Vec<Parcel>>,
     pub(super) wanted: tokio::sync::mpsc::Sender<(std::net::IpAddr, u32)>,
     pub(super) now: fn() -> Timestamp,
+}
+
+/// What is done with one batch of frames.
+struct Round<'a> {
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+    ledger: &'a Ledger,
+    out: Vec<Parcel>,
+    /// Frames that are no longer needed.
+    spare: Vec<Parcel>,
 }
 
 impl Worker {
@@ -50,65 +62,87 @@ impl Worker {
             let snapshot = self.snapshot.load();
             let now = (self.now)();
             ledger.follow(&snapshot);
-            let mut out = Vec::with_capacity(batch.len());
+            let mut round = Round {
+                snapshot: &snapshot,
+                now,
+                ledger: &ledger,
+                out: Vec::with_capacity(batch.len()),
+                spare: Vec::new(),
+            };
             is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();
-                buffer.set_frame(&frame);
-                out.push((interface, buffer));
+                buffer.set_frame(frame);
+                round.out.push((interface, buffer));
             });
-            let mut spare = Vec::new();
-            self.forwarder.prefetch(batch.iter().map(|(_, buffer)| buffer.frame()));
-            for (interface, buffer) in batch {
-                self.handle(interface, buffer, &snapshot, now, &ledger, &mut out, &mut spare);
+            for (since, parcel) in self.waiting.due(snapshot.generation, now) {
+                self.handle(parcel, since, &mut round);
             }
+            self.forwarder.prefetch(batch.iter().map(|(_, buffer)| buffer.frame()));
+            for parcel in batch {
+                self.handle(parcel, now, &mut round);
+            }
+            let Round { out, spare, .. } = round;
             self.send(out, spare);
             self.report(&ledger);
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a frame and where it may go")]
-    fn handle(
-        &mut self,
-        interface: u32,
-        mut buffer: Buffer,
-        snapshot: &Snapshot,
-        now: Timestamp,
-        ledger: &Ledger,
-        out: &mut Vec<Parcel>,
-        spare: &mut Vec<Parcel>,
-    ) {
+    /// A frame that came at `since`.
+    fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
         let checksum = if buffer.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete };
         let segment_size = buffer.segment_size();
         let len = buffer.frame().len() as u64;
-        let mut frame = Frame { bytes: buffer.frame_mut(), checksum, segment_size };
-        match self.forwarder.handle_frame(&mut frame, snapshot, now) {
+        let lead = buffer.lead;
+        let mut frame = Frame { bytes: buffer.frame_mut(), checksum, segment_size, lead };
+        match self.forwarder.handle_frame(&mut frame, round.snapshot, round.now) {
             Verdict::Transmit(forwarded) => {
                 let (packets, bytes) = match forwarded.direction {
                     Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
                     Direction::ToClient => (Counter::PacketsTx, Counter::BytesTx),
                 };
-                ledger.count(forwarded.flow, packets, 1);
-                ledger.count(forwarded.flow, bytes, len);
+                round.ledger.count(forwarded.flow, packets, 1);
+                round.ledger.count(forwarded.flow, bytes, len);
                 match forwarded.part {
-                    Part::First => ledger.count(forwarded.flow, Counter::Opened, 1),
+                    Part::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
                     Part::Later => {}
                     Part::Unrecorded => self.stats.unrecorded(self.core, 1),
                 }
-                out.push((forwarded.interface, buffer));
+                match forwarded.cut {
+                    None => round.out.push((forwarded.interface, buffer)),
+                    Some(mtu) => {
+                        cut(buffer.frame_mut(), checksum, mtu, forwarded.interface, &mut round.out);
+                        round.spare.push((interface, buffer));
+                    }
+                }
             }
-            Verdict::Reply { len, reason } => {
+            Verdict::Reply(reason) => {
                 self.stats.dropped(self.core, reason, 1);
-                buffer.make_own(len);
-                out.push((interface, buffer));
+                buffer.set_frame(self.forwarder.answer());
+                round.out.push((interface, buffer));
+            }
+            Verdict::Drop(reason) if self.may_wait(reason, &buffer) => {
+                if let Err(parcel) = self.waiting.push(since, (interface, buffer), round.now) {
+                    self.stats.dropped(self.core, reason, 1);
+                    round.spare.push(parcel);
+                }
             }
             Verdict::Drop(reason) => {
                 self.stats.dropped(self.core, reason, 1);
-                spare.push((interface, buffer));
+                round.spare.push((interface, buffer));
             }
             Verdict::Pass => {
                 self.stats.passed(self.core, 1);
-                spare.push((interface, buffer));
+                round.spare.push((interface, buffer));
             }
+        }
+    }
+
+    /// Whether a frame may be forwarded yet: its next hop is being resolved, or it follows a fragment whose is.
+    fn may_wait(&self, reason: DropReason, frame: &Buffer) -> bool {
+        match reason {
+            DropReason::NextHopUnresolved => true,
+            DropReason::NoFlow => frame.lead.is_some() && !self.waiting.is_empty(),
+            _ => false,
         }
     }
 
@@ -132,11 +166,21 @@ impl Worker {
         for wanted in news.wanted.drain(..) {
             let _ = self.wanted.try_send(wanted); // full: the next packet asks again
         }
-        for state in TcpState::ALL {
+        for state in FlowState::ALL {
             let flows = self.forwarder.flows().count(state);
             self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
         }
         self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
     }
+}
+
+/// Cuts a packet into fragments that are sent one by one.
+fn cut(frame: &mut [u8], checksum: Checksum, mtu: u32, interface: u32, out: &mut Vec<Parcel>) {
+    let Ok(headers) = wire::parse(frame) else { return };
+    wire::split(frame, &headers, checksum, mtu as usize, |fragment| {
+        let mut buffer = Buffer::default();
+        buffer.set_frame(fragment);
+        out.push((interface, buffer));
+    });
 }

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use crate::config::{Config, Stats};
-use crate::model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
+use crate::model::{Backend, Frontend, Mode, PacketSettings, Protocol, Timeouts};
 use crate::snapshot::fixture;
 
 /// A proxy whose statistics are served at 127.0.0.1:8090.
 pub(super) fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config {
     let second = Duration::from_secs(1);
     Config {
-        mode: Mode::Proxy,
         frontends,
         backends,
         stats: Stats { listen: "127.0.0.1:8090".parse().unwrap() },
@@ -27,5 +26,12 @@ pub(super) fn backend(name: &str, servers: &[(&str, &str)]) -> Backend {
 /// A frontend without a limit.
 pub(super) fn frontend(name: &str, listen: &[&str], backend: &str) -> Frontend {
     let listen = listen.iter().map(|addr| addr.parse().unwrap()).collect();
-    Frontend { name: name.into(), listen, backend: backend.into(), max_connections: None }
+    Frontend {
+        name: name.into(),
+        mode: Mode::Proxy,
+        protocol: Protocol::Tcp,
+        listen,
+        backend: backend.into(),
+        max_connections: None,
+    }
 }

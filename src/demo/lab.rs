@@ -7,14 +7,19 @@
 //!                        └─────────┬───────────┘
 //!          balancer  10.77.0.1, VIP 10.77.0.100
 //! ```
+//!
+//! Where the kernel has IPv6, everybody has an address of it too: `fd77::` and the same last digits, `fd77::201`.
+//! A [`Plan`] may have more: a second balancer, a router before one of the machines.
 
 mod janitor;
+mod plan;
 mod role;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -22,12 +27,16 @@ use std::thread;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use janitor::Janitor;
+pub use plan::{NARROW, Plan};
 pub use role::Role;
 
 /// Where clients connect to; an address of the balancer.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
 
-/// The interface that joins every machine to the switch.
+/// Where clients connect to by IPv6.
+pub const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
+
+/// The interface that joins every machine to the others.
 pub const INTERFACE: &str = "eth0";
 
 /// The namespaces and what joins them. They are gone, with whatever runs in them, when this is dropped, and
@@ -37,6 +46,7 @@ pub const INTERFACE: &str = "eth0";
 #[derive(Debug)]
 pub struct Lab {
     prefix: String,
+    plan: Plan,
     machines: Vec<Role>,
     _janitor: Janitor,
 }
@@ -75,9 +85,13 @@ pub enum LabError {
 
 impl Lab {
     /// Builds a lab with so many clients (at most 50) and servers (at most 80), and removes what is left of
-    /// labs whose process is gone. Every machine knows every other's way; neighbours are found by ARP.
+    /// labs whose process is gone. Every machine knows every other's way; neighbours are found by ARP and
+    /// neighbour discovery.
     pub fn new(clients: u8, servers: u8) -> Result<Lab, LabError> {
-        assert!(clients <= 50 && servers <= 80, "the addresses of a lab end there");
+        Plan::new(clients, servers).build()
+    }
+
+    fn build(plan: &Plan) -> Result<Lab, LabError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LabError::NotRoot);
         }
@@ -85,21 +99,18 @@ impl Lab {
         janitor::sweep()?;
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("convey-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let machines: Vec<Role> = std::iter::once(Role::Balancer)
-            .chain((1..=servers).map(Role::Server))
-            .chain((1..=clients).map(Role::Client))
-            .collect();
+        let machines = plan.machines();
         let all = [Role::Switch].iter().chain(&machines);
         let names: Vec<String> = all.map(|role| format!("{prefix}-{role}")).collect();
         // In charge before there is anything to clear away.
         let janitor = Janitor::start(&names)?;
-        let lab = Lab { prefix, machines, _janitor: janitor };
+        let lab = Lab { prefix, plan: plan.clone(), machines, _janitor: janitor };
         ip(&[], names.iter().map(|name| format!("netns add {name}")))?;
-        lab.build()?;
+        lab.join_up()?;
         Ok(lab)
     }
 
-    /// The machines on the switch: balancer, servers, clients.
+    /// All but the switch: balancers, servers, clients and what joins them.
     pub fn machines(&self) -> &[Role] {
         &self.machines
     }
@@ -139,17 +150,18 @@ impl Lab {
             .map_err(|source| LabError::System { what: format!("enter the namespace {name}"), source })
     }
 
-    /// Lets servers answer clients directly (DSR): what they send from `port` leaves with the VIP as its
-    /// source, except to the balancer. Needs nftables.
-    pub fn answer_directly(&self, port: u16) -> Result<(), LabError> {
+    /// Lets servers answer clients directly (DSR): what they send from `ports` leaves with the VIP as its
+    /// source, except to a balancer. Needs nftables.
+    pub fn answer_directly(&self, ports: &[u16]) -> Result<(), LabError> {
         const SCRIPT: &str = include_str!("../../tc/dsr-server-nft.sh");
         find("nft", "nftables")?;
+        let both = |role: Role| format!("{} {}", role.address(), role.address_v6());
+        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
         for role in self.machines.iter().filter(|role| matches!(role, Role::Server(_))) {
             let mut script = self.command(*role, "sh");
-            script.args(["-s", "up"]);
-            script.env("INTERFACE", INTERFACE).env("VIP", VIP.to_string()).env("PORTS", port.to_string());
-            script.env("SERVER", role.address().to_string());
-            script.env("BALANCERS", Role::Balancer.address().to_string());
+            script.args(["-s", "up"]).env("INTERFACE", INTERFACE).env("PORTS", ports.join(" "));
+            script.env("VIP", format!("{VIP} {VIP_V6}")).env("SERVER", both(*role));
+            script.env("BALANCERS", format!("{} {}", both(Role::Balancer), both(Role::Standby)));
             output(&mut script, SCRIPT)?;
         }
         Ok(())
@@ -162,7 +174,7 @@ impl Lab {
         find("ethtool", "ethtool")?;
         let on = if on { "on" } else { "off" };
         let interfaces = match role {
-            Role::Switch => self.machines.iter().map(Role::to_string).collect(),
+            Role::Switch => self.plan.on_switch().iter().map(Role::to_string).collect(),
             _ => vec![INTERFACE.to_owned()],
         };
         for interface in &interfaces {
@@ -191,27 +203,18 @@ impl Lab {
         output(self.command(Role::Switch, "nft").args(["-f", "-"]), &rules).map(drop)
     }
 
-    fn build(&self) -> Result<(), LabError> {
-        let switch = self.namespace(Role::Switch);
-        let mut lines = vec!["link add name switch up type bridge mcast_snooping 0".to_owned()];
-        for role in &self.machines {
-            let (namespace, mac) = (self.namespace(*role), role.mac_text());
-            lines.push(format!(
-                "link add name {role} type veth peer name {INTERFACE} address {mac} netns {namespace}"
-            ));
-            lines.push(format!("link set {role} master switch up"));
+    fn join_up(&self) -> Result<(), LabError> {
+        let v6 = Path::new("/proc/sys/net/ipv6").exists();
+        for role in [Role::Switch].iter().chain(&self.machines) {
+            ip(&["-n", &self.namespace(*role)], self.plan.links(*role, |role| self.namespace(role)))?;
         }
-        ip(&["-n", &switch], lines)?;
         for role in &self.machines {
-            let mut lines = vec![
-                "link set lo up".to_owned(),
-                format!("addr add {}/24 dev {INTERFACE}", role.address()),
-                format!("link set {INTERFACE} up"),
-            ];
-            if *role == Role::Balancer {
-                lines.push(format!("addr add {VIP}/32 dev {INTERFACE}"));
-            }
-            ip(&["-n", &self.namespace(*role)], lines)?;
+            ip(&["-n", &self.namespace(*role)], self.plan.addresses(*role, v6))?;
+        }
+        if self.machines.contains(&Role::Router) {
+            let on = |file| fs::write(format!("/proc/sys/net/{file}"), "1");
+            self.enter(Role::Router, || on("ipv4/ip_forward").and_then(|()| on("ipv6/conf/all/forwarding")))?
+                .map_err(|source| LabError::System { what: "make a router".to_owned(), source })?;
         }
         Ok(())
     }
@@ -227,6 +230,9 @@ impl From<Role> for IpAddr {
 /// Runs lines of `ip` in one process.
 fn ip(options: &[&str], lines: impl IntoIterator<Item = String>) -> Result<(), LabError> {
     let lines: Vec<String> = lines.into_iter().collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
     output(Command::new("ip").args(options).args(["-batch", "-"]), &lines.join("\n")).map(drop)
 }
 

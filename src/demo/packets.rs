@@ -40,7 +40,7 @@ impl PacketDemo {
     pub fn new(mode: Mode) -> Result<Arc<PacketDemo>, DemoError> {
         let lab = Lab::new(1, WEIGHTS.len() as u8)?;
         if mode == Mode::Dsr {
-            lab.answer_directly(PORT)?;
+            lab.answer_directly(&[PORT])?;
         }
         let refused = |source| LabError::System { what: "write the demo's configuration".to_owned(), source };
         let folder = tempfile::Builder::new().prefix("convey-demo-").tempdir().map_err(refused)?;

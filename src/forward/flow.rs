@@ -1,9 +1,9 @@
 //! One flow: its two keys, where its packets go, how far its connection is.
 
 use super::list::Links;
-use super::tcp::{Direction, Segment, TcpState, View};
+use super::state::{ACK, Direction, FlowState, SYN, Segment, View};
 use super::wheel::Slot;
-use crate::model::{Addr, FlowKey, Rewrite};
+use crate::model::{Addr, FlowKey, Rewrite, TCP, UDP};
 
 /// A flow to be recorded.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,8 @@ pub struct NewFlow {
     pub server: FlowKey,
     /// Whether the server's packets pass us, and are found by their key.
     pub view: View,
+    /// Whether packets go to the server as they are, by its link-layer address alone (L2 DSR).
+    pub as_is: bool,
     /// The server, by the number the control path gave it.
     pub server_id: u32,
     /// The frontend, by the number the control path gave it.
@@ -41,8 +43,8 @@ pub struct Flow {
     vip_port: u16,
     server_port: u16,
     snat_port: u16,
-    protocol: u8,
-    pub(super) state: TcpState,
+    manner: Manner,
+    pub(super) state: FlowState,
     /// Where in the wheel it is.
     pub(super) slot: Slot,
     /// First tick at which it has been silent for too long.
@@ -51,11 +53,44 @@ pub struct Flow {
     next_hops: [u32; 2],
     server_id: u32,
     frontend_id: u32,
-    pub(super) last_ack: u32,
-    pub(super) view: View,
+    /// The byte that the receiver of packets of each direction expects next, as it last said; 0 if it has not.
+    expected: [u32; 2],
     /// Neighbours in each list it is in.
     pub(super) links: [Links; 3],
 }
+
+/// A flow's protocol and how its packets pass, in a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Manner(u8);
+
+impl Manner {
+    const UDP: u8 = 1;
+    const CLIENT_SIDE: u8 = 2;
+    const AS_IS: u8 = 4;
+
+    fn new(new: &NewFlow) -> Manner {
+        let set = |flag, yes| if yes { flag } else { 0 };
+        Manner(
+            set(Manner::UDP, new.client.protocol == UDP)
+                | set(Manner::CLIENT_SIDE, new.view == View::ClientSide)
+                | set(Manner::AS_IS, new.as_is),
+        )
+    }
+
+    #[inline]
+    fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    #[inline]
+    fn protocol(self) -> u8 {
+        if self.has(Manner::UDP) { UDP } else { TCP }
+    }
+}
+
+/// How far from what its receiver expects a packet can be that is still on its way, in bytes: more than ordinary systems
+/// ever have in flight. The first packet that is lost is where the receiver waits, so no error that matters is missed.
+const WINDOW: u32 = 16 << 20;
 
 /// What may be given up for a new flow, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +107,7 @@ impl Flow {
     /// In no list, with a deadline that is to be set.
     pub(super) fn new(new: &NewFlow) -> Flow {
         debug_assert_eq!(new.client.protocol, new.server.protocol);
-        Flow {
+        let mut flow = Flow {
             client: new.client.src,
             vip: new.client.dst,
             server: new.server.src,
@@ -80,18 +115,20 @@ impl Flow {
             vip_port: new.client.dst_port,
             server_port: new.server.src_port,
             snat_port: new.server.dst_port,
-            protocol: new.client.protocol,
-            state: TcpState::first(new.segment.flags),
+            manner: Manner::new(new),
+            state: FlowState::first(new.client.protocol, new.segment.flags),
             slot: Slot::NONE,
             deadline: 0,
             snat: new.server.dst,
             next_hops: [new.to_server, new.to_client],
             server_id: new.server_id,
             frontend_id: new.frontend_id,
-            last_ack: new.segment.ack,
-            view: new.view,
+            expected: [0; 2],
             links: [Links::NONE; 3],
-        }
+        };
+        flow.expected[Direction::ToServer as usize] = new.segment.seq;
+        flow.note(Direction::ToServer, new.segment);
+        flow
     }
 
     /// Key of the client's packets.
@@ -102,7 +139,7 @@ impl Flow {
             dst: self.vip,
             src_port: self.client_port,
             dst_port: self.vip_port,
-            protocol: self.protocol,
+            protocol: self.manner.protocol(),
             reserved: [0; 3],
         }
     }
@@ -115,7 +152,7 @@ impl Flow {
             dst: self.snat,
             src_port: self.server_port,
             dst_port: self.snat_port,
-            protocol: self.protocol,
+            protocol: self.manner.protocol(),
             reserved: [0; 3],
         }
     }
@@ -125,6 +162,7 @@ impl Flow {
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let next_hop = self.next_hops[direction as usize];
         let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
+            Direction::ToServer if self.manner.has(Manner::AS_IS) => self.client(),
             Direction::ToServer => self.server().reversed(),
             Direction::ToClient => self.client().reversed(),
         };
@@ -147,37 +185,62 @@ impl Flow {
     }
 
     /// How far the connection is.
-    pub fn state(&self) -> TcpState {
+    pub fn state(&self) -> FlowState {
         self.state
     }
 
     /// Whether the server's packets pass us too.
     pub fn view(&self) -> View {
-        self.view
+        if self.manner.has(Manner::CLIENT_SIDE) { View::ClientSide } else { View::BothSides }
     }
 
     /// The last acknowledgement number of the client: the sequence number a reset in the server's name
-    /// must have for the client to believe it (RFC 5961, section 3.2).
+    /// must have for the client to believe it (RFC 5961, section 3.2). 0 if it has not acknowledged anything.
     pub fn last_ack(&self) -> u32 {
-        self.last_ack
+        self.expected[Direction::ToClient as usize]
     }
 
-    /// Whether a SYN of the same client address and port begins a new flow instead of belonging to this
-    /// one, which is over as far as we can see.
-    pub fn may_be_replaced_by_syn(&self) -> bool {
-        self.class() == Class::Closing
+    /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
+    /// about it is believed. While nothing is known of the receiver, any may.
+    pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
+        match self.expected[direction as usize] {
+            0 => true,
+            // A keepalive probe has the number before (RFC 9293, section 3.8.4).
+            expected => seq.wrapping_sub(expected).wrapping_add(1) <= WINDOW,
+        }
+    }
+
+    /// Whether the connection is over as far as we can see: a SYN of the same client address and port begins a new
+    /// flow then, instead of belonging to this one.
+    pub fn is_over(&self) -> bool {
+        self.state.is_over(self.view())
     }
 
     pub(super) fn class(&self) -> Class {
-        match (self.state, self.view) {
-            (TcpState::SynSent | TcpState::SynReceived | TcpState::Adopted, _) => Class::HalfOpen,
-            // We do not see the server finish: every connection that has ended would look half-closed, and
-            // if those were kept the table would be full of them.
-            (TcpState::HalfClosedByClient, View::ClientSide) => Class::Closing,
-            (TcpState::Established | TcpState::HalfClosedByClient | TcpState::HalfClosedByServer, _) => {
-                Class::Open
+        match self.state {
+            _ if self.is_over() => Class::Closing,
+            FlowState::UdpAnswered => Class::Closing,
+            FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted | FlowState::UdpNew => {
+                Class::HalfOpen
             }
-            (TcpState::Closing | TcpState::TimeWait | TcpState::Closed, _) => Class::Closing,
+            // Two forged datagrams make one; and if it is forgotten, the next hashes to the same server.
+            FlowState::UdpStream if self.view() == View::ClientSide => Class::HalfOpen,
+            _ => Class::Open,
+        }
+    }
+
+    /// Takes note of what a segment says.
+    #[inline]
+    pub(super) fn note(&mut self, direction: Direction, segment: Segment) {
+        let (ours, other) = match direction {
+            Direction::ToServer => (Direction::ToServer, Direction::ToClient),
+            Direction::ToClient => (Direction::ToClient, Direction::ToServer),
+        };
+        if segment.flags & ACK != 0 {
+            self.expected[other as usize] = segment.ack;
+        }
+        if segment.flags & SYN != 0 {
+            self.expected[ours as usize] = segment.seq.wrapping_add(1);
         }
     }
 
@@ -190,7 +253,7 @@ impl Flow {
         };
         key.src.words() == src.words()
             && key.dst.words() == dst.words()
-            && (key.src_port, key.dst_port, key.protocol) == (src_port, dst_port, self.protocol)
+            && (key.src_port, key.dst_port, key.protocol) == (src_port, dst_port, self.manner.protocol())
     }
 }
 

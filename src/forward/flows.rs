@@ -6,7 +6,7 @@ use super::flow::{Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
 use super::queues::Queues;
-use super::tcp::{ACK, Direction, Segment, TcpState, View};
+use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::{Slot, Wheel, tick, tick_from, ticks};
 use crate::model::{Addr, FlowKey, FlowTimeouts, Timestamp};
 
@@ -36,9 +36,9 @@ pub struct FlowTable {
     index: Index,
     wheel: Wheel,
     queues: Queues,
-    counts: [u32; TcpState::ALL.len()],
+    counts: [u32; FlowState::ALL.len()],
     /// By state, in ticks.
-    timeouts: [u32; TcpState::ALL.len()],
+    timeouts: [u32; FlowState::ALL.len()],
     capacity: u32,
     seed: u64,
 }
@@ -82,7 +82,7 @@ impl FlowTable {
     }
 
     /// Flows in this state now.
-    pub fn count(&self, state: TcpState) -> u32 {
+    pub fn count(&self, state: FlowState) -> u32 {
         self.counts[state as usize]
     }
 
@@ -113,7 +113,7 @@ impl FlowTable {
             for &hash in &hashes[..keys.len()] {
                 if let Some((id, _)) = self.index.find(hash, |_, _| true) {
                     let flow = self.get(id);
-                    read ^= u64::from(flow.deadline ^ flow.last_ack);
+                    read ^= u64::from(flow.deadline ^ flow.last_ack());
                 }
             }
             std::hint::black_box(read);
@@ -160,10 +160,8 @@ impl FlowTable {
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        if direction == Direction::ToServer && segment.flags & ACK != 0 {
-            flow.last_ack = segment.ack;
-        }
-        let state = flow.state.next(flow.view, direction, segment.flags);
+        flow.note(direction, segment);
+        let state = flow.state.next(flow.view(), direction, segment.flags);
         flow.deadline = tick_from(now) + self.timeouts[state as usize];
         let too_late = self.wheel.tick_of(flow.slot) > flow.deadline;
         if state != flow.state {
@@ -179,7 +177,7 @@ impl FlowTable {
     pub fn remove(&mut self, id: FlowId) -> Flow {
         let flow = self.get(id).clone();
         self.index.remove(self.hash(&flow.client()), id, Direction::ToServer);
-        if flow.view == View::BothSides {
+        if flow.view() == View::BothSides {
             self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
         }
         self.queues.leave(&mut self.flows, id.0, flow.class());
@@ -231,7 +229,7 @@ impl FlowTable {
         self.timeouts = in_ticks(timeouts);
     }
 
-    fn set_state(&mut self, id: FlowId, state: TcpState) {
+    fn set_state(&mut self, id: FlowId, state: FlowState) {
         let flow = &mut self.flows[id.0 as usize];
         let class = flow.class();
         self.counts[flow.state as usize] -= 1;
@@ -269,8 +267,8 @@ impl FlowTable {
     }
 }
 
-fn in_ticks(timeouts: &FlowTimeouts) -> [u32; TcpState::ALL.len()] {
-    TcpState::ALL.map(|state| ticks(state.timeout(timeouts)))
+fn in_ticks(timeouts: &FlowTimeouts) -> [u32; FlowState::ALL.len()] {
+    FlowState::ALL.map(|state| ticks(state.timeout(timeouts)))
 }
 
 #[cfg(test)]

@@ -1,21 +1,23 @@
 //! The one door of the forwarding core: a frame in, a verdict out.
 
 mod begin;
+mod refuse;
 mod served;
 
 use std::net::IpAddr;
 
+use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{Direction, Flow, FlowId, FlowTable, NatPorts, Segment, View};
-use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Timestamp};
+use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP};
 use crate::snapshot::Snapshot;
-use crate::wire::{self, Headers, ParseError, RESET_LEN, TcpFlags};
+use crate::wire::{self, ANSWER_LEN, Headers, Kind};
 
-/// Resets a second that tell clients there is nobody; more are dropped in silence, lest forged packets make us
-/// answer the whole world.
-const RESETS_PER_SECOND: u64 = 1_000;
+/// Packets of our own a second that tell senders what has become of theirs; more are dropped in silence, lest forged
+/// packets make us answer the whole world.
+const ANSWERS_PER_SECOND: u64 = 1_000;
 
 /// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
 const BUDGET: u32 = 4_096;
@@ -33,7 +35,7 @@ const NOBODY: FlowKey = FlowKey {
 /// How a [`Forwarder`] forwards.
 #[derive(Debug)]
 pub struct Settings {
-    /// SNAT ports of this worker (passthrough); `None`: the client's source is kept (DSR).
+    /// SNAT ports of this worker; `None` if no frontend is forwarded by passthrough.
     pub ports: Option<NatPorts>,
     /// Most flows at once.
     pub capacity: u32,
@@ -46,7 +48,7 @@ pub struct Settings {
 pub struct Forwarder {
     flows: FlowTable,
     ports: Option<NatPorts>,
-    resets: Limiter,
+    answers: Limiter,
     news: News,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
@@ -55,6 +57,8 @@ pub struct Forwarder {
     sweep: Option<u32>,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
+    /// The last packet of our own.
+    answer: Vec<u8>,
 }
 
 /// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
@@ -66,18 +70,27 @@ pub struct News {
     pub wanted: Vec<(IpAddr, u32)>,
 }
 
+/// A packet at hand, and what it is held against.
+#[derive(Clone, Copy)]
+struct Packet<'a> {
+    headers: &'a Headers,
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+}
+
 impl Forwarder {
     /// No flows yet. All memory is reserved here.
     pub fn new(settings: Settings) -> Forwarder {
         Forwarder {
             flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
             ports: settings.ports,
-            resets: Limiter::new(RESETS_PER_SECOND),
+            answers: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
             generation: None,
             served: Served::default(),
             sweep: None,
             replaced: None,
+            answer: Vec::with_capacity(ANSWER_LEN),
         }
     }
 
@@ -100,24 +113,33 @@ impl Forwarder {
 
     /// Parses, classifies, looks the flow up or begins one, and rewrites.
     pub fn handle_frame(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Verdict {
-        let headers = match wire::parse(frame.bytes) {
+        // Read where they were written: to move them would wait for that to be done.
+        let mut parsed = wire::parse(frame.bytes);
+        let headers = match &mut parsed {
             Ok(headers) => headers,
-            Err(error) => return unparsed(error),
+            Err(error) => return refuse::unparsed(*error),
         };
+        if let Kind::LaterFragment { .. } = headers.kind {
+            let Some(lead) = frame.lead else { return Verdict::Drop(DropReason::FragmentUnmatched) };
+            (headers.key.src_port, headers.key.dst_port) = lead.ports;
+        }
+        let headers = &*headers;
+        let packet = Packet { headers, snapshot, now };
         let verdict = match self.flows.lookup(&headers.key) {
-            Some((id, direction)) if !self.is_replaced(id, direction, headers.flags) => {
-                self.forward(id, direction, Part::Later, frame, &headers, snapshot, now)
+            Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
+            Some((id, direction)) if !self.is_replaced(id, direction, headers) => {
+                self.forward(id, direction, Part::Later, frame, packet)
             }
             found => {
                 self.replaced = found.map(|(id, _)| self.flows.remove(id));
-                let begun = self.begin(frame, &headers, snapshot, now);
+                let begun = self.begin(frame, packet);
                 if let Some(old) = self.replaced.take() {
                     self.let_go(&old, End::Own);
                 }
                 begun
             }
         };
-        verdict.unwrap_or_else(|stop| self.refuse(stop, frame, &headers, now))
+        verdict.unwrap_or_else(|stop| self.refuse(stop, frame, packet))
     }
 
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
@@ -128,18 +150,18 @@ impl Forwarder {
         &mut self,
         snapshot: &Snapshot,
         now: Timestamp,
-        mut reset: impl FnMut([u8; RESET_LEN], u32),
+        mut reset: impl FnMut(&[u8], u32),
     ) -> bool {
         self.adopt(snapshot);
         let mut gone = Vec::new();
         let expired_all = self.flows.expire(now, BUDGET, |flow| gone.push((flow, End::Own)));
         if let Some(from) = self.sweep {
-            let served = &self.served;
+            let (served, answer) = (&self.served, &mut self.answer);
             self.sweep = self.flows.sweep(from, BUDGET, |flow| {
                 let end = served.end_of(flow);
                 if let Some(end) = end {
-                    if let Some((hop, frame)) = farewell(flow, snapshot) {
-                        reset(frame, hop.interface);
+                    if let Some(interface) = refuse::farewell(flow, snapshot, answer) {
+                        reset(answer, interface);
                     }
                     gone.push((flow.clone(), end));
                 }
@@ -148,6 +170,11 @@ impl Forwarder {
         }
         gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
         !expired_all || self.sweep.is_some()
+    }
+
+    /// The frame that the last [`Verdict::Reply`] is about, complete and without padding.
+    pub fn answer(&self) -> &[u8] {
+        &self.answer
     }
 
     /// What has come up; to be drained.
@@ -166,46 +193,94 @@ impl Forwarder {
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.
-    fn is_replaced(&self, id: FlowId, direction: Direction, flags: TcpFlags) -> bool {
-        direction == Direction::ToServer && begins(flags) && self.flows.get(id).may_be_replaced_by_syn()
+    fn is_replaced(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
+        direction == Direction::ToServer
+            && headers.is_tcp()
+            && begins(headers)
+            && self.flows.get(id).is_over()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a packet, its flow and its circumstances")]
     fn forward(
         &mut self,
         id: FlowId,
         direction: Direction,
         part: Part,
         frame: &mut Frame<'_>,
-        headers: &Headers,
-        snapshot: &Snapshot,
-        now: Timestamp,
+        packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
+        let headers = packet.headers;
+        if headers.ttl <= 1 {
+            return Err(Stop::Expired);
+        }
+        let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
+        let cut = fit(frame, headers, hop)?;
+        let flow = self.flows.get(id);
+        let (was_over, parties) = (part != Part::First && flow.is_over(), parties(flow));
+        if part != Part::First && !matches!(headers.kind, Kind::LaterFragment { .. }) {
+            self.flows.on_segment(id, direction, segment(headers), packet.now);
+        }
+        if !was_over && self.flows.get(id).is_over() {
+            self.news.ended.push(Ended { flow: parties, how: End::Own });
+        }
+        let is_nat = self.flows.get(id).view() == View::BothSides;
+        wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+        if let Some(lead) = frame.lead.filter(|_| is_nat) {
+            wire::renumber(frame.bytes, headers, lead.id);
+        }
+        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part, cut }))
+    }
+
+    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow: anybody can
+    /// send one.
+    fn forward_error(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        frame: &mut Frame<'_>,
+        packet: Packet<'_>,
+    ) -> Result<Verdict, Stop> {
+        let (flow, headers) = (self.flows.get(id), packet.headers);
+        let about = match direction {
+            Direction::ToServer => Direction::ToClient,
+            Direction::ToClient => Direction::ToServer,
+        };
+        if headers.is_tcp() && !flow.may_be_on_its_way(about, headers.seq) {
+            return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
+        }
         if headers.ttl <= 1 {
             return Err(Stop::Silent(DropReason::TtlExceeded));
         }
-        let flow = self.flows.get(id);
-        let mut rewrite = flow.rewrite(direction);
-        let was_over = part != Part::First && flow.may_be_replaced_by_syn();
         let parties = parties(flow);
-        if snapshot.network.get(rewrite.next_hop).is_none() {
-            rewrite.next_hop = self.find_hop(rewrite.dst.ip(), snapshot)?;
-            self.flows.set_next_hop(id, direction, rewrite.next_hop);
-        }
-        let Some(hop) = snapshot.network.get(rewrite.next_hop) else {
-            return Err(Stop::Silent(DropReason::NextHopUnresolved));
-        };
-        if is_too_big(frame, headers, hop) {
+        let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
+        if headers.packet_len() > hop.mtu as usize {
             return Err(Stop::Silent(DropReason::TooBig));
         }
-        if part != Part::First {
-            self.flows.on_segment(id, direction, segment(headers), now);
-        }
-        if !was_over && self.flows.get(id).may_be_replaced_by_syn() {
-            self.news.ended.push(Ended { flow: parties, how: End::Own });
-        }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part }))
+        let (interface, part) = (hop.interface, Part::Later);
+        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
+    }
+
+    /// What is done to packets of a flow that go this way, and to whom they are sent.
+    #[inline]
+    fn way<'a>(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        snapshot: &'a Snapshot,
+    ) -> Result<(Rewrite, &'a NextHop), Stop> {
+        let mut rewrite = self.flows.get(id).rewrite(direction);
+        if let Some(hop) = snapshot.network.get(rewrite.next_hop) {
+            return Ok((rewrite, hop));
+        }
+        let to = match direction {
+            // With L2 DSR that is not what the packet says.
+            Direction::ToServer => self.flows.get(id).server().src,
+            Direction::ToClient => rewrite.dst,
+        };
+        rewrite.next_hop = self.find_hop(to.ip(), snapshot)?;
+        self.flows.set_next_hop(id, direction, rewrite.next_hop);
+        let hop = snapshot.network.get(rewrite.next_hop);
+        Ok((rewrite, hop.ok_or(Stop::Silent(DropReason::NextHopUnresolved))?))
     }
 
     /// Gives back what a flow held that is no longer in the table.
@@ -214,7 +289,7 @@ impl Forwarder {
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
             ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
         }
-        if !flow.may_be_replaced_by_syn() {
+        if !flow.is_over() {
             self.news.ended.push(Ended { flow: parties(flow), how });
         }
     }
@@ -228,75 +303,48 @@ impl Forwarder {
         self.flows.set_timeouts(&snapshot.flow_timeouts);
         let served = Served::new(snapshot, self.ports.as_ref());
         if let Some(ports) = &mut self.ports {
-            ports.retain_servers(|server| served.has_server(server));
+            ports.retain_servers(|server, protocol| served.has_server(server, protocol));
         }
         // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
         if served.may_end_flows_of(&self.served) {
             self.sweep = Some(0);
         }
         self.served = served;
-    }
-
-    /// Turns the reason to stop into a verdict. The frame becomes the answer, if there is to be one.
-    fn refuse(&mut self, stop: Stop, frame: &mut Frame<'_>, headers: &Headers, now: Timestamp) -> Verdict {
-        match stop {
-            Stop::Reset(reason) if !headers.flags.rst() && self.resets.allow(now) => {
-                Verdict::Reply { len: wire::reset_reply(frame.bytes, headers), reason }
-            }
-            Stop::Reset(reason) | Stop::Silent(reason) => Verdict::Drop(reason),
+        // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
+        for server in snapshot.servers.values() {
+            let _ = self.find_hop(server.config.addr.ip(), snapshot);
         }
     }
 }
 
-/// Why a packet goes no further, and whether its sender is told.
-enum Stop {
-    Reset(DropReason),
-    Silent(DropReason),
-}
-
-/// The one place where a frame that cannot be read gets its verdict.
-fn unparsed(error: ParseError) -> Verdict {
-    match error {
-        ParseError::NotIpv4 | ParseError::NotTcp { .. } => Verdict::Pass,
-        ParseError::Truncated => Verdict::Drop(DropReason::Truncated),
-        ParseError::BadVersion => Verdict::Drop(DropReason::BadVersion),
-        ParseError::BadHeaderLength => Verdict::Drop(DropReason::BadHeaderLength),
-        ParseError::BadTotalLength => Verdict::Drop(DropReason::BadTotalLength),
-        ParseError::Fragment { .. } => Verdict::Drop(DropReason::Fragment),
-    }
-}
-
-/// Whether a segment opens a connection.
-fn begins(flags: TcpFlags) -> bool {
-    flags.syn() && !flags.ack() && !flags.rst()
+/// Whether a packet opens a connection. Every UDP datagram may.
+fn begins(headers: &Headers) -> bool {
+    let flags = headers.flags;
+    headers.key.protocol == UDP || (flags.syn() && !flags.ack() && !flags.rst())
 }
 
 fn segment(headers: &Headers) -> Segment {
-    Segment { flags: headers.flags.0, ack: headers.ack }
+    Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack }
 }
 
 fn parties(flow: &Flow) -> Parties {
     Parties { server: flow.server_id(), frontend: flow.frontend_id() }
 }
 
-/// A super-frame is cut into packets before it is sent, so what counts is how long those will be.
-fn is_too_big(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> bool {
+/// Whether the next hop takes the packet. One that is too long is cut if it may be: the result says to which length. A
+/// super-frame is cut into packets before it is sent, so what counts is how long those will be.
+fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> Result<Option<u32>, Stop> {
     let len = match frame.segment_size {
         Some(payload) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(payload),
         None => headers.packet_len(),
     };
-    len > hop.mtu as usize
-}
-
-/// The reset that tells a client its server is gone, if the client can be told: before its first
-/// acknowledgement there is no number that it would believe.
-fn farewell<'a>(flow: &Flow, snapshot: &'a Snapshot) -> Option<(&'a NextHop, [u8; RESET_LEN])> {
-    if flow.last_ack() == 0 || flow.may_be_replaced_by_syn() {
-        return None;
+    if len <= hop.mtu as usize {
+        return Ok(None);
     }
-    let key = flow.client().reversed();
-    let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
-    Some((hop, wire::reset(&key, flow.last_ack(), hop)))
+    match headers.dont_fragment || frame.segment_size.is_some() {
+        true => Err(Stop::TooBig { mtu: hop.mtu }),
+        false => Ok(Some(hop.mtu)),
+    }
 }
 
 #[cfg(test)]

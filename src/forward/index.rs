@@ -7,7 +7,7 @@
 //! shifts back, so that there are no tombstones and nothing is ever rebuilt.
 
 use super::flows::FlowId;
-use super::tcp::Direction;
+use super::state::Direction;
 
 /// An index of a fixed number of keys.
 #[derive(Debug)]

@@ -12,6 +12,8 @@ use crate::model::Addr;
 #[derive(Debug)]
 pub struct NatPorts {
     addresses: Vec<Addr>,
+    /// How many of them, from the first on, are of IPv4. The rest are of IPv6.
+    v4: usize,
     ports: RangeInclusive<u16>,
     seed: u64,
     pools: HashMap<Endpoint, Pool>,
@@ -20,35 +22,38 @@ pub struct NatPorts {
 impl NatPorts {
     /// The ports `ports` of each of these addresses. `seed` says which are handed out first: if it differs
     /// from run to run, a server rarely meets a port that it still remembers from the last.
-    pub fn new(addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
-        NatPorts { addresses, ports, seed, pools: HashMap::new() }
+    pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
+        addresses.sort_by_key(|address| !address.is_v4());
+        let v4 = addresses.iter().filter(|address| address.is_v4()).count();
+        NatPorts { addresses, v4, ports, seed, pools: HashMap::new() }
     }
 
-    /// An address and port for a new flow to this server; `None` if all are in use. Ports that were never
+    /// An address of the server's family and a port for a new flow to it; `None` if all are in use. Ports that were never
     /// used come first, then those that have been free for longest: the server remembers a connection for a
     /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
+        let addresses = of_family(&self.addresses, self.v4, &server.0);
         let pool = self.pools.entry((server, protocol)).or_default();
-        let total = self.addresses.len() as u32 * self.ports.len() as u32;
+        let total = addresses.len() as u32 * self.ports.len() as u32;
         let number = if pool.fresh < total {
             pool.fresh += 1;
             ((u64::from(pool.fresh) + self.seed % u64::from(total)) % u64::from(total)) as u32
         } else {
             pool.freed.pop_front()?
         };
-        let addresses = self.addresses.len() as u32;
-        let port = self.ports.start() + (number / addresses) as u16;
-        Some((self.addresses[(number % addresses) as usize], port))
+        let port = self.ports.start() + (number / addresses.len() as u32) as u16;
+        Some((addresses[number as usize % addresses.len()], port))
     }
 
     /// Takes back what was allocated for this server. What is not of these addresses and ports is ignored:
     /// it was allocated from others, before they were changed.
     pub fn release(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) {
-        let Some(index) = self.addresses.iter().position(|a| *a == address) else { return };
+        let addresses = of_family(&self.addresses, self.v4, &server.0);
+        let Some(index) = addresses.iter().position(|a| *a == address) else { return };
         let Some(pool) = self.pools.get_mut(&(server, protocol)) else { return };
         if self.ports.contains(&port) {
             let offset = u32::from(port - self.ports.start());
-            pool.freed.push_back(offset * self.addresses.len() as u32 + index as u32);
+            pool.freed.push_back(offset * addresses.len() as u32 + index as u32);
         }
     }
 
@@ -68,9 +73,14 @@ impl NatPorts {
     }
 
     /// Forgets the servers for which `keep` is false and no port is in use.
-    pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16)) -> bool) {
-        self.pools.retain(|(server, _), pool| pool.in_use() > 0 || keep(*server));
+    pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16), u8) -> bool) {
+        self.pools.retain(|(server, protocol), pool| pool.in_use() > 0 || keep(*server, *protocol));
     }
+}
+
+/// Those of `addresses` that can stand for clients towards `server`; the first `v4` are of IPv4.
+fn of_family<'a>(addresses: &'a [Addr], v4: usize, server: &Addr) -> &'a [Addr] {
+    if server.is_v4() { &addresses[..v4] } else { &addresses[v4..] }
 }
 
 /// A server's address and port, and a protocol.
@@ -173,6 +183,20 @@ mod tests {
     }
 
     #[test]
+    fn servers_see_addresses_of_their_own_family() {
+        let six = Addr::v6([7; 16]);
+        let mut ports = NatPorts::new(vec![six, addr(1)], 1000..=1001, 0);
+        let mut taken = |server| std::iter::from_fn(|| ports.allocate((server, 80), TCP)).collect::<Vec<_>>();
+        assert!(taken(addr(9)).iter().all(|(address, _)| *address == addr(1)));
+        let of_six = taken(Addr::v6([9; 16]));
+        assert!(of_six.len() == 2 && of_six.iter().all(|(address, _)| *address == six));
+        ports.release((Addr::v6([9; 16]), 80), TCP, of_six[0]);
+        assert_eq!(ports.allocate((Addr::v6([9; 16]), 80), TCP), Some(of_six[0]));
+        let mut only_four = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
+        assert_eq!(only_four.allocate((six, 80), TCP), None);
+    }
+
+    #[test]
     fn another_run_begins_with_other_ports() {
         let first = |seed| take(&mut NatPorts::new(vec![addr(1)], 33768..=61000, seed), 1);
         assert_ne!(first(1), first(20_000));
@@ -192,12 +216,12 @@ mod tests {
     fn a_server_that_is_gone_is_forgotten_when_its_last_flow_ends() {
         let mut ports = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
         let taken = take(&mut ports, 1);
-        ports.retain_servers(|_| false);
+        ports.retain_servers(|_, _| false);
         assert_eq!(ports.in_use(), 1);
         ports.release(SERVER, TCP, taken[0]);
-        ports.retain_servers(|server| server == SERVER);
+        ports.retain_servers(|server, protocol| (server, protocol) == (SERVER, TCP));
         assert_eq!(ports.pools.len(), 1);
-        ports.retain_servers(|_| false);
+        ports.retain_servers(|_, _| false);
         assert!(ports.pools.is_empty());
     }
 

@@ -1,6 +1,6 @@
 //! What is to be done with a packet.
 
-use super::Direction;
+use super::{Direction, Lead};
 use crate::model::DropReason;
 
 /// A frame as it came in.
@@ -8,10 +8,19 @@ use crate::model::DropReason;
 pub struct Frame<'a> {
     /// From the Ethernet header on; rewritten in place.
     pub bytes: &'a mut [u8],
-    /// Whether the kernel left the TCP checksum for who sends the frame on.
+    /// Whether the kernel left the checksum of TCP or UDP for who sends the frame on.
     pub checksum: crate::wire::Checksum,
     /// For a super-frame: payload bytes in each of the packets it will be cut into.
     pub segment_size: Option<u16>,
+    /// For a fragment: what is known of its packet.
+    pub lead: Option<Lead>,
+}
+
+impl<'a> Frame<'a> {
+    /// A whole packet with its checksum.
+    pub fn new(bytes: &'a mut [u8]) -> Frame<'a> {
+        Frame { bytes, checksum: crate::wire::Checksum::Complete, segment_size: None, lead: None }
+    }
 }
 
 /// What is to be done with a packet. Whoever executes it counts it; the core does neither.
@@ -19,13 +28,9 @@ pub struct Frame<'a> {
 pub enum Verdict {
     /// It has been rewritten: send it on.
     Transmit(Forwarded),
-    /// It has become an answer of `len` bytes with valid checksums: send it back where it came from.
-    Reply {
-        /// Length of the frame from its Ethernet header on.
-        len: usize,
-        /// Why it was not forwarded.
-        reason: DropReason,
-    },
+    /// It goes no further, for this reason, and its sender is to be told: send
+    /// [`Forwarder::answer`](super::Forwarder::answer) back where it came from.
+    Reply(DropReason),
     /// None of ours.
     Pass,
     /// It goes no further.
@@ -43,6 +48,9 @@ pub struct Forwarded {
     pub flow: Parties,
     /// What it is to the flow.
     pub part: Part,
+    /// The next hop takes no packet longer than this many bytes: cut it into fragments first, by
+    /// [`split`](crate::wire::split).
+    pub cut: Option<u32>,
 }
 
 /// What a packet on its way is to its flow.

@@ -1,14 +1,17 @@
 //! One probe of one server.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::{setsockopt, sockopt};
 use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use crate::model::{HealthCheck, ProbeKind, is_shortage};
@@ -17,9 +20,11 @@ use crate::model::{HealthCheck, ProbeKind, is_shortage};
 #[derive(Debug, Error)]
 pub(super) enum ProbeError {
     #[error("no answer within {0:?}")]
-    Timeout(std::time::Duration),
+    Timeout(Duration),
     #[error("connect failed: {0}")]
-    Connect(std::io::Error),
+    Connect(io::Error),
+    #[error("datagram refused: {0}")]
+    Udp(#[from] io::Error),
     #[error("HTTP failed: {0}")]
     Http(#[from] hyper::Error),
     #[error("HTTP status {found}, expected {}-{}", expected.start(), expected.end())]
@@ -29,7 +34,7 @@ pub(super) enum ProbeError {
 impl ProbeError {
     /// Whether the probe failed for want of something here, and so says nothing of the server.
     pub(super) fn is_ours(&self) -> bool {
-        matches!(self, ProbeError::Connect(error) if is_shortage(error))
+        matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error) if is_shortage(error))
     }
 }
 
@@ -40,10 +45,15 @@ pub(super) async fn probe(addr: SocketAddr, check: &HealthCheck) -> Result<Strin
         match &check.kind {
             ProbeKind::None => Ok("not probed".to_owned()),
             ProbeKind::Tcp => tcp(target).await,
+            ProbeKind::Udp => udp(target).await,
             ProbeKind::Http { path, expected_status } => http(target, path, expected_status).await,
         }
     };
-    timeout(check.timeout, attempt).await.unwrap_or(Err(ProbeError::Timeout(check.timeout)))
+    let silence = match check.kind {
+        ProbeKind::Udp => Ok(format!("datagram not refused within {:?}", check.timeout)),
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => Err(ProbeError::Timeout(check.timeout)),
+    };
+    timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
 
 async fn tcp(target: SocketAddr) -> Result<String, ProbeError> {
@@ -51,6 +61,23 @@ async fn tcp(target: SocketAddr) -> Result<String, ProbeError> {
     // A reset instead of a close: the probe leaves no TIME_WAIT behind, here or there.
     let _ = stream.set_zero_linger();
     Ok("connect succeeded".to_owned())
+}
+
+/// Returns when the datagram is answered or refused; mostly it is neither.
+async fn udp(target: SocketAddr) -> Result<String, ProbeError> {
+    let socket = if target.is_ipv4() {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+        setsockopt(&socket, sockopt::Ipv4RecvErr, &true).map_err(io::Error::from)?;
+        socket
+    } else {
+        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await?;
+        setsockopt(&socket, sockopt::Ipv6RecvErr, &true).map_err(io::Error::from)?;
+        socket
+    };
+    socket.connect(target).await?;
+    socket.send(&[]).await?;
+    socket.recv(&mut [0]).await?;
+    Ok("datagram answered".to_owned())
 }
 
 async fn http(target: SocketAddr, path: &str, expected: &RangeInclusive<u16>) -> Result<String, ProbeError> {

@@ -99,7 +99,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, UdpSocket};
 
     use super::*;
 
@@ -188,6 +188,35 @@ mod tests {
         check.timeout = Duration::from_millis(50);
         let outcome = first_outcome(listener.local_addr().unwrap(), check).await;
         assert_eq!(outcome.reason, "no answer within 50ms");
+    }
+
+    async fn udp_outcome(server: &UdpSocket, timeout: u64) -> Outcome {
+        let check = HealthCheck { timeout: Duration::from_millis(timeout), ..check(ProbeKind::Udp) };
+        first_outcome(server.local_addr().unwrap(), check).await
+    }
+
+    #[tokio::test]
+    async fn a_udp_server_may_answer_the_empty_datagram_or_keep_silent() {
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let answer = async {
+            let (length, client) = server.recv_from(&mut [0; 9]).await.unwrap();
+            server.send_to(b"hello", client).await.unwrap();
+            length
+        };
+        let (length, answered) = tokio::join!(answer, udp_outcome(&server, 2000));
+        assert_eq!((length, answered.success, answered.reason.as_str()), (0, true, "datagram answered"));
+        let silent = udp_outcome(&server, 50).await;
+        assert_eq!((silent.success, silent.reason.as_str()), (true, "datagram not refused within 50ms"));
+    }
+
+    #[tokio::test]
+    async fn a_udp_port_that_nobody_has_is_refused_in_both_families() {
+        for ip in ["127.0.0.1:0", "[::1]:0"] {
+            let addr = UdpSocket::bind(ip).await.unwrap().local_addr().unwrap();
+            let outcome = first_outcome(addr, check(ProbeKind::Udp)).await;
+            assert!(!outcome.success);
+            assert!(outcome.reason.starts_with("datagram refused: Connection refused"), "{}", outcome.reason);
+        }
     }
 
     #[tokio::test]

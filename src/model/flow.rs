@@ -30,6 +30,12 @@ impl Addr {
         [a, b, c, d]
     }
 
+    /// Whether it is an IPv4 address.
+    #[inline]
+    pub const fn is_v4(&self) -> bool {
+        u128::from_be_bytes(self.0) >> 32 == 0xffff
+    }
+
     /// All sixteen bytes.
     #[inline]
     pub const fn bytes(&self) -> &[u8; 16] {
@@ -70,8 +76,71 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// The TCP protocol number (RFC 9293).
-pub const TCP: u8 = 6;
+/// What is carried over IP. Its number is that of the IP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum Protocol {
+    /// RFC 9293.
+    #[default]
+    Tcp = 6,
+    /// RFC 768.
+    Udp = 17,
+}
+
+impl Protocol {
+    /// Both, in the order the documentation lists them.
+    pub const ALL: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
+
+    /// The name in the configuration, in logs and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        }
+    }
+}
+
+/// The number of [`Protocol::Tcp`].
+pub const TCP: u8 = Protocol::Tcp as u8;
+/// The number of [`Protocol::Udp`].
+pub const UDP: u8 = Protocol::Udp as u8;
+
+/// Where something listens: TCP and UDP have ports of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Address and port.
+    pub addr: SocketAddr,
+}
+
+impl Endpoint {
+    /// A TCP port.
+    pub fn tcp(addr: SocketAddr) -> Endpoint {
+        Endpoint { protocol: Protocol::Tcp, addr }
+    }
+
+    /// A UDP port.
+    pub fn udp(addr: SocketAddr) -> Endpoint {
+        Endpoint { protocol: Protocol::Udp, addr }
+    }
+}
+
+/// As in logs: TCP goes without saying.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.protocol {
+            Protocol::Tcp => write!(f, "{}", self.addr),
+            Protocol::Udp => write!(f, "{}/udp", self.addr),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// What all packets of one direction of a flow have in common. Ports are numbers, not network order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,15 +161,35 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// A TCP packet from `src` to `dst`.
-    pub fn tcp(src: SocketAddr, dst: SocketAddr) -> FlowKey {
+    /// A packet of `protocol` from `src` to `dst`.
+    pub fn new(protocol: Protocol, src: SocketAddr, dst: SocketAddr) -> FlowKey {
         FlowKey {
             src: src.ip().into(),
             dst: dst.ip().into(),
             src_port: src.port(),
             dst_port: dst.port(),
-            protocol: TCP,
+            protocol: protocol as u8,
             reserved: [0; 3],
+        }
+    }
+
+    /// A TCP packet from `src` to `dst`.
+    pub fn tcp(src: SocketAddr, dst: SocketAddr) -> FlowKey {
+        FlowKey::new(Protocol::Tcp, src, dst)
+    }
+
+    /// A UDP packet from `src` to `dst`.
+    pub fn udp(src: SocketAddr, dst: SocketAddr) -> FlowKey {
+        FlowKey::new(Protocol::Udp, src, dst)
+    }
+
+    /// The protocol, if it is one that is forwarded.
+    #[inline]
+    pub fn transport(&self) -> Option<Protocol> {
+        match self.protocol {
+            TCP => Some(Protocol::Tcp),
+            UDP => Some(Protocol::Udp),
+            _ => None,
         }
     }
 

@@ -18,6 +18,11 @@ pub struct FlowTimeouts {
     pub time_wait: Duration,
     /// One side has reset the connection.
     pub closed: Duration,
+    /// UDP: the client has not sent again after it was answered; in DSR, where answers are not seen, after
+    /// its first datagram.
+    pub udp_single: Duration,
+    /// UDP: it has.
+    pub udp_stream: Duration,
 }
 
 impl Default for FlowTimeouts {
@@ -36,6 +41,10 @@ impl Default for FlowTimeouts {
             time_wait: seconds(60),
             // Segments that were on their way when the reset passed.
             closed: seconds(10),
+            // One question and its answer, as with DNS. What Linux keeps a flow that nobody has answered.
+            udp_single: seconds(30),
+            // RFC 4787, REQ-5: no less than two minutes, five recommended.
+            udp_stream: seconds(300),
         }
     }
 }

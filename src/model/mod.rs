@@ -9,7 +9,7 @@ mod packet;
 mod reason;
 
 pub use fault::is_shortage;
-pub use flow::{Addr, FlowKey, NextHop, Rewrite, TCP};
+pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
 pub use packet::{DsrKind, OnDown, PacketSettings};
@@ -43,6 +43,11 @@ impl Mode {
             Mode::Dsr => "dsr",
         }
     }
+
+    /// Whether packets are forwarded one by one: in every mode but proxy.
+    pub fn is_packet(self) -> bool {
+        self != Mode::Proxy
+    }
 }
 
 /// Where clients connect to, and the backend that serves them.
@@ -50,12 +55,24 @@ impl Mode {
 pub struct Frontend {
     /// Unique among frontends.
     pub name: String,
-    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend; sorted.
+    /// How its traffic is forwarded.
+    pub mode: Mode,
+    /// What clients speak to it.
+    pub protocol: Protocol,
+    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
+    /// protocol; sorted.
     pub listen: Vec<SocketAddr>,
     /// Name of the backend.
     pub backend: String,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
     pub max_connections: Option<u32>,
+}
+
+impl Frontend {
+    /// Where it listens.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
+        self.listen.iter().map(|&addr| Endpoint { protocol: self.protocol, addr })
+    }
 }
 
 /// A pool of servers and how one of them is chosen.
@@ -173,6 +190,8 @@ pub enum ProbeKind {
     None,
     /// Open a TCP connection and close it.
     Tcp,
+    /// Send an empty UDP datagram; down if the server or a router refuses it, up if there is an answer or none.
+    Udp,
     /// `GET path` over HTTP/1.1; up if the status is in the range.
     Http {
         /// Path and query, beginning with `/`.

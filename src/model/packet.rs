@@ -77,16 +77,20 @@ pub enum DsrKind {
     /// Its destination becomes the server's address; the server makes it the VIP again in what it answers.
     #[default]
     Nat,
+    /// It keeps its addresses and is sent to the server's link-layer address; the server has the VIP on its
+    /// loopback interface. Servers must be on the link.
+    L2,
 }
 
 impl DsrKind {
     /// Every kind, in the order the documentation lists them.
-    pub const ALL: [DsrKind; 1] = [DsrKind::Nat];
+    pub const ALL: [DsrKind; 2] = [DsrKind::Nat, DsrKind::L2];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             DsrKind::Nat => "nat",
+            DsrKind::L2 => "l2",
         }
     }
 }

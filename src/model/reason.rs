@@ -12,20 +12,30 @@ pub enum DropReason {
     BadHeaderLength,
     /// The IP total length is shorter than its headers or longer than the frame.
     BadTotalLength,
-    /// A fragment; not forwarded yet.
-    Fragment,
-    /// A source that no packet on a wire has: loopback, multicast, broadcast, unspecified (RFC 1122, section
-    /// 3.2.1.3).
+    /// An IPv6 address that stands for one of IPv4, which no packet on a wire has (RFC 4942, section 2.2).
+    MappedAddress,
+    /// It wants to go elsewhere before its destination (RFC 5095).
+    SourceRouted,
+    /// A fragment whose first did not come in time, or is not remembered.
+    FragmentUnmatched,
+    /// Too many fragments wait for their first.
+    FragmentQueueFull,
+    /// An ICMP error that quotes too little of the packet it is about, or somebody else's.
+    IcmpInvalid,
+    /// An ICMP error about a segment that cannot be on its way: somebody made it up (RFC 5927, section 4.1).
+    IcmpOutOfWindow,
+    /// A source that nothing sent on has: loopback, multicast, broadcast, unspecified (RFC 1122, section 3.2.1.3),
+    /// link-local in IPv6 (RFC 4291, section 2.5.6).
     Martian,
     /// From one of our own VIPs or SNAT addresses: it would loop.
     VipLoop,
     /// DSR: the client is the server that was chosen; its answer would not leave it.
     ClientIsServer,
-    /// TTL 1: it may go no further (RFC 791).
+    /// TTL or hop limit 1: it may go no further (RFC 791). The sender is told by ICMP, as with what is too big.
     TtlExceeded,
     /// Longer than the next hop's MTU.
     TooBig,
-    /// The route's next hop has no link-layer address yet.
+    /// The next hop's link-layer address was not found out while the packet waited for it.
     NextHopUnresolved,
     /// No route leads there.
     NoRoute,
@@ -58,7 +68,12 @@ impl DropReason {
         DropReason::BadVersion,
         DropReason::BadHeaderLength,
         DropReason::BadTotalLength,
-        DropReason::Fragment,
+        DropReason::MappedAddress,
+        DropReason::SourceRouted,
+        DropReason::FragmentUnmatched,
+        DropReason::FragmentQueueFull,
+        DropReason::IcmpInvalid,
+        DropReason::IcmpOutOfWindow,
         DropReason::Martian,
         DropReason::VipLoop,
         DropReason::ClientIsServer,
@@ -85,7 +100,12 @@ impl DropReason {
             DropReason::BadVersion => "bad_version",
             DropReason::BadHeaderLength => "bad_header_length",
             DropReason::BadTotalLength => "bad_total_length",
-            DropReason::Fragment => "fragment",
+            DropReason::MappedAddress => "mapped_address",
+            DropReason::SourceRouted => "source_routed",
+            DropReason::FragmentUnmatched => "fragment_unmatched",
+            DropReason::FragmentQueueFull => "fragment_queue_full",
+            DropReason::IcmpInvalid => "icmp_invalid",
+            DropReason::IcmpOutOfWindow => "icmp_out_of_window",
             DropReason::Martian => "martian",
             DropReason::VipLoop => "vip_loop",
             DropReason::ClientIsServer => "client_is_server",

@@ -1,7 +1,7 @@
 //! The netlink socket: reads the kernel's tables, hears of their changes, has neighbours resolved.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt};
@@ -18,8 +18,14 @@ use super::Table;
 use super::table::neighbour_address;
 
 /// What may change the way of a packet.
-const GROUPS: [MulticastGroup; 4] =
-    [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv4Route, MulticastGroup::Neigh];
+const GROUPS: [MulticastGroup; 6] = [
+    MulticastGroup::Link,
+    MulticastGroup::Ipv4Ifaddr,
+    MulticastGroup::Ipv6Ifaddr,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+    MulticastGroup::Neigh,
+];
 
 /// How often a list is asked for again that changed while it was read.
 const LIST_ATTEMPTS: u32 = 5;
@@ -68,22 +74,22 @@ impl Netlink {
         self.changed.notified().await;
     }
 
-    /// Reads the tables (IPv4; interfaces with all their addresses).
+    /// Reads the tables, of both families.
     pub async fn table(&self) -> Result<Table, Error> {
         let failed = |what| move |source| Error { what, source };
         let handle = &self.handle;
         let links = handle.link().get().execute().try_collect().await.map_err(failed("interfaces"))?;
         let addresses = handle.address().get().execute().try_collect().await.map_err(failed("addresses"))?;
-        let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
-        let routes = handle.route().get(v4).execute().try_collect().await.map_err(failed("routes"))?;
-        let neighbours = handle
-            .neighbours()
-            .get()
-            .set_address_family(AddressFamily::Inet)
-            .execute()
-            .try_collect()
-            .await
-            .map_err(failed("neighbours"))?;
+        let mut routes = Vec::new();
+        // One list after the other: the kernel makes one at a time for a socket.
+        for family in
+            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
+        {
+            let list = handle.route().get(family).execute();
+            routes.extend(list.try_collect::<Vec<_>>().await.map_err(failed("routes"))?);
+        }
+        let neighbours =
+            handle.neighbours().get().execute().try_collect().await.map_err(failed("neighbours"))?;
         Ok(Table::new(links, addresses, routes, neighbours))
     }
 

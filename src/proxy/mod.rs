@@ -38,11 +38,18 @@ pub struct Ready {
     gone: Vec<SocketAddr>,
 }
 
+impl Ready {
+    /// The addresses that are not listened on yet.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.new.iter().map(|(addr, _)| *addr)
+    }
+}
+
 impl Workers {
-    /// Starts `count` threads; they serve nothing yet.
-    pub fn start(count: usize, shared: &Shared) -> io::Result<Self> {
-        let threads =
-            (0..count).map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
+    /// Starts a thread for each column of the counters; they serve nothing yet.
+    pub fn start(shared: &Shared) -> io::Result<Self> {
+        let columns = shared.columns.clone();
+        let threads = columns.map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
         Ok(Workers { threads, listening: BTreeSet::new() })
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -11,12 +12,14 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{listener, pipe};
-use crate::model::ConnectFailures;
+use crate::model::{ConnectFailures, Endpoint};
 use crate::snapshot::{Frontend, Snapshot};
 
 /// What all workers share.
 #[derive(Clone)]
 pub struct Shared {
+    /// The columns of the counters that are the workers', one each.
+    pub columns: Range<usize>,
     /// The state that new connections read.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Where failed connects to servers are told.
@@ -68,12 +71,13 @@ pub(super) struct Context {
 impl Context {
     /// The frontend that `vip` belongs to now; `None` once a reload has taken it away.
     pub(super) fn frontend(&self, vip: SocketAddr) -> Option<Arc<Frontend>> {
-        self.shared.snapshot.load().listeners.get(&vip).cloned()
+        self.shared.snapshot.load().listeners.get(&Endpoint::tcp(vip)).cloned()
     }
 
     /// Whether another connection would leave too few descriptors for everything else.
     pub(super) fn is_short_of_descriptors(&self) -> bool {
-        self.shared.snapshot.load().totals.current() >= self.shared.descriptors.connections
+        let Shared { columns, snapshot, descriptors, .. } = &self.shared;
+        snapshot.load().totals.current_in(columns.clone()) >= descriptors.connections
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
-use crate::model::{self, Algorithm, DsrKind, HashOn, HealthCheck, OnDown, ProbeKind, Timestamp};
+use crate::model::{
+    self, Algorithm, DsrKind, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Timestamp,
+};
 
 /// A server of weight 1 without a limit.
 pub(crate) fn server(name: &str, addr: &str) -> model::Server {
@@ -55,6 +57,8 @@ pub(crate) fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Poo
 pub(crate) fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> {
     let config = model::Frontend {
         name: name.into(),
+        mode: Mode::Proxy,
+        protocol: Protocol::Tcp,
         listen: listen.iter().map(|addr| addr.parse().unwrap()).collect(),
         backend: pool.config.name.clone(),
         max_connections: None,
@@ -65,7 +69,7 @@ pub(crate) fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Fro
 /// A state of these frontends and pools, counted by one core.
 pub(crate) fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapshot {
     let listeners =
-        frontends.iter().flat_map(|f| f.config.listen.iter().map(|addr| (*addr, f.clone()))).collect();
+        frontends.iter().flat_map(|f| f.config.endpoints().map(|endpoint| (endpoint, f.clone()))).collect();
     let servers = pools.iter().flat_map(|pool| pool.servers.iter().map(|s| (s.live.id, s.clone()))).collect();
     Snapshot { listeners, frontends, pools, servers, ..Snapshot::empty(1) }
 }

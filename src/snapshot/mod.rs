@@ -15,13 +15,12 @@ pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
 pub use slots::Slots;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::model::{self, FlowTimeouts, Timeouts, Timestamp};
+use crate::model::{self, Endpoint, FlowTimeouts, Timeouts, Timestamp};
 use crate::stats::Traffic;
 
 /// Everything a new connection needs to know.
@@ -29,8 +28,8 @@ use crate::stats::Traffic;
 pub struct Snapshot {
     /// Which snapshot this is: each one is one more than that before; 0 is [`Snapshot::empty`].
     pub generation: u64,
-    /// The frontend behind each listen address.
-    pub listeners: HashMap<SocketAddr, Arc<Frontend>>,
+    /// The frontend behind each place that is listened on.
+    pub listeners: HashMap<Endpoint, Arc<Frontend>>,
     /// All frontends, by name.
     pub frontends: Vec<Arc<Frontend>>,
     /// All backends, by name, those without a frontend too.
@@ -55,9 +54,9 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Draining {
     /// Where clients connected to.
-    pub listen: BTreeSet<SocketAddr>,
+    pub listen: BTreeSet<Endpoint>,
     /// Where servers are.
-    pub servers: BTreeSet<SocketAddr>,
+    pub servers: BTreeSet<Endpoint>,
 }
 
 /// A frontend with its backend at hand.

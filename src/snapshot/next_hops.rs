@@ -65,7 +65,7 @@ impl NextHops {
         next
     }
 
-    /// Index of the next hop on the way to `dst`: the most specific route's first one that is resolved.
+    /// Index of the next hop on the way to `dst`: the most specific routes' first one that is resolved.
     pub fn lookup(&self, dst: IpAddr) -> Result<u32, Unreachable> {
         let mut unreachable = Unreachable::NoRoute;
         for hop in self.route(dst) {
@@ -87,10 +87,10 @@ impl NextHops {
         self.hops.get(index as usize)?.as_ref()
     }
 
-    /// Index of the interface on which packets to `dst` leave, whoever is resolved there; `None` without a route,
-    /// and for what ends at this host.
-    pub fn interface_to(&self, dst: IpAddr) -> Option<u32> {
-        self.route(dst).first().map(|hop| hop.interface)
+    /// Where packets to `dst` go next, whoever is resolved there; `None` without a route, and for what ends at
+    /// this host.
+    pub fn hop_to(&self, dst: IpAddr) -> Option<RouteHop> {
+        self.route(dst).first().copied()
     }
 
     /// The interfaces as of now.
@@ -143,7 +143,7 @@ impl NextHops {
 #[derive(Debug, Default)]
 struct Prefixes(Vec<(u32, HashMap<u128, Best>)>);
 
-/// The route that is used for a network.
+/// The route that is used for a network; all of them, if their metrics are equal.
 #[derive(Debug)]
 struct Best {
     metric: u32,
@@ -158,8 +158,13 @@ impl Prefixes {
             let best = Best { metric: route.metric, hops: route.hops.clone() };
             let networks = lengths.entry(length).or_default();
             let network = masked(route.prefix, length);
-            if networks.get(&network).is_none_or(|other| best.metric < other.metric) {
-                networks.insert(network, best);
+            match networks.get_mut(&network) {
+                // As the kernel has it for routers of IPv6 that announced themselves.
+                Some(other) if other.metric == best.metric => other.hops.extend(best.hops),
+                Some(other) if other.metric < best.metric => {}
+                _ => {
+                    networks.insert(network, best);
+                }
             }
         }
         let mut lengths: Vec<_> = lengths.into_iter().collect();
@@ -283,7 +288,8 @@ mod tests {
         let hops = NextHops::new(&links(), &routes, &[]);
         assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
         assert_eq!(hops.lookup(ip("198.51.100.9")), unresolved("192.0.2.1", WAN));
-        assert_eq!(hops.interface_to(ip("198.51.100.9")), Some(WAN));
+        let router = RouteHop { interface: WAN, gateway: Some(ip("192.0.2.1")) };
+        assert_eq!(hops.hop_to(ip("198.51.100.9")), Some(router));
     }
 
     #[test]
@@ -294,7 +300,7 @@ mod tests {
         let hops = NextHops::new(&links(), &routes, &[neighbour(LAN, "10.0.0.200", 1)]);
         assert_eq!(hops.lookup(ip("10.0.0.1")), Err(Unreachable::NoRoute));
         assert_eq!(hops.lookup(ip("10.0.0.200")), Err(Unreachable::NoRoute));
-        assert_eq!(["10.0.0.1", "10.0.0.200"].map(|dst| hops.interface_to(ip(dst))), [None, None]);
+        assert_eq!(["10.0.0.1", "10.0.0.200"].map(|dst| hops.hop_to(ip(dst))), [None, None]);
         assert!(hops.is_own(ip("10.0.0.1")) && !hops.is_own(ip("10.0.0.2")));
     }
 
@@ -304,6 +310,16 @@ mod tests {
         both.hops.push(RouteHop { interface: WAN, gateway: Some(ip("192.0.2.3")) });
         let hops = NextHops::new(&links(), &[both], &[neighbour(WAN, "192.0.2.3", 3)]);
         assert_eq!(mac_to(&hops, "198.51.100.9"), 3);
+    }
+
+    #[test]
+    fn of_routes_with_equal_metrics_one_whose_router_is_resolved_is_taken() {
+        let mut worse = route("::/0", LAN, Some("fe80::3"));
+        worse.metric = 2000;
+        let routes = [worse, route("::/0", WAN, Some("fe80::1")), route("::/0", WAN, Some("fe80::2"))];
+        let hops =
+            NextHops::new(&links(), &routes, &[neighbour(LAN, "fe80::3", 3), neighbour(WAN, "fe80::2", 2)]);
+        assert_eq!(mac_to(&hops, "2001:db8::1"), 2);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Counters that cost the hot path one plain add on a line of its own core.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
@@ -88,15 +89,24 @@ impl Traffic {
 
     /// The sum over all cores.
     pub fn sum(&self, counter: Counter) -> u64 {
-        self.cores.iter().map(|core| core[counter as usize].load(Ordering::Relaxed)).sum()
+        sum(&self.cores, counter)
     }
 
     /// Connections open now.
     pub fn current(&self) -> u64 {
-        // Closed is read first: a connection that opens and closes in between must not make it negative.
-        let closed = self.sum(Counter::Closed);
-        self.sum(Counter::Opened).saturating_sub(closed)
+        self.current_in(0..self.cores.len())
     }
+
+    /// Connections open now that these cores opened and will close.
+    pub fn current_in(&self, cores: Range<usize>) -> u64 {
+        // Closed is read first: a connection that opens and closes in between must not make it negative.
+        let closed = sum(&self.cores[cores.clone()], Counter::Closed);
+        sum(&self.cores[cores], Counter::Opened).saturating_sub(closed)
+    }
+}
+
+fn sum(cores: &[CachePadded<[AtomicU64; Counter::COUNT]>], counter: Counter) -> u64 {
+    cores.iter().map(|core| core[counter as usize].load(Ordering::Relaxed)).sum()
 }
 
 impl fmt::Debug for Traffic {
@@ -117,6 +127,19 @@ mod tests {
         traffic.add(2, Counter::BytesTx, 1);
         assert_eq!(traffic.sum(Counter::BytesRx), 12);
         assert_eq!(traffic.sum(Counter::BytesTx), 1);
+    }
+
+    #[test]
+    fn each_way_of_forwarding_knows_its_own_open_connections() {
+        let traffic = Traffic::new(3);
+        traffic.add(0, Counter::Opened, 1_000);
+        traffic.add(1, Counter::Opened, 5);
+        traffic.add(2, Counter::Opened, 3);
+        traffic.add(2, Counter::Closed, 2);
+        assert_eq!(
+            (traffic.current_in(0..1), traffic.current_in(1..3), traffic.current()),
+            (1_000, 6, 1_006)
+        );
     }
 
     #[test]

@@ -1,30 +1,39 @@
 //! Packets from a few readable words, for tests, benchmarks and fuzzing.
 
 use std::fmt::Display;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
-use super::checksum::{Checksum, header_checksum, pseudo_header_sum, segment_checksum};
-use super::fields::{ETHERNET_LEN, IPV4_LEN, TCP_LEN, ethernet, ipv4, put_u16, put_u32, tcp};
+use super::checksum::{Checksum, header_checksum, payload_checksum, pseudo_header_sum};
+use super::fields::{
+    ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TCP_LEN, UDP_LEN, ethernet, ipv4, ipv6, put_u16, put_u32, tcp, udp,
+};
 use super::headers::TcpFlags;
-use crate::model::TCP;
+use super::rewrite::checksum_at;
+use crate::model::{Addr, TCP, UDP};
 
-/// A TCP segment over IPv4 in an Ethernet frame. What is not said is as in a packet fresh from an ordinary
-/// host: TTL 64, "don't fragment", no options, no payload, checksums valid and complete.
+/// A TCP segment or UDP datagram, over IPv4 or IPv6, in an Ethernet frame. What is not said is as in a packet fresh
+/// from an ordinary host: TTL 64, "don't fragment", no options, no payload, checksums valid and complete.
 ///
 /// ```
 /// use convey::wire::{TcpPacket, parse};
 ///
 /// let syn = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().seq(7).bytes();
 /// assert!(parse(&syn).unwrap().flags.syn());
+/// let query = TcpPacket::from("[2001:db8::9]:4242").to("[2001:db8::1]:53").udp().payload(b"?").bytes();
+/// assert_eq!(parse(&query).unwrap().payload_len, 1);
 /// ```
 #[derive(Debug, Clone)]
 pub struct TcpPacket {
-    src: SocketAddrV4,
-    dst: SocketAddrV4,
+    src: SocketAddr,
+    dst: SocketAddr,
     src_mac: [u8; 6],
     dst_mac: [u8; 6],
+    protocol: u8,
     ttl: u8,
+    dont_fragment: bool,
+    id: u16,
     ip_options: Vec<u8>,
+    extensions: Vec<(u8, Vec<u8>)>,
     seq: u32,
     ack: u32,
     flags: u8,
@@ -32,21 +41,28 @@ pub struct TcpPacket {
     tcp_options: Vec<u8>,
     payload: Vec<u8>,
     checksum: Checksum,
+    has_checksum: bool,
 }
 
 impl TcpPacket {
-    /// A packet from an IPv4 address and port.
+    /// A packet from an address and port.
     ///
     /// # Panics
-    /// If `src` does not read like `10.0.0.9:4242`.
+    /// If `src` does not read like `10.0.0.9:4242` or `[2001:db8::9]:4242`.
     pub fn from(src: impl Display) -> TcpPacket {
+        let src = endpoint(src);
+        let nobody = if src.is_ipv4() { [0; 4].into() } else { std::net::IpAddr::from([0; 16]) };
         TcpPacket {
-            src: endpoint(src),
-            dst: SocketAddrV4::new([0; 4].into(), 0),
+            src,
+            dst: SocketAddr::new(nobody, 0),
             src_mac: [0x02, 0, 0, 0, 0, 0x01],
             dst_mac: [0x02, 0, 0, 0, 0, 0x02],
+            protocol: TCP,
             ttl: 64,
+            dont_fragment: true,
+            id: 0,
             ip_options: Vec::new(),
+            extensions: Vec::new(),
             seq: 0,
             ack: 0,
             flags: 0,
@@ -54,15 +70,28 @@ impl TcpPacket {
             tcp_options: Vec::new(),
             payload: Vec::new(),
             checksum: Checksum::Complete,
+            has_checksum: true,
         }
     }
 
     /// Its destination.
     ///
     /// # Panics
-    /// If `dst` does not read like `10.0.0.1:80`.
+    /// If `dst` does not read like an address of the source's family and a port.
     pub fn to(self, dst: impl Display) -> TcpPacket {
-        TcpPacket { dst: endpoint(dst), ..self }
+        let dst = endpoint(dst);
+        assert_eq!(self.src.is_ipv4(), dst.is_ipv4(), "{} and {dst} are of two families", self.src);
+        TcpPacket { dst, ..self }
+    }
+
+    /// Makes it a UDP datagram; all that is TCP's is left out.
+    pub fn udp(self) -> TcpPacket {
+        TcpPacket { protocol: UDP, ..self }
+    }
+
+    /// UDP over IPv4: without a checksum.
+    pub fn without_checksum(self) -> TcpPacket {
+        TcpPacket { has_checksum: false, ..self }
     }
 
     /// Its link-layer source and destination.
@@ -75,9 +104,22 @@ impl TcpPacket {
         TcpPacket { ttl, ..self }
     }
 
+    /// IPv4: routers may cut it; its fragments have this number.
+    pub fn may_be_cut(self, id: u16) -> TcpPacket {
+        TcpPacket { dont_fragment: false, id, ..self }
+    }
+
     /// IPv4 options, filled up with zeros to a multiple of 4 bytes; at most 40 bytes.
     pub fn ip_options(self, options: &[u8]) -> TcpPacket {
         TcpPacket { ip_options: words(options), ..self }
+    }
+
+    /// An IPv6 extension header with this number: all of it but the number of the next header; its length is a
+    /// multiple of 8 bytes less one.
+    pub fn extension(mut self, number: u8, rest: &[u8]) -> TcpPacket {
+        assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
+        self.extensions.push((number, rest.to_vec()));
+        self
     }
 
     /// The sequence number.
@@ -125,9 +167,9 @@ impl TcpPacket {
         TcpPacket { payload: payload.to_vec(), ..self }
     }
 
-    /// Leaves the TCP checksum to whoever sends it on a wire: [`Checksum::Partial`].
+    /// Leaves the checksum of TCP or UDP to whoever sends it on a wire: [`Checksum::Partial`].
     pub fn partial(self) -> TcpPacket {
-        TcpPacket { checksum: Checksum::Partial, ..self }
+        TcpPacket { checksum: Checksum::Partial, has_checksum: true, ..self }
     }
 
     /// The frame, without padding.
@@ -135,47 +177,123 @@ impl TcpPacket {
     /// # Panics
     /// If the packet is longer than 65,535 bytes.
     pub fn bytes(&self) -> Vec<u8> {
-        let l4 = ETHERNET_LEN + IPV4_LEN + self.ip_options.len();
-        let mut frame = vec![0; l4];
-        frame.extend_from_slice(&self.segment());
-        let total_len = u16::try_from(frame.len() - ETHERNET_LEN).expect("at most 65,535 bytes");
+        self.frame(&self.transport(), self.dont_fragment_field(), &self.extensions)
+    }
 
+    /// The same packet in fragments of which each carries at most `most` bytes, a multiple of 8.
+    pub fn fragments(&self, id: u32, most: usize) -> Vec<Vec<u8>> {
+        assert!(most > 0 && most.is_multiple_of(8), "fragments carry multiples of 8 bytes");
+        let whole = self.transport();
+        let pieces = whole.chunks(most).enumerate();
+        let last = whole.len().div_ceil(most) - 1;
+        let fragment = |(n, piece): (usize, &[u8])| {
+            let (offset, more) = ((n * most / 8) as u16, n < last);
+            if self.src.is_ipv4() {
+                let field = if more { offset | ipv4::MORE_FRAGMENTS } else { offset };
+                return TcpPacket { id: id as u16, ..self.clone() }.frame(piece, field, &[]);
+            }
+            let mut header = vec![0; 7];
+            put_u16(&mut header, 1, offset << 3 | u16::from(more));
+            put_u32(&mut header, 3, id);
+            self.frame(piece, 0, &[&self.extensions[..], &[(ipv6::FRAGMENT, header)]].concat())
+        };
+        pieces.map(fragment).collect()
+    }
+
+    fn frame(&self, payload: &[u8], fragment: u16, extensions: &[(u8, Vec<u8>)]) -> Vec<u8> {
+        let mut frame = vec![0; ETHERNET_LEN];
         frame[ethernet::DST].copy_from_slice(&self.dst_mac);
         frame[ethernet::SRC].copy_from_slice(&self.src_mac);
-        put_u16(&mut frame, ethernet::TYPE, ethernet::IPV4);
-
-        let ip = &mut frame[ETHERNET_LEN..l4];
-        ip[ipv4::VERSION_AND_LEN] = 0x40 | (ip.len() / 4) as u8;
-        put_u16(ip, ipv4::TOTAL_LEN, total_len);
-        put_u16(ip, ipv4::FRAGMENT, ipv4::DONT_FRAGMENT);
-        ip[ipv4::TTL] = self.ttl;
-        ip[ipv4::PROTOCOL] = TCP;
-        ip[ipv4::SRC..ipv4::DST].copy_from_slice(&self.src.ip().octets());
-        ip[ipv4::DST..IPV4_LEN].copy_from_slice(&self.dst.ip().octets());
-        ip[IPV4_LEN..].copy_from_slice(&self.ip_options);
-        put_u16(ip, ipv4::CHECKSUM, header_checksum(ip));
+        if self.src.is_ipv4() {
+            put_u16(&mut frame, ethernet::TYPE, ethernet::IPV4);
+            frame.extend(self.v4_header(payload.len(), fragment));
+        } else {
+            put_u16(&mut frame, ethernet::TYPE, ethernet::IPV6);
+            frame.extend(self.v6_headers(payload.len(), extensions));
+        }
+        frame.extend_from_slice(payload);
         frame
     }
 
-    fn segment(&self) -> Vec<u8> {
+    fn v4_header(&self, payload_len: usize, fragment: u16) -> Vec<u8> {
+        let mut ip = vec![0; IPV4_LEN];
+        ip.extend_from_slice(&self.ip_options);
+        let total_len = u16::try_from(ip.len() + payload_len).expect("at most 65,535 bytes");
+        ip[ipv4::VERSION_AND_LEN] = 0x40 | (ip.len() / 4) as u8;
+        put_u16(&mut ip, ipv4::TOTAL_LEN, total_len);
+        put_u16(&mut ip, ipv4::ID, self.id);
+        put_u16(&mut ip, ipv4::FRAGMENT, fragment);
+        ip[ipv4::TTL] = self.ttl;
+        ip[ipv4::PROTOCOL] = self.protocol;
+        let (src, dst) = self.addresses();
+        ip[ipv4::SRC..ipv4::DST].copy_from_slice(&src.v4_bytes());
+        ip[ipv4::DST..IPV4_LEN].copy_from_slice(&dst.v4_bytes());
+        let checksum = header_checksum(&ip);
+        put_u16(&mut ip, ipv4::CHECKSUM, checksum);
+        ip
+    }
+
+    fn v6_headers(&self, payload_len: usize, extensions: &[(u8, Vec<u8>)]) -> Vec<u8> {
+        let mut ip = vec![0; IPV6_LEN];
+        ip[ipv6::VERSION] = 0x60;
+        ip[ipv6::HOP_LIMIT] = self.ttl;
+        let (src, dst) = self.addresses();
+        ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());
+        ip[ipv6::DST..IPV6_LEN].copy_from_slice(dst.bytes());
+        // Each header has the number of the one after it.
+        let mut number_at = ipv6::NEXT_HEADER;
+        for (number, rest) in extensions {
+            ip[number_at] = *number;
+            number_at = ip.len();
+            ip.push(0);
+            ip.extend_from_slice(rest);
+        }
+        ip[number_at] = self.protocol;
+        let len = u16::try_from(ip.len() - IPV6_LEN + payload_len).expect("at most 65,535 bytes");
+        put_u16(&mut ip, ipv6::PAYLOAD_LEN, len);
+        ip
+    }
+
+    fn transport(&self) -> Vec<u8> {
+        let mut bytes = if self.protocol == TCP { self.tcp_header() } else { vec![0; UDP_LEN] };
+        bytes.extend_from_slice(&self.payload);
+        put_u16(&mut bytes, tcp::SRC_PORT, self.src.port());
+        put_u16(&mut bytes, tcp::DST_PORT, self.dst.port());
+        if self.protocol == UDP {
+            let len = u16::try_from(bytes.len()).expect("at most 65,535 bytes");
+            put_u16(&mut bytes, udp::LEN, len);
+        }
+        let (src, dst) = self.addresses();
+        let field = match self.checksum {
+            Checksum::Partial => pseudo_header_sum(&src, &dst, self.protocol, bytes.len()),
+            Checksum::Complete => match payload_checksum(&src, &dst, self.protocol, &bytes) {
+                0 if self.protocol == UDP => 0xffff,
+                field => field,
+            },
+        };
+        if self.has_checksum {
+            put_u16(&mut bytes, checksum_at(self.protocol), field);
+        }
+        bytes
+    }
+
+    fn tcp_header(&self) -> Vec<u8> {
         let mut tcp = vec![0; TCP_LEN];
-        put_u16(&mut tcp, tcp::SRC_PORT, self.src.port());
-        put_u16(&mut tcp, tcp::DST_PORT, self.dst.port());
         put_u32(&mut tcp, tcp::SEQ, self.seq);
         put_u32(&mut tcp, tcp::ACK, self.ack);
         tcp[tcp::DATA_OFFSET] = ((TCP_LEN + self.tcp_options.len()) as u8 / 4) << 4;
         tcp[tcp::FLAGS] = self.flags;
         put_u16(&mut tcp, tcp::WINDOW, self.window);
         tcp.extend_from_slice(&self.tcp_options);
-        tcp.extend_from_slice(&self.payload);
-
-        let (src, dst) = (self.src.ip().octets(), self.dst.ip().octets());
-        let field = match self.checksum {
-            Checksum::Complete => segment_checksum(src, dst, TCP, &tcp),
-            Checksum::Partial => pseudo_header_sum(src, dst, TCP, tcp.len()),
-        };
-        put_u16(&mut tcp, tcp::CHECKSUM, field);
         tcp
+    }
+
+    fn addresses(&self) -> (Addr, Addr) {
+        (self.src.ip().into(), self.dst.ip().into())
+    }
+
+    fn dont_fragment_field(&self) -> u16 {
+        if self.dont_fragment { ipv4::DONT_FRAGMENT } else { 0 }
     }
 
     fn flag(self, flag: u8) -> TcpPacket {
@@ -183,9 +301,9 @@ impl TcpPacket {
     }
 }
 
-fn endpoint(address: impl Display) -> SocketAddrV4 {
+fn endpoint(address: impl Display) -> SocketAddr {
     let address = address.to_string();
-    address.parse().unwrap_or_else(|_| panic!("an IPv4 address and a port, not {address:?}"))
+    address.parse().unwrap_or_else(|_| panic!("an IP address and a port, not {address:?}"))
 }
 
 /// Options as whole 32-bit words.
@@ -198,7 +316,7 @@ fn words(options: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use etherparse::{Ipv4Header, SlicedPacket, TcpHeader, TransportSlice};
+    use etherparse::{Ipv4Header, Ipv6Header, SlicedPacket, TcpHeader, TransportSlice, UdpHeader};
 
     use super::*;
     use crate::wire::testing::{checksums_hold, complete};
@@ -221,6 +339,18 @@ mod tests {
     }
 
     #[test]
+    fn etherparse_reads_a_datagram_over_ipv6() {
+        let packet = TcpPacket::from("[2001:db8::9]:4242").to("[2001:db8::1]:53").udp().payload(b"hello");
+        let frame = packet.ttl(3).bytes();
+        assert_eq!(checksums_hold(&frame), (true, true));
+        let (ip, rest) = Ipv6Header::from_slice(&frame[14..]).unwrap();
+        assert_eq!((ip.source_addr(), ip.hop_limit), ("2001:db8::9".parse().unwrap(), 3));
+        let (udp, payload) = UdpHeader::from_slice(rest).unwrap();
+        assert_eq!((udp.source_port, udp.destination_port, udp.length), (4242, 53, 13));
+        assert_eq!(payload, b"hello");
+    }
+
+    #[test]
     fn a_partial_packet_is_completed_by_whoever_sends_it() {
         let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(b"odd");
         let mut frame = packet.clone().partial().bytes();
@@ -240,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "an IPv4 address and a port")]
+    #[should_panic(expected = "an IP address and a port")]
     fn an_address_without_a_port_is_refused() {
         TcpPacket::from("10.0.0.9");
     }

@@ -3,9 +3,10 @@
 //! Ones' complement has two zeros, 0x0000 and 0xffff. A sum over anything but zeros is never 0x0000, so a
 //! computed checksum is never 0xffff; updating with equation 3 of RFC 1624 keeps it so.
 
-use super::fields::u16_at;
+use super::fields::{put_u16, u16_at};
+use crate::model::Addr;
 
-/// What a frame's TCP checksum field holds.
+/// What a frame's TCP or UDP checksum field holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
     /// The checksum.
@@ -32,6 +33,26 @@ impl Delta {
         Delta(self.0 + u64::from(!old) + u64::from(new))
     }
 
+    /// The same for an address, of which a packet of IPv4 has the last four bytes.
+    #[inline]
+    pub(super) fn replace_addr(self, old: &Addr, new: &Addr, is_v4: bool) -> Delta {
+        if is_v4 {
+            let word = |addr: &Addr| u32::from_be_bytes(addr.v4_bytes());
+            return self.replace_u32(word(old), word(new));
+        }
+        let words = |addr: &Addr| {
+            let [a, b] = addr.words().map(u64::to_be);
+            [(a >> 32) as u32, a as u32, (b >> 32) as u32, b as u32]
+        };
+        words(old).into_iter().zip(words(new)).fold(self, |delta, (old, new)| delta.replace_u32(old, new))
+    }
+
+    /// Both changes.
+    #[inline]
+    pub(super) fn and(self, other: Delta) -> Delta {
+        Delta(self.0 + other.0)
+    }
+
     /// The checksum after the change (RFC 1624, equation 3).
     #[inline]
     pub(super) fn apply(self, checksum: u16) -> u16 {
@@ -51,14 +72,29 @@ pub(super) fn header_checksum(header: &[u8]) -> u16 {
     !fold(sum(header))
 }
 
-/// The checksum of a TCP segment over IPv4 whose checksum field is zero.
-pub(super) fn segment_checksum(src: [u8; 4], dst: [u8; 4], protocol: u8, segment: &[u8]) -> u16 {
-    !fold(u64::from(pseudo_header_sum(src, dst, protocol, segment.len())) + sum(segment))
+/// The checksum of what an IP packet carries, whose checksum field is zero. UDP says 0xffff where it is zero.
+pub(super) fn payload_checksum(src: &Addr, dst: &Addr, protocol: u8, payload: &[u8]) -> u16 {
+    !fold(u64::from(pseudo_header_sum(src, dst, protocol, payload.len())) + sum(payload))
 }
 
-/// The sum of the IPv4 pseudo-header (RFC 9293, section 3.1): what a [`Checksum::Partial`] field holds.
-pub(super) fn pseudo_header_sum(src: [u8; 4], dst: [u8; 4], protocol: u8, segment_len: usize) -> u16 {
-    fold(sum(&src) + sum(&dst) + u64::from(protocol) + segment_len as u64)
+/// The sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1): what a [`Checksum::Partial`]
+/// field holds. The bytes that make an IPv6 address one of IPv4 are not in it.
+pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_len: usize) -> u16 {
+    let addresses = match dst.is_v4() {
+        true => sum(&src.v4_bytes()) + sum(&dst.v4_bytes()),
+        false => sum(src.bytes()) + sum(dst.bytes()),
+    };
+    fold(addresses + u64::from(protocol) + payload_len as u64)
+}
+
+/// Makes a [`Checksum::Partial`] field complete, as whoever sends the packet on a wire does: `payload` is what
+/// the IP packet carries, `at` is where in it the field is.
+pub(super) fn complete(payload: &mut [u8], at: usize) {
+    let checksum = match !fold(sum(payload)) {
+        0 => 0xffff, // UDP takes 0 for none; to TCP both are the same
+        checksum => checksum,
+    };
+    put_u16(payload, at, checksum);
 }
 
 /// A byte left over at the end counts as the upper half of a word.

@@ -4,8 +4,14 @@
 pub(super) const ETHERNET_LEN: usize = 14;
 /// An IPv4 header without options.
 pub(super) const IPV4_LEN: usize = 20;
+/// An IPv6 header without extension headers.
+pub(super) const IPV6_LEN: usize = 40;
 /// A TCP header without options.
 pub(super) const TCP_LEN: usize = 20;
+/// A UDP header.
+pub(super) const UDP_LEN: usize = 8;
+/// The header of an ICMP error, of either version: what follows is the packet it is about.
+pub(super) const ICMP_LEN: usize = 8;
 
 /// Ethernet II (IEEE 802.3, clause 3.2).
 pub(super) mod ethernet {
@@ -17,6 +23,8 @@ pub(super) mod ethernet {
 
     /// The EtherType of IPv4.
     pub(crate) const IPV4: u16 = 0x0800;
+    /// The EtherType of IPv6.
+    pub(crate) const IPV6: u16 = 0x86dd;
 }
 
 /// IPv4 (RFC 791, section 3.1).
@@ -24,6 +32,7 @@ pub(super) mod ipv4 {
     /// Version in the upper four bits, header length in 32-bit words in the lower four.
     pub(crate) const VERSION_AND_LEN: usize = 0;
     pub(crate) const TOTAL_LEN: usize = 2;
+    pub(crate) const ID: usize = 4;
     /// Three flags and, in the lower 13 bits, where the fragment belongs in units of 8 bytes.
     pub(crate) const FRAGMENT: usize = 6;
     pub(crate) const TTL: usize = 8;
@@ -35,6 +44,30 @@ pub(super) mod ipv4 {
     pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
     /// Zero in a packet that is whole: the offset and "more fragments".
     pub(crate) const FRAGMENT_MASK: u16 = 0x3fff;
+    pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
+    pub(crate) const OFFSET_MASK: u16 = 0x1fff;
+}
+
+/// IPv6 (RFC 8200, section 3).
+pub(super) mod ipv6 {
+    /// Version, traffic class and flow label.
+    pub(crate) const VERSION: usize = 0;
+    /// Length of everything after this header.
+    pub(crate) const PAYLOAD_LEN: usize = 4;
+    pub(crate) const NEXT_HEADER: usize = 6;
+    pub(crate) const HOP_LIMIT: usize = 7;
+    pub(crate) const SRC: usize = 8;
+    pub(crate) const DST: usize = 24;
+
+    // Extension headers (section 4).
+    pub(crate) const HOP_BY_HOP: u8 = 0;
+    pub(crate) const ROUTING: u8 = 43;
+    pub(crate) const FRAGMENT: u8 = 44;
+    pub(crate) const DESTINATION_OPTIONS: u8 = 60;
+
+    // In the fragment header (section 4.5).
+    pub(crate) const FRAGMENT_OFFSET: usize = 2;
+    pub(crate) const FRAGMENT_ID: usize = 4;
 }
 
 /// TCP (RFC 9293, section 3.1).
@@ -48,6 +81,25 @@ pub(super) mod tcp {
     pub(crate) const FLAGS: usize = 13;
     pub(crate) const WINDOW: usize = 14;
     pub(crate) const CHECKSUM: usize = 16;
+}
+
+/// UDP (RFC 768).
+pub(super) mod udp {
+    pub(crate) const LEN: usize = 4;
+    pub(crate) const CHECKSUM: usize = 6;
+}
+
+/// ICMP (RFC 792) and ICMPv6 (RFC 4443).
+pub(super) mod icmp {
+    pub(crate) const V4: u8 = 1;
+    pub(crate) const V6: u8 = 58;
+
+    pub(crate) const TYPE: usize = 0;
+    pub(crate) const CHECKSUM: usize = 2;
+    /// Where ICMP has the next hop's MTU (RFC 1191, section 4).
+    pub(crate) const MTU: usize = 6;
+    /// Where ICMPv6 has it (section 3.2).
+    pub(crate) const MTU_V6: usize = 4;
 }
 
 #[inline]

@@ -1,37 +1,63 @@
 //! What the headers of a frame say.
 
-use etherparse::err::ipv4::{HeaderError, HeaderSliceError};
-use etherparse::{EtherType, Ethernet2Slice, Ipv4HeaderSlice, TcpHeaderSlice};
-
-use super::fields::{ETHERNET_LEN, IPV4_LEN, TCP_LEN, ethernet, ipv4, tcp, u16_at, u32_at};
 use crate::model::{Addr, FlowKey, TCP};
 
-/// The headers of a frame that holds one whole TCP segment. Offsets count from the start of the frame; all
-/// of them lie within it.
+/// The headers of a frame that is forwarded: a TCP segment, a UDP datagram, a fragment of either, or an ICMP
+/// error about one. Offsets count from the start of the frame; all of them lie within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
-    /// The flow it belongs to, as the packet has it.
+    /// The flow it belongs to, as the packet has it. An ICMP error belongs to the flow of the packet that it
+    /// quotes, and goes the other way: its key is that of the quoted packet, reversed. A later fragment has no
+    /// ports: they are 0.
     pub key: FlowKey,
+    /// How much of a packet it is.
+    pub kind: Kind,
     /// Where the IP header begins.
     pub l3: usize,
-    /// Where the TCP header begins.
+    /// Where the header of TCP, UDP or ICMP begins; a later fragment: its part of the payload.
     pub l4: usize,
     /// Where the IP packet ends. What follows is padding.
     pub end: usize,
     /// How many more hops the packet may take, this one included.
     pub ttl: u8,
-    /// TCP: number of the segment's first byte.
+    /// Whether routers must not cut it into fragments, as ever with IPv6.
+    pub dont_fragment: bool,
+    /// TCP: number of the segment's first byte; of an ICMP error: that of the quoted segment.
     pub seq: u32,
     /// TCP: next byte the sender expects; means nothing without [`TcpFlags::ack`].
     pub ack: u32,
-    /// TCP: control bits.
+    /// TCP: control bits. None for all else.
     pub flags: TcpFlags,
-    /// TCP: bytes after the header and its options.
+    /// Bytes after the header of TCP (with its options) or UDP, as far as they are in this frame; 0 for all else.
     pub payload_len: u16,
 }
 
+/// How much of a packet a frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole segment or datagram.
+    Whole,
+    /// The fragment at the beginning of a packet: it has the ports.
+    FirstFragment {
+        /// What all fragments of the packet share, with its addresses and protocol.
+        id: u32,
+    },
+    /// Any other fragment.
+    LaterFragment {
+        /// What all fragments of the packet share, with its addresses and protocol.
+        id: u32,
+    },
+    /// An ICMP error.
+    Error {
+        /// Where the IP header of the quoted packet begins.
+        l3: u16,
+        /// Where the header of TCP or UDP in it begins; at least 8 bytes of it are there.
+        l4: u16,
+    },
+}
+
 impl Headers {
-    /// Length of the IP packet in bytes, the same as its total length field.
+    /// Length of the IP packet in bytes, the IP header included.
     #[inline]
     pub fn packet_len(&self) -> usize {
         self.end - self.l3
@@ -43,6 +69,43 @@ impl Headers {
     pub fn segment_len(&self) -> u32 {
         u32::from(self.payload_len) + u32::from(self.flags.syn()) + u32::from(self.flags.fin())
     }
+
+    /// Whether the packet is one of IPv4.
+    #[inline]
+    pub fn is_v4(&self) -> bool {
+        self.key.dst.is_v4()
+    }
+
+    /// Whether it is TCP, or an ICMP error about TCP.
+    #[inline]
+    pub fn is_tcp(&self) -> bool {
+        self.key.protocol == TCP
+    }
+
+    /// Whether it is an ICMP error.
+    #[inline]
+    pub fn is_error(&self) -> bool {
+        matches!(self.kind, Kind::Error { .. })
+    }
+
+    /// What the fragments of its packet have in common; `None` if it is no fragment.
+    pub fn fragment(&self) -> Option<FragmentKey> {
+        let (Kind::FirstFragment { id } | Kind::LaterFragment { id }) = self.kind else { return None };
+        Some(FragmentKey { src: self.key.src, dst: self.key.dst, id, protocol: self.key.protocol })
+    }
+}
+
+/// What all fragments of a packet have in common (RFC 791, section 3.2; RFC 8200, section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FragmentKey {
+    /// Source address.
+    pub src: Addr,
+    /// Destination address.
+    pub dst: Addr,
+    /// The number its sender gave the packet; 16 bits in IPv4.
+    pub id: u32,
+    /// What the packet carries.
+    pub protocol: u8,
 }
 
 /// The control bits of a TCP header (RFC 9293, section 3.1).
@@ -89,118 +152,30 @@ impl TcpFlags {
 /// Why a frame has no [`Headers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
-    /// Another EtherType: ARP, IPv6, LLDP, a VLAN tag. Not ours to judge.
-    NotIpv4,
-    /// Another protocol in IPv4. Not ours to judge.
-    NotTcp {
+    /// Another EtherType: ARP, LLDP, a VLAN tag. Not ours to judge.
+    NotIp,
+    /// What the packet carries is not forwarded: echo requests, neighbour discovery, tunnels, IPsec, or an ICMP
+    /// error about one of these. Not ours to judge.
+    NotForwarded {
         /// The IP protocol number.
         protocol: u8,
     },
-    /// The frame ends within its Ethernet or IPv4 header.
+    /// The frame ends within its Ethernet or IP header.
     Truncated,
     /// An IP version other than the EtherType says.
     BadVersion,
-    /// An IPv4 header length below 20 bytes, or a TCP header length below 20 bytes or beyond the packet.
+    /// An IPv4 header length below 20 bytes, a TCP header length below 20 bytes or beyond the packet, IPv6
+    /// extension headers beyond the packet or more of them than anybody has a use for.
     BadHeaderLength,
-    /// A total length that is too short for an IPv4 and a TCP header, or longer than the frame. A packet of
-    /// more than 65,535 bytes ("BIG TCP"), which says 0, is one of these.
+    /// A length that is too short for the headers that follow, or longer than what holds it. A packet of more
+    /// than 65,535 bytes ("BIG TCP", jumbograms), which says 0, is one of these, and so is a fragment that ends
+    /// beyond the longest packet there is.
     BadTotalLength,
-    /// A fragment of a TCP segment.
-    Fragment {
-        /// Where its payload belongs in the whole packet's, in bytes. The fragment at 0 holds the ports.
-        offset: u16,
-    },
+    /// An IPv6 address that stands for one of IPv4 (`::ffff:a.b.c.d`): none has it on a wire (RFC 4942, section
+    /// 2.2).
+    MappedAddress,
+    /// A routing header with stops to come: the destination is not where the packet wants to go (RFC 5095).
+    SourceRouted,
+    /// An ICMP error that quotes too little, or a packet of somebody else than whom it is sent to.
+    BadQuote,
 }
-
-/// Reads the headers of an Ethernet II frame that carries TCP over IPv4, options and padding allowed. Says
-/// nothing about checksums.
-///
-/// # Errors
-/// The first thing that is wrong, outer headers before inner ones.
-#[inline]
-pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
-    match common(frame) {
-        Some(headers) => Ok(headers),
-        None => strict(frame),
-    }
-}
-
-/// Nearly every frame: TCP in IPv4 that is whole and has no options. `None` means look closer.
-#[inline]
-fn common(frame: &[u8]) -> Option<Headers> {
-    let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
-    let (ip, segment) = packet.split_first_chunk::<IPV4_LEN>()?;
-    let tcp = segment.first_chunk::<TCP_LEN>()?;
-    let total_len = usize::from(u16_at(ip, ipv4::TOTAL_LEN));
-
-    let is_common = u16_at(ethernet, ethernet::TYPE) == ethernet::IPV4
-        && ip[ipv4::VERSION_AND_LEN] == 0x45
-        && u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0
-        && ip[ipv4::PROTOCOL] == TCP
-        && tcp_header_len(tcp) >= TCP_LEN
-        && total_len >= IPV4_LEN + tcp_header_len(tcp)
-        && total_len <= packet.len();
-    is_common.then(|| read(ip, tcp, IPV4_LEN, total_len))
-}
-
-/// Any frame, step by step; by etherparse wherever a header has more to it than fixed fields.
-#[cold]
-fn strict(frame: &[u8]) -> Result<Headers, ParseError> {
-    let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).map_err(|_| ParseError::Truncated)?;
-    if ethernet.ether_type() != EtherType::IPV4 {
-        return Err(ParseError::NotIpv4);
-    }
-
-    let packet = ethernet.payload_slice();
-    let ip = Ipv4HeaderSlice::from_slice(packet).map_err(|error| match error {
-        HeaderSliceError::Len(_) => ParseError::Truncated,
-        HeaderSliceError::Content(HeaderError::UnexpectedVersion { .. }) => ParseError::BadVersion,
-        HeaderSliceError::Content(HeaderError::HeaderLengthSmallerThanHeader { .. }) => {
-            ParseError::BadHeaderLength
-        }
-    })?;
-    let (header_len, total_len) = (ip.slice().len(), usize::from(ip.total_len()));
-    let segment = packet.get(header_len..total_len).ok_or(ParseError::BadTotalLength)?;
-
-    if ip.protocol().0 != TCP {
-        return Err(ParseError::NotTcp { protocol: ip.protocol().0 });
-    }
-    if ip.is_fragmenting_payload() {
-        return Err(ParseError::Fragment { offset: ip.fragments_offset().byte_offset() });
-    }
-    let ip = packet.first_chunk().ok_or(ParseError::Truncated)?;
-    let tcp = segment.first_chunk().ok_or(ParseError::BadTotalLength)?;
-    TcpHeaderSlice::from_slice(segment).map_err(|_| ParseError::BadHeaderLength)?;
-    Ok(read(ip, tcp, header_len, total_len))
-}
-
-/// What the fixed fields say. The lengths have been checked against each other.
-#[inline]
-fn read(ip: &[u8; IPV4_LEN], tcp: &[u8; TCP_LEN], ip_header_len: usize, total_len: usize) -> Headers {
-    Headers {
-        key: FlowKey {
-            src: Addr::v4(u32_at(ip, ipv4::SRC).to_be_bytes()),
-            dst: Addr::v4(u32_at(ip, ipv4::DST).to_be_bytes()),
-            src_port: u16_at(tcp, tcp::SRC_PORT),
-            dst_port: u16_at(tcp, tcp::DST_PORT),
-            protocol: TCP,
-            reserved: [0; 3],
-        },
-        l3: ETHERNET_LEN,
-        l4: ETHERNET_LEN + ip_header_len,
-        end: ETHERNET_LEN + total_len,
-        ttl: ip[ipv4::TTL],
-        seq: u32_at(tcp, tcp::SEQ),
-        ack: u32_at(tcp, tcp::ACK),
-        flags: TcpFlags(tcp[tcp::FLAGS]),
-        payload_len: (total_len - ip_header_len - tcp_header_len(tcp)) as u16,
-    }
-}
-
-#[inline]
-fn tcp_header_len(tcp: &[u8; TCP_LEN]) -> usize {
-    usize::from(tcp[tcp::DATA_OFFSET] >> 4) * 4
-}
-
-#[cfg(test)]
-mod tests;

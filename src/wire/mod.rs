@@ -1,20 +1,27 @@
 //! Packets as bytes. Pure: what their headers say, and how they are rewritten without touching their
-//! payload. Ethernet II, IPv4 and TCP.
+//! payload. Ethernet II, IPv4 and IPv6, TCP and UDP, and the ICMP errors about them.
 //!
 //! Checksums are carried along, not verified: they are updated by what a rewrite changes (RFC 1624), so a
 //! packet damaged on its way here is as damaged when it leaves, and its receiver drops it.
 
+mod answer;
 mod build;
 mod checksum;
+mod extensions;
 mod fields;
 mod headers;
-mod reset;
+mod parse;
+mod quote;
 mod rewrite;
+mod split;
 #[cfg(test)]
 mod testing;
+mod translate;
 
+pub use answer::{ANSWER_LEN, IcmpError, icmp_error, reset, reset_reply};
 pub use build::TcpPacket;
 pub use checksum::Checksum;
-pub use headers::{Headers, ParseError, TcpFlags, parse};
-pub use reset::{RESET_LEN, reset, reset_reply};
-pub use rewrite::rewrite;
+pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
+pub use parse::parse;
+pub use rewrite::{renumber, rewrite};
+pub use split::split;

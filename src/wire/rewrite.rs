@@ -1,34 +1,103 @@
 //! Sending a packet on as somebody else's.
 
 use super::checksum::{Checksum, Delta};
-use super::fields::{ethernet, ipv4, put_u16, put_u32, tcp, u16_at, u32_at};
-use super::headers::Headers;
-use crate::model::{NextHop, Rewrite};
+use super::extensions::{self, Carried};
+use super::fields::{ethernet, ipv4, ipv6, put_u16, put_u32, tcp, u16_at, udp};
+use super::headers::{Headers, Kind};
+use super::translate::translate;
+use crate::model::{Addr, NextHop, Rewrite, TCP};
 
 /// Gives the frame that `headers` were read from new addresses and ports and a new link-layer source and
-/// destination, and takes one hop off its TTL. Checksums follow; the payload is not looked at.
+/// destination, and takes one hop off its TTL. Checksums follow; the payload is not looked at. A later fragment
+/// has no ports to change. An ICMP error is made one about the packet as its sender knows it: `to` is what is
+/// done to packets that go the way the error goes (RFC 5508, section 4).
 ///
-/// The caller has seen to it that the TTL is above 1, and that both addresses of `to` are IPv4. `checksum`
-/// is what the frame's TCP checksum field holds, before and after. `headers` describe the frame no more.
+/// The caller has seen to it that the TTL is above 1, and that both addresses of `to` are of the packet's family.
+/// `checksum` is what the frame's TCP or UDP checksum field holds, before and after. `headers` describe the frame
+/// no more.
 ///
 /// # Panics
 /// If `headers` are not this frame's and point beyond its end.
 #[inline]
 pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop, checksum: Checksum) {
     debug_assert!(headers.ttl > 1, "the packet may go no further");
-    let (head, tcp) = frame.split_at_mut(headers.l4);
-    let (ethernet, ip) = head.split_at_mut(headers.l3);
-    let src = u32::from_be_bytes(to.src.v4_bytes());
-    let dst = u32::from_be_bytes(to.dst.v4_bytes());
-
-    ethernet[ethernet::DST].copy_from_slice(&hop.dst_mac);
-    ethernet[ethernet::SRC].copy_from_slice(&hop.src_mac);
-
+    frame[ethernet::DST].copy_from_slice(&hop.dst_mac);
+    frame[ethernet::SRC].copy_from_slice(&hop.src_mac);
+    if let Kind::Error { l3, l4 } = headers.kind {
+        return translate(frame, headers, (usize::from(l3), usize::from(l4)), to);
+    }
+    let key = &headers.key;
+    let is_v4 = headers.is_v4();
     let addresses =
-        Delta::default().replace_u32(u32_at(ip, ipv4::SRC), src).replace_u32(u32_at(ip, ipv4::DST), dst);
-    put_u32(ip, ipv4::SRC, src);
-    put_u32(ip, ipv4::DST, dst);
+        Delta::default().replace_addr(&key.src, &to.src, is_v4).replace_addr(&key.dst, &to.dst, is_v4);
+    let (head, transport) = frame.split_at_mut(headers.l4);
+    let ip = &mut head[headers.l3..];
+    if is_v4 {
+        put_v4(ip, &to.src, &to.dst, addresses);
+    } else {
+        put_v6(ip, &to.src, &to.dst);
+    }
+    if matches!(headers.kind, Kind::LaterFragment { .. }) {
+        return;
+    }
+    let ports = addresses.replace_u16(key.src_port, to.src_port).replace_u16(key.dst_port, to.dst_port);
+    put_u16(transport, tcp::SRC_PORT, to.src_port);
+    put_u16(transport, tcp::DST_PORT, to.dst_port);
+    let at = checksum_at(key.protocol);
+    let field = u16_at(transport, at);
+    let field = match checksum {
+        Checksum::Partial => addresses.apply_partial(field),
+        Checksum::Complete if key.protocol == TCP => ports.apply(field),
+        Checksum::Complete => udp_checksum(ports, field),
+    };
+    put_u16(transport, at, field);
+}
 
+/// Gives a fragment, rewritten or not, another number: those of a packet that came from two senders and goes on
+/// as one's must differ (RFC 6864, section 4.3). In IPv6, where numbers are twice as long, it is the lower half of
+/// one. What is no fragment stays as it is.
+///
+/// # Panics
+/// If `headers` are not this frame's and point beyond its end.
+pub fn renumber(frame: &mut [u8], headers: &Headers, id: u16) {
+    if headers.fragment().is_none() {
+        return;
+    }
+    let packet = &mut frame[headers.l3..headers.end];
+    if headers.is_v4() {
+        let delta = Delta::default().replace_u16(u16_at(packet, ipv4::ID), id);
+        let checksum = delta.apply(u16_at(packet, ipv4::CHECKSUM));
+        put_u16(packet, ipv4::CHECKSUM, checksum);
+        put_u16(packet, ipv4::ID, id);
+    } else if let Ok(Carried { fragment: Some(at), .. }) = extensions::walk(packet) {
+        put_u16(packet, at + ipv6::FRAGMENT_ID + 2, id);
+    }
+}
+
+/// Where in its header a protocol has its checksum.
+#[inline]
+pub(super) fn checksum_at(protocol: u8) -> usize {
+    if protocol == TCP { tcp::CHECKSUM } else { udp::CHECKSUM }
+}
+
+/// UDP's checksum after a change: 0 means that there is none, and stays; a computed 0 is written as the other
+/// zero (RFC 768).
+#[inline]
+pub(super) fn udp_checksum(delta: Delta, field: u16) -> u16 {
+    match field {
+        0 => 0,
+        field => match delta.apply(field) {
+            0 => 0xffff,
+            field => field,
+        },
+    }
+}
+
+/// New addresses, and a hop less, for an IPv4 header. `addresses` is what that changes, the hop left out.
+#[inline]
+pub(super) fn put_v4(ip: &mut [u8], src: &Addr, dst: &Addr, addresses: Delta) {
+    put_u32(ip, ipv4::SRC, u32::from_be_bytes(src.v4_bytes()));
+    put_u32(ip, ipv4::DST, u32::from_be_bytes(dst.v4_bytes()));
     // A checksum knows words: TTL and protocol share one.
     let hops = u16_at(ip, ipv4::TTL);
     let [ttl, protocol] = hops.to_be_bytes();
@@ -36,122 +105,15 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop,
     put_u16(ip, ipv4::TTL, hops_left);
     let field = addresses.replace_u16(hops, hops_left).apply(u16_at(ip, ipv4::CHECKSUM));
     put_u16(ip, ipv4::CHECKSUM, field);
+}
 
-    let field = u16_at(tcp, tcp::CHECKSUM);
-    let field = match checksum {
-        Checksum::Complete => addresses
-            .replace_u16(u16_at(tcp, tcp::SRC_PORT), to.src_port)
-            .replace_u16(u16_at(tcp, tcp::DST_PORT), to.dst_port)
-            .apply(field),
-        Checksum::Partial => addresses.apply_partial(field),
-    };
-    put_u16(tcp, tcp::CHECKSUM, field);
-    put_u16(tcp, tcp::SRC_PORT, to.src_port);
-    put_u16(tcp, tcp::DST_PORT, to.dst_port);
+/// New addresses, and a hop less, for an IPv6 header, which has no checksum.
+#[inline]
+pub(super) fn put_v6(ip: &mut [u8], src: &Addr, dst: &Addr) {
+    ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());
+    ip[ipv6::DST..ipv6::DST + 16].copy_from_slice(dst.bytes());
+    ip[ipv6::HOP_LIMIT] = ip[ipv6::HOP_LIMIT].saturating_sub(1);
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddrV4;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::model::FlowKey;
-    use crate::wire::testing::{HOP, any_endpoint, any_packet, checksums_hold, complete};
-    use crate::wire::{TcpPacket, parse};
-
-    #[test]
-    fn a_client_is_answered_by_the_address_it_asked() {
-        let (client, vip) = ("10.0.0.9:4242", "10.0.0.1:80");
-        let (balancer, server) = ("10.0.1.1:40000", "10.0.1.2:8080");
-
-        let mut request = TcpPacket::from(client).to(vip).ack(1).payload(b"GET /").bytes();
-        forward(&mut request, &to(balancer, server), Checksum::Complete);
-        let sent = TcpPacket::from(balancer).to(server).ack(1).payload(b"GET /");
-        assert_eq!(request, sent.ttl(63).macs(HOP.src_mac, HOP.dst_mac).bytes());
-
-        let mut reply = TcpPacket::from(server).to(balancer).ack(2).payload(b"200 OK").bytes();
-        forward(&mut reply, &to(vip, client), Checksum::Complete);
-        let sent = TcpPacket::from(vip).to(client).ack(2).payload(b"200 OK");
-        assert_eq!(reply, sent.ttl(63).macs(HOP.src_mac, HOP.dst_mac).bytes());
-    }
-
-    #[test]
-    fn a_damaged_packet_stays_damaged() {
-        let mut frame = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").payload(b"hello").bytes();
-        *frame.last_mut().unwrap() ^= 1;
-        forward(&mut frame, &to("10.0.1.1:40000", "10.0.1.2:8080"), Checksum::Complete);
-        let (ip, tcp) = checksums_hold(&frame);
-        assert!(ip && !tcp);
-    }
-
-    #[test]
-    fn padding_and_options_go_along_untouched() {
-        let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").ip_options(&[1; 8]).syn();
-        let mut frame = packet.tcp_options(&[2, 4, 5, 180]).bytes();
-        frame.extend([0xaa; 9]);
-        let before = frame.clone();
-        forward(&mut frame, &to("10.0.1.1:40000", "10.0.1.2:8080"), Checksum::Complete);
-        assert_eq!((&frame[34..42], &frame[62..]), (&before[34..42], &before[62..]));
-        assert_eq!(checksums_hold(&frame), (true, true));
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_is_rewritten_has_valid_checksums_and_goes_where_it_should(
-            packet in any_packet(), src in any_endpoint(), dst in any_endpoint(),
-        ) {
-            let mut frame = packet.bytes();
-            let before = parse(&frame).unwrap();
-            forward(&mut frame, &to(src, dst), Checksum::Complete);
-            assert_eq!(checksums_hold(&frame), (true, true));
-            let after = parse(&frame).unwrap();
-            let key = FlowKey::tcp(src.into(), dst.into());
-            prop_assert_eq!(after, Headers { key, ttl: before.ttl - 1, ..before });
-            prop_assert_eq!((&frame[0..6], &frame[6..12]), (&HOP.dst_mac[..], &HOP.src_mac[..]));
-        }
-
-        #[test]
-        fn the_reverse_rewrite_brings_back_every_byte_but_hops_and_link_addresses(
-            packet in any_packet(), partial in any::<bool>(), src in any_endpoint(), dst in any_endpoint(),
-        ) {
-            let packet = if partial { packet.partial() } else { packet };
-            let checksum = if partial { Checksum::Partial } else { Checksum::Complete };
-            let mut frame = packet.bytes();
-            let before = parse(&frame).unwrap();
-            prop_assume!(before.ttl > 2);
-            forward(&mut frame, &to(src, dst), checksum);
-            forward(&mut frame, &to(before.key.source(), before.key.destination()), checksum);
-            prop_assert_eq!(frame, packet.ttl(before.ttl - 2).macs(HOP.src_mac, HOP.dst_mac).bytes());
-        }
-
-        #[test]
-        fn it_does_not_matter_whether_a_checksum_is_completed_before_or_after(
-            packet in any_packet(), src in any_endpoint(), dst in any_endpoint(),
-        ) {
-            let mut late = packet.clone().partial().bytes();
-            forward(&mut late, &to(src, dst), Checksum::Partial);
-            complete(&mut late);
-            let mut early = packet.bytes();
-            forward(&mut early, &to(src, dst), Checksum::Complete);
-            prop_assert_eq!(late, early);
-        }
-    }
-
-    fn to(src: impl ToString, dst: impl ToString) -> Rewrite {
-        let [src, dst] = [src.to_string(), dst.to_string()].map(|addr| addr.parse::<SocketAddrV4>().unwrap());
-        Rewrite {
-            src: (*src.ip()).into(),
-            dst: (*dst.ip()).into(),
-            src_port: src.port(),
-            dst_port: dst.port(),
-            next_hop: 0,
-        }
-    }
-
-    fn forward(frame: &mut [u8], to: &Rewrite, checksum: Checksum) {
-        let headers = parse(frame).unwrap();
-        rewrite(frame, &headers, to, &HOP, checksum);
-    }
-}
+mod tests;

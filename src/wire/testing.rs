@@ -1,14 +1,14 @@
 //! Packets of every kind, and judges that share no code with what they judge.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{Ethernet2Slice, Ipv4Slice, TcpSlice, checksum::Sum16BitWords};
+use etherparse::checksum::Sum16BitWords;
+use etherparse::{IpSlice, SlicedPacket, TransportSlice};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::TcpPacket;
-use super::fields::ETHERNET_LEN;
-use crate::model::NextHop;
+use super::{TcpPacket, parse};
+use crate::model::{FlowKey, NextHop, Rewrite};
 
 /// Where rewritten packets go to.
 pub(super) const HOP: NextHop = NextHop {
@@ -18,53 +18,128 @@ pub(super) const HOP: NextHop = NextHop {
     mtu: 1_500,
 };
 
-/// Any IPv4 address and port, those of nothing but zeros or ones among them.
-pub(super) fn any_endpoint() -> impl Strategy<Value = SocketAddrV4> {
-    let ip = prop_oneof![1 => Just(0), 1 => Just(u32::MAX), 8 => any::<u32>()];
+/// Any address and port of the family, those of nothing but zeros or ones among them. An IPv6 address that stands
+/// for one of IPv4 is none.
+pub(super) fn any_endpoint(is_v4: bool) -> BoxedStrategy<SocketAddr> {
     let port = prop_oneof![1 => Just(0), 1 => Just(u16::MAX), 8 => any::<u16>()];
-    (ip, port).prop_map(|(ip, port)| SocketAddrV4::new(ip.into(), port))
+    let v4 = prop_oneof![1 => Just(0), 1 => Just(u32::MAX), 8 => any::<u32>()];
+    let v6 = prop_oneof![1 => Just(0), 1 => Just(u128::MAX), 8 => any::<u128>()];
+    let ip = match is_v4 {
+        true => v4.prop_map(|ip| IpAddr::V4(ip.into())).boxed(),
+        false => {
+            v6.prop_filter("mapped", |ip| ip >> 32 != 0xffff).prop_map(|ip| IpAddr::V6(ip.into())).boxed()
+        }
+    };
+    (ip, port).prop_map(|(ip, port)| SocketAddr::new(ip, port)).boxed()
+}
+
+/// Any valid packet that may go one hop further, and two more endpoints of its family.
+pub(super) fn any_packet_to() -> impl Strategy<Value = (TcpPacket, SocketAddr, SocketAddr)> {
+    any::<bool>().prop_flat_map(|is_v4| (any_packet_of(is_v4), any_endpoint(is_v4), any_endpoint(is_v4)))
 }
 
 /// Any valid packet that may go one hop further.
 pub(super) fn any_packet() -> impl Strategy<Value = TcpPacket> {
-    let endpoints = (any_endpoint(), any_endpoint());
+    any::<bool>().prop_flat_map(any_packet_of)
+}
+
+/// Any TCP segment.
+pub(super) fn any_segment() -> impl Strategy<Value = TcpPacket> {
+    any::<bool>().prop_flat_map(|is_v4| any_packet_with(is_v4, false))
+}
+
+fn any_packet_of(is_v4: bool) -> BoxedStrategy<TcpPacket> {
+    any::<bool>().prop_flat_map(move |is_udp| any_packet_with(is_v4, is_udp)).boxed()
+}
+
+fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TcpPacket> {
+    let endpoints = (any_endpoint(is_v4), any_endpoint(is_v4));
     let flags = any::<[bool; 5]>();
     let numbers = (2..=u8::MAX, any::<u32>(), any::<u32>(), any::<u16>());
     let option = || prop_oneof![2 => Just(vec![]), 1 => vec(any::<u8>(), 0..=40)];
     let payload =
         prop_oneof![Just(vec![]), vec(any::<u8>(), 0..100), Just(vec![0; 64]), Just(vec![0xff; 65])];
-    (endpoints, flags, numbers, option(), option(), payload).prop_map(
-        |((src, dst), [syn, ack, fin, rst, psh], (ttl, seq, ack_number, window), ip, tcp, payload)| {
-            let set = |yes: bool, flag: fn(TcpPacket) -> TcpPacket, packet| match yes {
-                true => flag(packet),
-                false => packet,
-            };
-            let packet = TcpPacket::from(src).to(dst).ttl(ttl).seq(seq).window(window);
-            let packet = packet.ip_options(&ip).tcp_options(&tcp).payload(&payload);
-            let packet = set(syn, TcpPacket::syn, set(fin, TcpPacket::fin, packet));
-            let packet = set(rst, TcpPacket::rst, set(psh, TcpPacket::psh, packet));
-            if ack { packet.ack(ack_number) } else { packet }
-        },
-    )
+    (endpoints, flags, numbers, option(), option(), payload)
+        .prop_map(
+            move |(
+                (src, dst),
+                [syn, ack, fin, rst, psh],
+                (ttl, seq, ack_number, window),
+                ip,
+                tcp,
+                payload,
+            )| {
+                let set = |yes: bool, flag: fn(TcpPacket) -> TcpPacket, packet| match yes {
+                    true => flag(packet),
+                    false => packet,
+                };
+                let packet = TcpPacket::from(src).to(dst).ttl(ttl).payload(&payload);
+                let packet = match is_v4 {
+                    true => set(fin, |packet| packet.may_be_cut(7), packet.ip_options(&ip)),
+                    // Options that mean nothing, to be skipped (PadN).
+                    false => set(syn, |packet| packet.extension(60, &[0, 1, 4, 0, 0, 0, 0]), packet),
+                };
+                if is_udp {
+                    return set(rst && is_v4, TcpPacket::without_checksum, packet.udp());
+                }
+                let packet = packet.seq(seq).window(window).tcp_options(&tcp);
+                let packet = set(syn, TcpPacket::syn, set(fin, TcpPacket::fin, packet));
+                let packet = set(rst, TcpPacket::rst, set(psh, TcpPacket::psh, packet));
+                if ack { packet.ack(ack_number) } else { packet }
+            },
+        )
+        .boxed()
 }
 
-/// Whether a packet's IPv4 and TCP checksums are right, as etherparse computes them.
+/// The rewrite to these endpoints.
+pub(super) fn to(src: impl ToString, dst: impl ToString) -> Rewrite {
+    let [src, dst] = [src.to_string(), dst.to_string()].map(|addr| addr.parse::<SocketAddr>().unwrap());
+    let key = FlowKey::tcp(src, dst);
+    Rewrite { src: key.src, dst: key.dst, src_port: key.src_port, dst_port: key.dst_port, next_hop: 0 }
+}
+
+/// Whether a packet's checksums are right, that of its IP header and that of what it carries, as etherparse
+/// computes them.
 pub(super) fn checksums_hold(frame: &[u8]) -> (bool, bool) {
-    let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).unwrap();
-    let ip = Ipv4Slice::from_slice(ethernet.payload_slice()).unwrap();
-    let tcp = TcpSlice::from_slice(ip.payload().payload).unwrap();
-    let (src, dst) = (ip.header().source(), ip.header().destination());
-    (
-        ip.header().header_checksum() == ip.header().to_header().calc_header_checksum(),
-        tcp.checksum() == tcp.calc_checksum_ipv4(src, dst).unwrap(),
-    )
+    let ip = IpSlice::from_slice(&frame[14..]).unwrap();
+    let ip_holds = match &ip {
+        IpSlice::Ipv4(v4) => v4.header().header_checksum() == v4.header().to_header().calc_header_checksum(),
+        IpSlice::Ipv6(_) => true,
+    };
+    let (src, dst) = (ip.source_addr(), ip.destination_addr());
+    let pseudo = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            Sum16BitWords::new().add_4bytes(src.octets()).add_4bytes(dst.octets())
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Sum16BitWords::new().add_16bytes(src.octets()).add_16bytes(dst.octets())
+        }
+        _ => panic!("two families"),
+    };
+    let payload = ip.payload();
+    let is_icmp_v4 = payload.ip_number.0 == 1;
+    let pseudo = pseudo
+        .add_2bytes(u16::from(payload.ip_number.0).to_be_bytes())
+        .add_4bytes((payload.payload.len() as u32).to_be_bytes());
+    let sum = if is_icmp_v4 { Sum16BitWords::new() } else { pseudo };
+    let without = payload.ip_number.0 == 17 && payload.payload[6..8] == [0, 0] && src.is_ipv4();
+    (ip_holds, without || sum.add_slice(payload.payload).ones_complement() == 0)
 }
 
 /// What a network card does with a partial checksum: it sums up the segment, the field included, and writes
 /// the complement there. Without padding.
 pub(super) fn complete(frame: &mut [u8]) {
-    let ip_len = usize::from(frame[ETHERNET_LEN] & 0x0f) * 4;
-    let segment = &mut frame[ETHERNET_LEN + ip_len..];
-    let checksum = Sum16BitWords::new().add_slice(segment).ones_complement().to_be();
-    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    let headers = parse(frame).unwrap();
+    let Some(TransportSlice::Tcp(_) | TransportSlice::Udp(_)) =
+        SlicedPacket::from_ethernet(frame).unwrap().transport
+    else {
+        panic!("nothing to complete");
+    };
+    let at = if headers.is_tcp() { 16 } else { 6 };
+    let segment = &mut frame[headers.l4..];
+    let checksum = match Sum16BitWords::new().add_slice(segment).ones_complement().to_be() {
+        0 if at == 6 => 0xffff,
+        checksum => checksum,
+    };
+    segment[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
 }

@@ -1,52 +1,101 @@
 //! A balancer to measure and to torment: one frontend, some servers, everybody's Ethernet address known.
 
-use std::net::SocketAddr;
+#![allow(dead_code, reason = "nobody who includes it uses all of it")]
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use convey::forward::{Forwarder, Frame, NatPorts, Settings, Verdict};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Interface, Neighbour, OnDown,
-    ProbeKind, Route, RouteHop, Server, Timestamp,
+    Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashOn, HealthCheck, Interface, Mode, Neighbour,
+    OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
-use convey::wire::Checksum;
+use convey::wire::TcpPacket;
 
-/// Where clients connect to.
+/// Where clients connect to over IPv4.
 pub(crate) const VIP: &str = "192.0.2.1:80";
+/// Where they do over IPv6.
+pub(crate) const VIP6: &str = "[2001:db8:2::1]:80";
+
+/// What a balancer is like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Setup {
+    pub(crate) mode: Mode,
+    pub(crate) dsr: DsrKind,
+    pub(crate) is_v6: bool,
+    pub(crate) protocol: Protocol,
+    pub(crate) servers: u8,
+    /// Flows.
+    pub(crate) capacity: u32,
+}
+
+impl Setup {
+    /// Servers see our address. TCP over IPv4.
+    pub(crate) fn passthrough(servers: u8, capacity: u32) -> Setup {
+        let (mode, dsr, protocol) = (Mode::Passthrough, DsrKind::Nat, Protocol::Tcp);
+        Setup { mode, dsr, is_v6: false, protocol, servers, capacity }
+    }
+
+    /// Servers answer clients directly. TCP over IPv4.
+    pub(crate) fn dsr(servers: u8, capacity: u32) -> Setup {
+        Setup { mode: Mode::Dsr, ..Setup::passthrough(servers, capacity) }
+    }
+
+    pub(crate) fn over_ipv6(self) -> Setup {
+        Setup { is_v6: true, ..self }
+    }
+
+    pub(crate) fn udp(self) -> Setup {
+        Setup { protocol: Protocol::Udp, ..self }
+    }
+
+    pub(crate) fn vip(&self) -> &'static str {
+        if self.is_v6 { VIP6 } else { VIP }
+    }
+
+    /// A packet from this address and port to the VIP.
+    pub(crate) fn packet(&self, from: impl Display) -> TcpPacket {
+        self.speak(TcpPacket::from(from).to(self.vip()))
+    }
+
+    /// The packet in the protocol that is spoken here.
+    pub(crate) fn speak(&self, packet: TcpPacket) -> TcpPacket {
+        if self.protocol == Protocol::Udp { packet.udp() } else { packet }
+    }
+}
 
 /// A balancer and what it knows.
 pub(crate) struct Balancer {
     pub(crate) forwarder: Forwarder,
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) now: Timestamp,
 }
 
 impl Balancer {
-    /// Servers see our address.
-    pub(crate) fn passthrough(servers: u8, capacity: u32) -> Balancer {
-        let ports = NatPorts::new(vec![Addr::v4([10, 0, 0, 254])], 33_768..=61_000, 7);
-        Balancer::new(Some(ports), servers, capacity)
-    }
-
-    /// Servers answer clients directly.
-    pub(crate) fn dsr(servers: u8, capacity: u32) -> Balancer {
-        Balancer::new(None, servers, capacity)
-    }
-
-    fn new(ports: Option<NatPorts>, servers: u8, capacity: u32) -> Balancer {
-        let settings = Settings { ports, capacity, seed: 0x5eed };
-        let snapshot = snapshot_of(servers);
+    pub(crate) fn new(setup: Setup) -> Balancer {
+        let snat = if setup.is_v6 { Addr::from(IpAddr::from(v6(254))) } else { Addr::v4([10, 0, 0, 254]) };
+        let ports = (setup.mode == Mode::Passthrough).then(|| NatPorts::new(vec![snat], 33_768..=61_000, 7));
+        let settings = Settings { ports, capacity: setup.capacity, seed: 0x5eed };
+        let snapshot = made(setup);
         let mut balancer = Balancer { forwarder: Forwarder::new(settings), snapshot, now: Timestamp(0) };
         balancer.pass_time(Duration::ZERO);
         balancer
     }
 
-    /// Has a frame arrive.
+    /// Has a packet arrive.
     #[inline]
     pub(crate) fn handle(&mut self, bytes: &mut [u8]) -> Verdict {
-        let mut frame = Frame { bytes, checksum: Checksum::Complete, segment_size: None };
-        self.forwarder.handle_frame(&mut frame, &self.snapshot, self.now)
+        self.handle_frame(&mut Frame::new(bytes))
+    }
+
+    /// Has a frame arrive.
+    #[inline]
+    pub(crate) fn handle_frame(&mut self, frame: &mut Frame<'_>) -> Verdict {
+        self.forwarder.handle_frame(frame, &self.snapshot, self.now)
     }
 
     /// Lets time pass.
@@ -56,9 +105,24 @@ impl Balancer {
     }
 }
 
-/// Servers 10.0.0.1 and up, port 8080, chosen by consistent hash; clients are behind a router.
-fn snapshot_of(servers: u8) -> Snapshot {
-    let configs: Vec<Server> = (1..=servers).map(server).collect();
+/// The snapshot of this set-up, made once: that takes longer than most of what is done with it.
+fn made(setup: Setup) -> Arc<Snapshot> {
+    thread_local! {
+        static MADE: RefCell<Vec<(Setup, Arc<Snapshot>)>> = RefCell::default();
+    }
+    MADE.with_borrow_mut(|made| {
+        if let Some((_, snapshot)) = made.iter().find(|(of, _)| *of == setup) {
+            return snapshot.clone();
+        }
+        let snapshot = Arc::new(snapshot_of(setup));
+        made.push((setup, snapshot.clone()));
+        snapshot
+    })
+}
+
+/// Servers 10.0.0.1 or fd00::1 and up, port 8080, chosen by consistent hash; clients are behind a router.
+fn snapshot_of(setup: Setup) -> Snapshot {
+    let configs: Vec<Server> = (1..=setup.servers).map(|n| server(n, setup)).collect();
     let up = Health { up: true, reason: "connected".into(), since: Timestamp(0) };
     let servers: Vec<_> = (configs.iter().zip(1..))
         .map(|(config, id)| {
@@ -67,15 +131,22 @@ fn snapshot_of(servers: u8) -> Snapshot {
         })
         .collect();
     let network = NextHops::new(&links(), &routes(), &neighbours(&configs));
-    let pool = Pool::new(Arc::new(backend(configs)), servers.clone(), Arc::new(PoolLive::new(1)), None);
-    let (pool, vip) = (Arc::new(pool), VIP.parse().expect("an address"));
-    let config =
-        Frontend { name: "web".into(), listen: vec![vip], backend: "web".into(), max_connections: None };
+    let backend = Backend { dsr: setup.dsr, ..backend(configs) };
+    let pool = Pool::new(Arc::new(backend), servers.clone(), Arc::new(PoolLive::new(1)), None);
+    let (pool, vip) = (Arc::new(pool), setup.vip().parse().expect("an address"));
+    let config = Frontend {
+        name: "web".into(),
+        mode: setup.mode,
+        protocol: setup.protocol,
+        listen: vec![vip],
+        backend: "web".into(),
+        max_connections: None,
+    };
     let live = Arc::new(FrontendLive::new(1, 1));
     let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
     Snapshot {
         generation: 1,
-        listeners: [(vip, frontend.clone())].into(),
+        listeners: [(Endpoint { protocol: setup.protocol, addr: vip }, frontend.clone())].into(),
         frontends: vec![frontend],
         pools: vec![pool],
         servers: servers.into_iter().map(|server| (server.live.id, server)).collect(),
@@ -84,8 +155,15 @@ fn snapshot_of(servers: u8) -> Snapshot {
     }
 }
 
-fn server(n: u8) -> Server {
-    let addr = SocketAddr::from(([10, 0, 0, n], 8080));
+/// fd00::`n`, its last byte.
+fn v6(n: u8) -> [u8; 16] {
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]
+}
+
+fn server(n: u8, setup: Setup) -> Server {
+    let ip = if setup.is_v6 { IpAddr::from(v6(n)) } else { IpAddr::from([10, 0, 0, n]) };
+    let port = if setup.mode == Mode::Dsr && setup.dsr == DsrKind::L2 { 80 } else { 8080 };
+    let addr = SocketAddr::new(ip, port);
     Server { name: format!("s{n:03}"), addr, weight: 1, backup: false, max_connections: None }
 }
 
@@ -106,34 +184,43 @@ fn backend(servers: Vec<Server>) -> Backend {
 
 const WAN: u32 = 1;
 const LAN: u32 = 2;
-const ROUTER: [u8; 4] = [192, 0, 2, 254];
+/// Routers, over both families.
+const ROUTERS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 254)), IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe))];
 
 fn links() -> [Interface; 2] {
-    let link = |index: u32, address: [u8; 4]| Interface {
+    let link = |index: u32, addresses: Vec<IpAddr>| Interface {
         index,
         name: format!("eth{index}"),
         mac: Some([2, 0, 0, 0, 1, index as u8]),
         mtu: 1500,
         up: true,
         loopback: false,
-        addresses: vec![address.into()],
+        addresses,
     };
-    [link(WAN, [192, 0, 2, 2]), link(LAN, [10, 0, 0, 254])]
+    let wan_v6 = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 2).into();
+    [link(WAN, vec![[192, 0, 2, 2].into(), wan_v6]), link(LAN, vec![[10, 0, 0, 254].into(), v6(254).into()])]
 }
 
-fn routes() -> [Route; 2] {
-    let route = |prefix: [u8; 4], prefix_len, interface, gateway| Route {
+fn routes() -> [Route; 4] {
+    let route = |prefix: IpAddr, prefix_len, interface, gateway| Route {
         table: Route::MAIN,
-        prefix: prefix.into(),
+        prefix,
         prefix_len,
         metric: 0,
         hops: vec![RouteHop { interface, gateway }],
     };
-    [route([10, 0, 0, 0], 24, LAN, None), route([0; 4], 0, WAN, Some(ROUTER.into()))]
+    let [v4_router, v6_router] = ROUTERS.map(Some);
+    [
+        route([10, 0, 0, 0].into(), 24, LAN, None),
+        route([0; 4].into(), 0, WAN, v4_router),
+        route(v6(0).into(), 64, LAN, None),
+        route([0; 16].into(), 0, WAN, v6_router),
+    ]
 }
 
 fn neighbours(servers: &[Server]) -> Vec<Neighbour> {
-    let router = Neighbour { interface: WAN, ip: ROUTER.into(), mac: [2, 0, 0, 0, 0, 0xfe] };
+    let router = |ip| Neighbour { interface: WAN, ip, mac: [2, 0, 0, 0, 0, 0xfe] };
     let on_lan = |server: &Server| Neighbour { interface: LAN, ip: server.addr.ip(), mac: [2; 6] };
-    servers.iter().map(on_lan).chain([router]).collect()
+    servers.iter().map(on_lan).chain(ROUTERS.map(router)).collect()
 }

@@ -1,27 +1,41 @@
-//! The guard, with the host's own stack beside it.
+//! The guard, of either kind, with the host's own stack beside it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use convey::dataplane::{Guard, Replies, Selection};
+use convey::dataplane::{Guard, GuardKind, Replies, Selection};
 use convey::model::Interface;
 use convey::net::Netlink;
 use socket2::Socket;
 
-use super::lab::{self, DEADLINE, Namespace, connecting, refused};
-use super::{Story, stories};
+use super::lab::{self, DEADLINE, Namespace, accept, connecting, refused};
+use super::packet::endpoint;
+use super::stories;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+/// A story that is told with each kind of guard, by its name.
+pub(crate) type GuardStory = (&'static str, fn(GuardKind));
+
+/// All stories, with one kind of guard.
+pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
+    let stories = stories![
         the_host_does_not_answer_clients_of_a_frontend,
         the_host_does_not_answer_replies_of_servers,
         programs_on_the_balancer_still_reach_the_servers,
         a_reload_changes_what_is_guarded,
         what_begins_at_a_draining_frontend_is_the_hosts,
         a_guard_is_gone_when_its_process_is_killed,
-    ]
+    ];
+    with(kind, stories)
+}
+
+/// The stories, with one kind of guard.
+pub(crate) fn with(
+    kind: GuardKind,
+    stories: Vec<GuardStory>,
+) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
+    stories.into_iter().map(move |(name, story)| (format!("{}::{name}", name_of(kind)), move || story(kind)))
 }
 
 /// The argument that makes this program hold a guard.
@@ -42,8 +56,14 @@ impl Pair {
         Pair { balancer, other }
     }
 
-    fn guard(&self, selection: &Selection) -> Guard {
-        self.balancer.enter(|| load(selection, "front"))
+    fn guard(&self, kind: GuardKind, selection: &Selection) -> Guard {
+        self.balancer.enter(|| load(kind, selection, "front"))
+    }
+
+    /// Waits until clients of the frontend are answered. The kernel closes a dead process's descriptors before it
+    /// can be waited for, but frees the link of a program a little later.
+    fn unguarded(&self) -> bool {
+        (0..200).any(|_| !self.unanswered("10.78.0.2:0", "10.78.0.1:80"))
     }
 
     /// Whether a connection to the balancer is left without an answer. Answers on a veth come in the order of the
@@ -64,40 +84,47 @@ fn is_open(connection: &Socket) -> bool {
 
 fn selection(frontend: &str) -> Selection {
     let replies = Replies {
-        servers: ["10.78.0.2:8000".parse().unwrap()].into(),
+        servers: [endpoint("10.78.0.2:8000")].into(),
         snat_addresses: ["10.78.0.1".parse().unwrap()].into(),
         snat_ports: 33768..=61000,
     };
-    Selection { frontends: [frontend.parse().unwrap()].into(), draining: [].into(), replies: Some(replies) }
+    Selection { frontends: [endpoint(frontend)].into(), draining: [].into(), replies: Some(replies) }
 }
 
-fn load(selection: &Selection, interface: &str) -> Guard {
+/// As in the stories' names.
+fn name_of(kind: GuardKind) -> &'static str {
+    match kind {
+        GuardKind::Tcx => "tcx",
+        GuardKind::Nftables => "nftables",
+    }
+}
+
+/// A guard of one interface of the thread's network namespace.
+pub(crate) fn load(kind: GuardKind, selection: &Selection, interface: &str) -> Guard {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let table = runtime.block_on(async { Netlink::open().unwrap().table().await.unwrap() });
-    let named = |i: &&Interface| i.name == interface;
-    let mut guard = Guard::load(selection).unwrap();
-    guard.attach(table.interfaces.iter().filter(named)).unwrap();
-    guard
+    let named: Vec<Interface> = table.interfaces.into_iter().filter(|i| i.name == interface).collect();
+    Guard::of_kind(kind, selection, &named).unwrap()
 }
 
-fn the_host_does_not_answer_clients_of_a_frontend() {
+fn the_host_does_not_answer_clients_of_a_frontend(kind: GuardKind) {
     let pair = Pair::new();
     assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "without a guard it does");
-    let mut guard = pair.guard(&selection("10.78.0.1:80"));
+    let guard = pair.guard(kind, &selection("10.78.0.1:80"));
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:81"));
 
     let _listener = pair.balancer.enter(|| TcpListener::bind("0.0.0.0:80").unwrap());
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "the frontend is ours, whoever listens");
 
-    guard.attach([]).unwrap();
     drop(_listener);
-    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "detached");
+    drop(guard);
+    assert!(pair.unguarded(), "the guard outlives itself");
 }
 
-fn the_host_does_not_answer_replies_of_servers() {
+fn the_host_does_not_answer_replies_of_servers(kind: GuardKind) {
     let pair = Pair::new();
-    let _guard = pair.guard(&selection("10.78.0.1:80"));
+    let _guard = pair.guard(kind, &selection("10.78.0.1:80"));
     assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:33768"));
     assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:61000"));
     assert!(!pair.unanswered("10.78.0.2:8000", "10.78.0.1:33767"), "not a port of ours");
@@ -107,19 +134,23 @@ fn the_host_does_not_answer_replies_of_servers() {
     assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:40001"), "a listener has no part in it");
 }
 
-/// From ports of ours too: those of before the guard, or that a program insists on.
-fn programs_on_the_balancer_still_reach_the_servers() {
+/// By tcx from ports of ours too: those of before the guard, or that a program insists on.
+fn programs_on_the_balancer_still_reach_the_servers(kind: GuardKind) {
     let pair = Pair::new();
-    let _guard = pair.guard(&selection("10.78.0.1:80"));
+    let _guard = pair.guard(kind, &selection("10.78.0.1:80"));
     let server = pair.other.enter(|| TcpListener::bind("10.78.0.2:8000").unwrap());
     let echo = thread::spawn(move || {
-        let (mut stream, _) = server.accept().unwrap();
+        let mut stream = accept(&server);
         let mut bytes = [0; 5];
         stream.read_exact(&mut bytes).unwrap();
         stream.write_all(&bytes).unwrap();
     });
+    let from = match kind {
+        GuardKind::Tcx => "10.78.0.1:40000",
+        GuardKind::Nftables => "10.78.0.1:33000",
+    };
     pair.balancer.enter(|| {
-        let connection = connecting("10.78.0.1:40000", "10.78.0.2:8000");
+        let connection = connecting(from, "10.78.0.2:8000");
         connection.set_nonblocking(false).unwrap();
         connection.set_read_timeout(Some(DEADLINE)).unwrap();
         connection.set_write_timeout(Some(DEADLINE)).unwrap();
@@ -132,9 +163,9 @@ fn programs_on_the_balancer_still_reach_the_servers() {
     echo.join().unwrap();
 }
 
-fn a_reload_changes_what_is_guarded() {
+fn a_reload_changes_what_is_guarded(kind: GuardKind) {
     let pair = Pair::new();
-    let mut guard = pair.guard(&selection("10.78.0.1:80"));
+    let mut guard = pair.guard(kind, &selection("10.78.0.1:80"));
     guard.select(&selection("10.78.0.1:443")).unwrap();
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
     assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
@@ -142,18 +173,17 @@ fn a_reload_changes_what_is_guarded() {
     assert!(!pair.unanswered("10.78.0.2:8000", "10.78.0.1:40000"), "DSR has no replies");
 }
 
-fn what_begins_at_a_draining_frontend_is_the_hosts() {
+fn what_begins_at_a_draining_frontend_is_the_hosts(kind: GuardKind) {
     let pair = Pair::new();
-    let drains =
-        Selection { draining: ["10.78.0.1:80".parse().unwrap()].into(), ..selection("10.78.0.1:443") };
-    let mut guard = pair.guard(&selection("10.78.0.1:80"));
+    let drains = Selection { draining: [endpoint("10.78.0.1:80")].into(), ..selection("10.78.0.1:443") };
+    let mut guard = pair.guard(kind, &selection("10.78.0.1:80"));
     let listener = pair.balancer.enter(|| TcpListener::bind("10.78.0.1:80").unwrap());
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     guard.select(&drains).unwrap();
     pair.other.enter(|| {
         let mut client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), DEADLINE).unwrap();
         client.set_read_timeout(Some(DEADLINE)).unwrap();
-        let (mut accepted, _) = listener.accept().unwrap();
+        let mut accepted = accept(&listener);
         client.write_all(b"hello").unwrap();
         accepted.read_exact(&mut [0; 5]).unwrap();
         accepted.write_all(b"world").unwrap();
@@ -164,24 +194,22 @@ fn what_begins_at_a_draining_frontend_is_the_hosts() {
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
 }
 
-fn a_guard_is_gone_when_its_process_is_killed() {
+fn a_guard_is_gone_when_its_process_is_killed(kind: GuardKind) {
     let pair = Pair::new();
-    let mut holder = Holder::new(&pair.balancer);
+    let mut holder = Holder::new(kind, &pair.balancer);
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     holder.0.kill().unwrap();
     holder.0.wait().unwrap();
-    // The kernel closes a dead process's descriptors before it can be waited for, but frees a link a little later.
-    let waited = (0..200).any(|_| !pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
-    assert!(waited, "the guard outlives its process");
+    assert!(pair.unguarded(), "the guard outlives its process");
 }
 
 /// A process that holds a guard.
 struct Holder(Child);
 
 impl Holder {
-    fn new(balancer: &Namespace) -> Holder {
+    fn new(kind: GuardKind, balancer: &Namespace) -> Holder {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([HOLD, balancer.name(), "front"])
+            .args([HOLD, name_of(kind), balancer.name(), "front"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -201,9 +229,11 @@ impl Drop for Holder {
 }
 
 /// Holds a guard until its standard input ends.
-pub(crate) fn hold(namespace: &str, interface: &str) {
+pub(crate) fn hold(kind: &str, namespace: &str, interface: &str) {
     lab::enter(namespace);
-    let _guard = load(&selection("10.78.0.1:80"), interface);
+    let kinds = [GuardKind::Tcx, GuardKind::Nftables];
+    let kind = kinds.into_iter().find(|known| name_of(*known) == kind).unwrap();
+    let _guard = load(kind, &selection("10.78.0.1:80"), interface);
     println!("ready");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }

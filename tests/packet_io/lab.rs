@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Longest that anything may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -30,25 +30,26 @@ pub(crate) fn missing(tools: &[&str]) -> Option<String> {
     Some("no right to make network namespaces (run as root)".into())
 }
 
-/// Whether the kernel is too old for tcx.
-pub(crate) fn tcx_missing() -> Option<String> {
+/// Whether the kernel is too old for what a later one has.
+pub(crate) fn older_than(major: u32, minor: u32, what: &str) -> Option<String> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    (version < (6, 6)).then(|| format!("Linux {release} has no tcx (6.6 has)"))
+    (version < (major, minor)).then(|| format!("Linux {release} has no {what} ({major}.{minor} has)"))
 }
 
 /// A network namespace that is gone when dropped, with its links.
 pub(crate) struct Namespace(String);
 
 impl Namespace {
-    /// An empty one; its loopback interface is up.
+    /// An empty one; its loopback interface is up, and IPv6 addresses can be used as soon as they are there.
     pub(crate) fn new() -> Namespace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("cv-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         run("ip", &format!("netns add {name}"));
         let namespace = Namespace(name);
         namespace.ip("link set lo up");
+        namespace.exec("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
         namespace
     }
 
@@ -117,13 +118,19 @@ pub(crate) fn enter(namespace: &str) {
 /// A connection that is being opened; nobody waits for it. `from` may be port 0.
 pub(crate) fn connecting(from: &str, to: &str) -> Socket {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    let socket = Socket::new(Domain::for_address(address(to)), Type::STREAM, Some(Protocol::TCP)).unwrap();
     socket.set_reuse_address(true).unwrap();
     socket.bind(&address(from).into()).unwrap();
     socket.set_nonblocking(true).unwrap();
     let error = socket.connect(&address(to).into()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::INPROGRESS.raw_os_error()));
     socket
+}
+
+/// The connection that has come; it is waited for.
+pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
+    SockRef::from(listener).set_read_timeout(Some(DEADLINE)).unwrap();
+    listener.accept().unwrap().0
 }
 
 /// Whether the other side answers with a reset. Its stack is waited for.

@@ -3,14 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod guard;
+mod guard_kinds;
 mod lab;
 mod netlink;
 mod object;
+mod packet;
 mod relay;
 mod sockets;
 
 use std::process::ExitCode;
 
+use convey::dataplane::GuardKind;
 use libtest_mimic::{Arguments, Trial};
 
 /// A test, by the name it is reported with.
@@ -18,31 +21,41 @@ type Story = (&'static str, fn());
 
 /// Makes a story's name of its function's.
 macro_rules! stories {
-    ($($story:ident),+ $(,)?) => { vec![$((stringify!($story), $story as fn())),+] };
+    ($($story:ident),+ $(,)?) => { vec![$((stringify!($story), $story as _)),+] };
 }
 use stories;
 
 fn main() -> ExitCode {
     // Asked to be the process that holds a guard, and is killed.
-    if let [_, hold, namespace, interface] = &std::env::args().collect::<Vec<_>>()[..]
+    if let [_, hold, kind, namespace, interface] = &std::env::args().collect::<Vec<_>>()[..]
         && hold == guard::HOLD
     {
-        guard::hold(namespace, interface);
+        guard::hold(kind, namespace, interface);
         return ExitCode::SUCCESS;
     }
     let networks = lab::missing(&["ip", "ethtool"]);
-    let tcx = networks.clone().or_else(lab::tcx_missing);
+    let tcx = networks.clone().or_else(|| lab::older_than(6, 6, "tcx"));
+    let nftables = lab::missing(&["ip", "nft", "ethtool"]);
+    let super_datagrams =
+        networks.clone().or_else(|| lab::older_than(6, 2, "UDP super-frames for packet sockets"));
     let mut trials = Vec::new();
     trials.extend(trials_of(relay::stories(), networks.as_deref()));
+    trials.extend(trials_of(relay::stories_of_super_datagrams(), super_datagrams.as_deref()));
     trials.extend(trials_of(sockets::stories(), networks.as_deref()));
     trials.extend(trials_of(netlink::stories(), networks.as_deref()));
-    trials.extend(trials_of(guard::stories(), tcx.as_deref()));
+    for (kind, missing) in [(GuardKind::Tcx, tcx), (GuardKind::Nftables, nftables)] {
+        trials.extend(trials_of(guard::stories(kind), missing.as_deref()));
+        trials.extend(trials_of(guard_kinds::stories(kind), missing.as_deref()));
+    }
     trials.extend(trials_of(object::stories(), object::missing().as_deref()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 /// The stories as trials; ignored, with the reason, if something they need is missing.
-fn trials_of(stories: Vec<Story>, missing: Option<&str>) -> impl Iterator<Item = Trial> {
+fn trials_of<N: Into<String>, F: FnOnce() + Send + 'static>(
+    stories: impl IntoIterator<Item = (N, F)>,
+    missing: Option<&str>,
+) -> impl Iterator<Item = Trial> {
     stories.into_iter().map(move |(name, story)| {
         let trial = Trial::test(name, move || {
             story();

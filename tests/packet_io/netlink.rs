@@ -1,21 +1,28 @@
 //! The kernel's tables, as they change.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use convey::net::{Netlink, ReservedPorts};
 use convey::snapshot::{NextHops, Unreachable};
+use etherparse::PacketBuilder;
 
 use super::lab::{DEADLINE, Namespace};
+use super::packet::{Packet, send};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         next_hops_follow_neighbours_and_routes,
+        next_hops_of_ipv6_lead_through_link_local_routers,
+        of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
     ]
 }
+
+/// Made of the server's Ethernet address.
+const ROUTER: &str = "fe80::ff:fe00:5";
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
@@ -23,12 +30,14 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A balancer, 10.79.0.1, and a server, 10.79.0.2.
+/// A balancer, 10.79.0.1 and fd79::1, and a server, 2 instead of 1; its link-local address is `ROUTER`.
 fn pair() -> (Namespace, Namespace) {
     let (balancer, server) = (Namespace::new(), Namespace::new());
     balancer.link(("back", "02:00:00:00:00:0b"), &server, ("eth0", "02:00:00:00:00:05"));
     balancer.ip("addr add 10.79.0.1/24 dev back");
     server.ip("addr add 10.79.0.2/24 dev eth0");
+    balancer.ip("addr add fd79::1/64 dev back");
+    server.ip("addr add fd79::2/64 dev eth0");
     (balancer, server)
 }
 
@@ -92,20 +101,98 @@ fn next_hops_follow_neighbours_and_routes() {
     });
 }
 
-fn a_static_neighbour_stays_static() {
-    let (balancer, _server) = pair();
-    balancer.ip("neigh add 10.79.0.9 lladdr 02:00:00:00:00:09 dev back nud permanent");
+fn next_hops_of_ipv6_lead_through_link_local_routers() {
+    let (balancer, server) = pair();
     let link = balancer.index("back");
+    let unresolved = |address| Err(Unreachable::Unresolved { ip: ip(address), interface: link });
     balancer.enter(|| {
         block_on(async {
             let netlink = Netlink::open().unwrap();
-            netlink.resolve(ip("10.79.0.9"), link).await.unwrap();
-            let table = netlink.table().await.unwrap();
-            assert!(table.neighbours.iter().any(|n| n.ip == ip("10.79.0.9") && n.mac[5] == 9));
+            let mut hops = NextHops::default();
+            wait(&netlink, &mut hops, |hops| hops.lookup(ip("fd79::2")) == unresolved("fd79::2")).await;
+            assert_eq!(hops.lookup(ip("fd79::1")), Err(Unreachable::NoRoute), "our own address");
+            assert_eq!(hops.lookup(ip("2001:db8::1")), Err(Unreachable::NoRoute));
+
+            balancer.ip(&format!("route add default via {ROUTER} dev back"));
+            wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")) == unresolved(ROUTER)).await;
+            netlink.resolve(ip(ROUTER), link).await.unwrap();
+            netlink.resolve(ip("fd79::2"), link).await.unwrap();
+            wait(&netlink, &mut hops, |hops| {
+                ["2001:db8::1", "fd79::2"].iter().all(|dst| hops.lookup(ip(dst)).is_ok())
+            })
+            .await;
+            let router = hops.lookup(ip("2001:db8::1")).unwrap();
+            assert_ne!(hops.lookup(ip("fd79::2")), Ok(router), "two addresses of one machine");
+            assert_eq!(hops.get(router).unwrap().dst_mac, [2, 0, 0, 0, 0, 5]);
+            for neighbour in ["fd79::2", ROUTER] {
+                assert!(balancer.ip(&format!("neigh show {neighbour}")).contains("managed"));
+            }
+
+            // Announced, as by a router that takes over from another.
+            server.exec("sysctl -qw net.ipv6.conf.eth0.ndisc_notify=1");
+            server.ip("link set eth0 address 02:00:00:00:00:55");
+            let server_mac = |hops: &NextHops| {
+                hops.lookup(ip("fd79::2")).ok().and_then(|i| hops.get(i)).map(|h| h.dst_mac)
+            };
+            wait(&netlink, &mut hops, |hops| server_mac(hops) == Some([2, 0, 0, 0, 0, 0x55])).await;
+
+            balancer.ip("route add 2001:db8::/32 via fd79::3");
+            wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")) == unresolved("fd79::3")).await;
+            balancer.ip("addr add 2001:db8::1/128 dev lo");
+            wait(&netlink, &mut hops, |hops| hops.is_own(ip("2001:db8::1"))).await;
+            assert_eq!(hops.lookup(ip("2001:db8::1")), Err(Unreachable::NoRoute), "our own by now");
         });
     });
-    let entry = balancer.ip("neigh show 10.79.0.9");
-    assert!(entry.contains("PERMANENT") && !entry.contains("managed"), "{entry}");
+}
+
+/// The kernel has a route for each, of equal metric.
+fn of_several_routers_that_announce_themselves_one_that_is_there_is_used() {
+    let (balancer, server) = pair();
+    let link = balancer.index("back");
+    // Otherwise it would say that it is none, when it is asked for its Ethernet address.
+    server.exec("sysctl -qw net.ipv6.conf.all.forwarding=1");
+    send(&server, "eth0", &["fe80::dead", ROUTER].map(router_advertisement));
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let mut hops = NextHops::default();
+            let unresolved = Err(Unreachable::Unresolved { ip: ip("fe80::dead"), interface: link });
+            wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")) == unresolved).await;
+            netlink.resolve(ip(ROUTER), link).await.unwrap();
+            wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")).is_ok()).await;
+        });
+    });
+}
+
+/// RFC 4861, section 4.2: a default router for half an hour.
+fn router_advertisement(router: &str) -> Packet {
+    let (router, all_nodes) =
+        (router.parse::<Ipv6Addr>().unwrap(), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 5], [0x33, 0x33, 0, 0, 0, 1])
+        .ipv6(router.octets(), all_nodes.octets(), 255)
+        .icmpv6_raw(134, 0, [64, 0, 0x07, 0x08])
+        .write(&mut bytes, &[0; 8])
+        .unwrap();
+    Packet(bytes)
+}
+
+fn a_static_neighbour_stays_static() {
+    let (balancer, _server) = pair();
+    let link = balancer.index("back");
+    for address in ["10.79.0.9", "fd79::9"] {
+        balancer.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:09 dev back nud permanent"));
+        balancer.enter(|| {
+            block_on(async {
+                let netlink = Netlink::open().unwrap();
+                netlink.resolve(ip(address), link).await.unwrap();
+                let table = netlink.table().await.unwrap();
+                assert!(table.neighbours.iter().any(|n| n.ip == ip(address) && n.mac[5] == 9));
+            });
+        });
+        let entry = balancer.ip(&format!("neigh show {address}"));
+        assert!(entry.contains("PERMANENT") && !entry.contains("managed"), "{entry}");
+    }
 }
 
 fn traffic_passes_where_the_kernel_has_the_vip_and_the_servers() {

@@ -1,22 +1,31 @@
 //! Real TCP through captured and sent frames: a client and a server that know each other's address only by a relay
 //! between them, which changes nothing but Ethernet addresses.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
+use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 
 use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Transmit, Wake};
+use convey::model::TCP;
 
 use super::lab::{self, DEADLINE, Namespace};
+use super::packet::endpoint;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         super_frames_with_partial_checksums_pass_whole,
         super_frames_are_cut_and_completed_for_a_link_that_cannot,
+        super_frames_of_ipv6_pass_whole_too,
         ordinary_frames_pass_when_nobody_has_offloads,
     ]
+}
+
+pub(crate) fn stories_of_super_datagrams() -> Vec<Story> {
+    stories![datagrams_that_are_cut_by_the_interface_pass_whole]
 }
 
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 0x0c];
@@ -29,13 +38,46 @@ const LENGTH: usize = 16 << 20;
 
 fn super_frames_with_partial_checksums_pass_whole() {
     let relay = Relay::new();
-    relay.exchange();
+    relay.exchange("10.77.0.3:5000");
     for seen in relay.stop() {
         assert_eq!(seen.syns, 1, "captured once");
-        assert!(seen.longest > 15_000 && seen.super_frames > 0, "{seen:?}");
+        assert!(seen.longest > 15_000 && seen.is_cut_to(1448), "{seen:?}");
         assert!(seen.partial > 0, "{seen:?}");
         assert_eq!(seen.long_without_size, 0, "a long frame says how it is to be cut");
     }
+}
+
+fn super_frames_of_ipv6_pass_whole_too() {
+    let relay = Relay::new();
+    relay.exchange("[fd77::3]:5000");
+    for seen in relay.stop() {
+        assert!(seen.longest > 15_000 && seen.is_cut_to(1428), "{seen:?}");
+        assert!(seen.partial > 0 && seen.long_without_size == 0, "{seen:?}");
+    }
+}
+
+/// What QUIC sends by; a receiver that does not ask for more gets single datagrams.
+fn datagrams_that_are_cut_by_the_interface_pass_whole() {
+    let relay = Relay::new();
+    for server in ["10.77.0.3:5000", "[fd77::3]:5000"] {
+        let receiver = relay.server.enter(|| UdpSocket::bind(server).unwrap());
+        receiver.set_read_timeout(Some(DEADLINE)).unwrap();
+        let sent: Vec<u8> = (0..10_000).map(|n| (n % 251) as u8).collect();
+        relay.client.enter(|| {
+            let sender =
+                UdpSocket::bind(if server.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" }).unwrap();
+            sender.connect(server).unwrap();
+            setsockopt_udp_segment(&sender, 1000);
+            sender.send(&sent).unwrap();
+        });
+        for part in sent.chunks(1000) {
+            let mut bytes = [0; 2000];
+            let len = receiver.recv(&mut bytes).unwrap();
+            assert!(bytes[..len] == *part);
+        }
+    }
+    let [there, _] = relay.stop();
+    assert!(there.is_cut_to(1000), "{there:?}");
 }
 
 /// What leaves us is then complete, and the receiving kernels check it.
@@ -43,8 +85,11 @@ fn super_frames_are_cut_and_completed_for_a_link_that_cannot() {
     let relay = Relay::new();
     relay.middle.no_offloads("toc");
     relay.middle.no_offloads("tos");
-    relay.exchange();
-    assert!(relay.stop().iter().all(|seen| seen.super_frames > 0 && seen.partial > 0));
+    relay.exchange("10.77.0.3:5000");
+    relay.exchange("[fd77::3]:5000");
+    for seen in relay.stop() {
+        assert!(seen.is_cut_to(1448) && seen.is_cut_to(1428) && seen.partial > 0, "{seen:?}");
+    }
 }
 
 fn ordinary_frames_pass_when_nobody_has_offloads() {
@@ -54,9 +99,10 @@ fn ordinary_frames_pass_when_nobody_has_offloads() {
     {
         namespace.no_offloads(interface);
     }
-    relay.exchange();
+    relay.exchange("10.77.0.3:5000");
+    relay.exchange("[fd77::3]:5000");
     for seen in relay.stop() {
-        assert_eq!((seen.syns, seen.partial, seen.super_frames), (1, 0, 0));
+        assert_eq!((seen.syns, seen.partial, seen.segment_sizes.len()), (2, 0, 0));
         assert_eq!(seen.longest, 1514);
     }
 }
@@ -73,7 +119,8 @@ struct Relay {
 #[derive(Debug, Default)]
 struct Seen {
     syns: u32,
-    super_frames: u32,
+    /// What super-frames are to be cut to.
+    segment_sizes: BTreeSet<u16>,
     long_without_size: u32,
     partial: u32,
     longest: usize,
@@ -86,8 +133,12 @@ impl Relay {
         server.link(("eth0", &text(SERVER)), &middle, ("tos", &text(TO_SERVER)));
         client.ip("addr add 10.77.0.2/24 dev eth0");
         server.ip("addr add 10.77.0.3/24 dev eth0");
-        client.ip(&format!("neigh add 10.77.0.3 lladdr {} dev eth0", text(TO_CLIENT)));
-        server.ip(&format!("neigh add 10.77.0.2 lladdr {} dev eth0", text(TO_SERVER)));
+        client.ip("addr add fd77::2/64 dev eth0");
+        server.ip("addr add fd77::3/64 dev eth0");
+        for net in ["10.77.0.", "fd77::"] {
+            client.ip(&format!("neigh add {net}3 lladdr {} dev eth0", text(TO_CLIENT)));
+            server.ip(&format!("neigh add {net}2 lladdr {} dev eth0", text(TO_SERVER)));
+        }
         let (toc, tos) = (middle.index("toc"), middle.index("tos"));
         let directions = vec![
             direction(&middle, toc, tos, (TO_SERVER, SERVER)),
@@ -97,8 +148,8 @@ impl Relay {
     }
 
     /// Sends random bytes to the server, which sends them back; they must be the same.
-    fn exchange(&self) {
-        let listener = self.server.enter(|| TcpListener::bind("10.77.0.3:5000").unwrap());
+    fn exchange(&self, address: &str) {
+        let listener = self.server.enter(|| TcpListener::bind(address).unwrap());
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -108,9 +159,8 @@ impl Relay {
         });
         let mut sent = vec![0; LENGTH];
         fastrand::fill(&mut sent);
-        let mut stream = self
-            .client
-            .enter(|| TcpStream::connect_timeout(&"10.77.0.3:5000".parse().unwrap(), DEADLINE).unwrap());
+        let mut stream =
+            self.client.enter(|| TcpStream::connect_timeout(&address.parse().unwrap(), DEADLINE).unwrap());
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.write_all(&sent).unwrap();
         let mut back = vec![0; LENGTH];
@@ -159,22 +209,39 @@ fn direction(
 
 /// What passes between the client and the server.
 fn selection(ports: RangeInclusive<u16>) -> Selection {
-    let server = "10.77.0.3:5000".parse().unwrap();
+    let all = |texts: &[&str]| texts.iter().map(|text| endpoint(text)).collect();
+    let servers = ["10.77.0.3:5000", "[fd77::3]:5000", "10.77.0.3:5000/udp", "[fd77::3]:5000/udp"];
     let replies = Replies {
-        servers: [server].into(),
-        snat_addresses: ["10.77.0.2".parse().unwrap()].into(),
+        servers: all(&servers),
+        snat_addresses: ["10.77.0.2".parse().unwrap(), "fd77::2".parse().unwrap()].into(),
         snat_ports: ports,
     };
-    Selection { frontends: [server].into(), draining: [].into(), replies: Some(replies) }
+    Selection { frontends: all(&servers), draining: [].into(), replies: Some(replies) }
+}
+
+#[expect(unsafe_code, reason = "no crate has UDP_SEGMENT")]
+fn setsockopt_udp_segment(socket: &UdpSocket, size: libc::c_int) {
+    // SAFETY: the kernel reads as many bytes as `size` has.
+    let result = unsafe {
+        let (value, len) = ((&raw const size).cast(), size_of_val(&size) as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, len)
+    };
+    assert_eq!(result, 0);
 }
 
 impl Seen {
+    fn is_cut_to(&self, size: u16) -> bool {
+        self.segment_sizes.contains(&size)
+    }
+
     fn note(&mut self, buffer: &Buffer) {
         let frame = buffer.frame();
         let is_long = frame.len() > 1514;
-        self.syns += u32::from(frame[47] & 0x02 != 0);
+        let (protocol, flags) =
+            if frame[12] == 0x08 { (frame[23], frame[47]) } else { (frame[20], frame[67]) };
+        self.syns += u32::from(protocol == TCP && flags & 0x02 != 0);
         self.partial += u32::from(buffer.checksum_is_partial());
-        self.super_frames += u32::from(buffer.segment_size() == Some(1448));
+        self.segment_sizes.extend(buffer.segment_size());
         self.long_without_size += u32::from(is_long && buffer.segment_size().is_none());
         self.longest = self.longest.max(frame.len());
     }

@@ -1,16 +1,20 @@
 //! What the capture socket lets in, and how it takes changes.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 
 use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Precision, Replies, Selection, Wake};
+use convey::model::Endpoint;
 
 use super::lab::{Namespace, connecting};
+use super::packet::{Packet, endpoint, icmp, packet, send};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         only_what_is_forwarded_is_captured,
+        of_each_kind_of_packet_only_ours_are_captured,
         the_kernel_takes_a_filter_of_any_precision,
+        the_longest_filters_replace_each_other_within_the_limit_of_old_kernels,
         an_interface_that_goes_down_is_captured_again_when_it_is_back,
     ]
 }
@@ -65,7 +69,7 @@ impl Wire {
 }
 
 fn selection(frontend: &str) -> Selection {
-    Selection { frontends: [frontend.parse().unwrap()].into(), draining: [].into(), replies: None }
+    Selection { frontends: [endpoint(frontend)].into(), draining: [].into(), replies: None }
 }
 
 /// Destination address and port of a segment without IP options.
@@ -88,10 +92,94 @@ fn only_what_is_forwarded_is_captured() {
     assert_eq!(wire.capture.read_batch(&mut Vec::new(), &mut Vec::new()), Wake::Stopped);
 }
 
+fn of_each_kind_of_packet_only_ours_are_captured() {
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
+    let to =
+        |dst: &str| packet(MAC, if dst.starts_with('[') { "[fd77::2]:4000" } else { "10.77.0.2:4000" }, dst);
+    let from_server = |src: &str, dst: &str| packet(MAC, src, dst);
+    let mut packets: Vec<(bool, Packet)> = vec![
+        (true, to("203.0.113.1:80")),
+        (true, to("203.0.113.1:53/udp")),
+        (false, to("203.0.113.1:80/udp")),
+        (true, to("[2001:db8::1]:80")),
+        (true, to("[2001:db8::1]:53/udp")),
+        (false, to("[2001:db8::1]:53")),
+        (false, to("[2001:db8::2]:80")),
+        (true, from_server("10.77.0.7:53", "10.77.0.1:40000/udp")),
+        (false, from_server("10.77.0.7:53", "10.77.0.1:20000/udp")),
+        (true, from_server("[fd77::7]:80", "[fd77::1]:40000")),
+        (false, from_server("[fd77::8]:80", "[fd77::1]:40000")),
+        (false, icmp(MAC, "10.77.0.2", "203.0.113.1", 8)),
+        (true, icmp(MAC, "10.77.0.2", "203.0.113.1", 3)),
+        (false, icmp(MAC, "10.77.0.2", "203.0.113.2", 3)),
+        (true, icmp(MAC, "fd77::2", "2001:db8::1", 2)),
+        (false, icmp(MAC, "fd77::2", "2001:db8::1", 128)),
+        (false, icmp(MAC, "fd77::2", "2001:db8::1", 135)),
+        (false, icmp(MAC, "fd77::2", "2001:db8::1", 136)),
+    ];
+    for (dst, ours) in
+        [("203.0.113.1:53/udp", true), ("[2001:db8::1]:53/udp", true), ("203.0.113.2:53/udp", false)]
+    {
+        packets.extend(to(dst).in_two().map(|fragment| (ours, fragment)));
+    }
+    for extension in [0, 43, 44, 60] {
+        packets.push((true, to("[2001:db8::1]:80").extension(extension)));
+        packets.push((true, to("[2001:db8::1]:53/udp").extension(60).extension(extension)));
+        packets.push((false, to("[2001:db8::2]:80").extension(extension)));
+    }
+    let replies = Replies {
+        servers: [endpoint("10.77.0.7:53/udp"), endpoint("[fd77::7]:80")].into(),
+        snat_addresses: ["10.77.0.1".parse().unwrap(), "fd77::1".parse().unwrap()].into(),
+        snat_ports: 33768..=61000,
+    };
+    let frontends = ["203.0.113.1:80", "203.0.113.1:53/udp", "[2001:db8::1]:80", "[2001:db8::1]:53/udp"];
+    let frontends = frontends.iter().map(|text| endpoint(text)).collect();
+    let mut wire =
+        Wire::new(&Filter::new(&Selection { frontends, draining: [].into(), replies: Some(replies) }));
+
+    let all: Vec<Packet> = packets.iter().map(|(_, packet)| packet.clone()).collect();
+    send(&wire.client, "eth0", &all);
+    let ours: Vec<&Packet> = packets.iter().filter(|(ours, _)| *ours).map(|(_, packet)| packet).collect();
+    let mut captured = Vec::new();
+    while captured.len() < ours.len() {
+        captured.extend(wire.frames());
+    }
+    for (captured, ours) in captured.iter().zip(&ours) {
+        assert_eq!(captured.frame(), ours.0);
+    }
+    assert_eq!(captured.len(), ours.len());
+}
+
+/// Before Linux 6.7 a socket's options may take 20 KiB; and a filter is taken before the one it replaces goes.
+fn the_longest_filters_replace_each_other_within_the_limit_of_old_kernels() {
+    let wire = Wire::new(&Filter::nothing());
+    wire.balancer.enter(|| std::fs::write("/proc/sys/net/core/optmem_max", "20480").ok());
+    let mut random = fastrand::Rng::with_seed(7);
+    for v6 in [false, true] {
+        let mut servers = std::collections::BTreeSet::new();
+        let exact = std::iter::from_fn(|| {
+            let ip = if v6 {
+                random.u128(..).to_be_bytes().into()
+            } else {
+                IpAddr::from(random.u32(..).to_be_bytes())
+            };
+            servers.insert(Endpoint::tcp((ip, 80).into()));
+            let snat_addresses = ["10.77.0.1".parse().unwrap(), "fd77::1".parse().unwrap()].into();
+            let replies = Replies { servers: servers.clone(), snat_addresses, snat_ports: 33768..=61000 };
+            let filter = Filter::new(&Selection { replies: Some(replies), ..selection("203.0.113.1:80") });
+            (filter.precision() == Precision::Exact).then_some(filter)
+        });
+        let longest = exact.last().unwrap();
+        for _ in 0..3 {
+            wire.handle.set_filter(&longest).unwrap();
+        }
+    }
+}
+
 fn the_kernel_takes_a_filter_of_any_precision() {
     let addrs = |first: u32, count: u32, ports: u16| {
         let ips = (first..first + count).map(std::net::Ipv4Addr::from);
-        ips.flat_map(move |ip| (1..=ports).map(move |port| (ip, port).into()))
+        ips.flat_map(move |ip| (1..=ports).map(move |port| Endpoint::tcp((ip, port).into())))
     };
     let mut wire = Wire::new(&Filter::nothing());
     for (precision, servers, vips, ports) in [
@@ -106,7 +194,7 @@ fn the_kernel_takes_a_filter_of_any_precision() {
             snat_ports: 33768..=61000,
         };
         let mut frontends: std::collections::BTreeSet<_> = addrs(0xf000_0000, vips, ports).collect();
-        frontends.insert("203.0.113.1:443".parse().unwrap());
+        frontends.insert(endpoint("203.0.113.1:443"));
         let filter = Filter::new(&Selection { frontends, draining: [].into(), replies: Some(replies) });
         assert_eq!(filter.precision(), precision);
         wire.handle.set_filter(&filter).unwrap();

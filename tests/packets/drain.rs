@@ -5,12 +5,12 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use convey::demo::lab::Role;
-use convey::model::Mode;
 use rustix::process::Signal;
 
-use crate::network::{Config, Inside, Network, vip};
+use crate::case::{Case, Story, stories};
+use crate::config::Config;
+use crate::network::{Inside, Network};
 use crate::support::{Server, connect, ping, wait_for, was_reset};
-use crate::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
@@ -23,9 +23,9 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-fn connections_of_a_removed_server_are_reset_when_their_time_is_over(mode: Mode) {
+fn connections_of_a_removed_server_are_reset_when_their_time_is_over(case: Case) {
     let impatient = Config { timeouts: "drain = 0.5", ..Config::new(1) };
-    let network = balanced(mode, impatient.clone());
+    let network = balanced(case, impatient.clone());
     let _servers = [echo(&network), network.server(2, Server::echo)];
     let mut old = held(&network, 1);
     network.save(&Config { servers: vec![(2, "")], ..impatient });
@@ -36,8 +36,8 @@ fn connections_of_a_removed_server_are_reset_when_their_time_is_over(mode: Mode)
     ping(&mut new[0]).unwrap();
 }
 
-fn a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host(mode: Mode) {
-    let network = balanced(mode, Config::new(1));
+fn a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host(case: Case) {
+    let network = balanced(case, Config::new(1));
     let _server = echo(&network);
     let mut old = held(&network, 1);
     network.save(&Config { web: false, ..Config::new(1) });
@@ -45,18 +45,18 @@ fn a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host(m
     ping(&mut old[0]).unwrap();
 
     // Whatever listens there now is reached, handshake and all.
-    let listener = network.inside(Role::Balancer, || TcpListener::bind(vip()).unwrap());
+    let listener = network.inside(Role::Balancer, || TcpListener::bind(network.vip()).unwrap());
     thread::scope(|scope| {
         scope.spawn(|| listener.accept().unwrap().0.write_all(b"the host").unwrap());
         let mut answer = String::new();
-        network.inside(Role::Client(1), || connect(vip()).read_to_string(&mut answer)).unwrap();
+        network.inside(Role::Client(1), || connect(network.vip()).read_to_string(&mut answer)).unwrap();
         assert_eq!(answer, "the host");
     });
     ping(&mut old[0]).unwrap();
 }
 
-fn a_stop_lets_open_connections_finish_and_begins_no_new_ones(mode: Mode) {
-    let network = balanced(mode, Config::new(1));
+fn a_stop_lets_open_connections_finish_and_begins_no_new_ones(case: Case) {
+    let network = balanced(case, Config::new(1));
     let _server = echo(&network);
     let mut held = held(&network, 1);
     network.convey(|convey| convey.signal(Signal::TERM));
@@ -69,8 +69,8 @@ fn a_stop_lets_open_connections_finish_and_begins_no_new_ones(mode: Mode) {
     assert!(logged(&network, "stopped: every connection had ended").is_some());
 }
 
-fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(mode: Mode) {
-    let network = balanced(mode, Config { timeouts: "drain = 0.3", ..Config::new(1) });
+fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(case: Case) {
+    let network = balanced(case, Config { timeouts: "drain = 0.3", ..Config::new(1) });
     let _server = echo(&network);
     let mut held = held(&network, 3);
     network.convey(|convey| convey.signal(Signal::TERM));
@@ -79,8 +79,8 @@ fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(mode: Mode) {
     assert!(logged(&network, "stopped: 3 connections were cut after 300ms").is_some());
 }
 
-fn a_second_signal_ends_at_once(mode: Mode) {
-    let network = balanced(mode, Config { timeouts: "drain = 3600", ..Config::new(1) });
+fn a_second_signal_ends_at_once(case: Case) {
+    let network = balanced(case, Config { timeouts: "drain = 3600", ..Config::new(1) });
     let _server = echo(&network);
     let _held = held(&network, 2);
     network.convey(|convey| convey.signal(Signal::TERM));
@@ -90,8 +90,8 @@ fn a_second_signal_ends_at_once(mode: Mode) {
     assert!(logged(&network, "stopped at once: 2 connections were cut").is_some());
 }
 
-fn a_frontend_at_its_limit_refuses_until_a_connection_ends(mode: Mode) {
-    let network = balanced(mode, Config { frontend: "max_connections = 2", ..Config::new(1) });
+fn a_frontend_at_its_limit_refuses_until_a_connection_ends(case: Case) {
+    let network = balanced(case, Config { frontend: "max_connections = 2", ..Config::new(1) });
     let _server = echo(&network);
     let mut two = held(&network, 2);
     assert!(is_refused(&network));
@@ -102,8 +102,8 @@ fn a_frontend_at_its_limit_refuses_until_a_connection_ends(mode: Mode) {
 }
 
 /// A network whose only server sends back what it gets, with the balancer in front of it.
-fn balanced(mode: Mode, config: Config) -> Network {
-    let mut network = Network::new(mode, 1, 2);
+fn balanced(case: Case, config: Config) -> Network {
+    let mut network = Network::new(case, 1, 2);
     network.balance(&config);
     network
 }
@@ -118,7 +118,7 @@ fn echo(network: &Network) -> Inside<'_> {
 /// Established connections of a client.
 fn held(network: &Network, n: usize) -> Vec<TcpStream> {
     let one = || {
-        let mut stream = connect(vip());
+        let mut stream = connect(network.vip());
         ping(&mut stream).unwrap();
         stream
     };
@@ -126,10 +126,10 @@ fn held(network: &Network, n: usize) -> Vec<TcpStream> {
 }
 
 fn is_refused(network: &Network) -> bool {
-    let connect = || TcpStream::connect(vip());
+    let connect = || TcpStream::connect(network.vip());
     network.inside(Role::Client(1), connect).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn logged(network: &Network, text: &str) -> Option<()> {
-    network.log().contains(text).then_some(())
+    network.log(Role::Balancer).contains(text).then_some(())
 }

@@ -3,11 +3,11 @@
 use std::net::TcpStream;
 
 use convey::demo::lab::{INTERFACE, Role};
-use convey::model::Mode;
 
-use crate::network::{Config, Network, vip};
+use crate::case::{Case, Story, stories};
+use crate::config::Config;
+use crate::network::Network;
 use crate::support::{Server, clock, connect, ping, wait_for, was_reset};
-use crate::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
@@ -17,8 +17,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-fn new_connections_avoid_a_killed_server(mode: Mode) {
-    let mut network = Network::new(mode, 1, 2);
+fn new_connections_avoid_a_killed_server(case: Case) {
+    let mut network = Network::new(case, 1, 2);
     let (mut first, _second) = (network.nginx(1), network.nginx(2));
     network.balance(&Config::new(2));
     wait_for("both to be asked", || (network.ask(1).unwrap() == "s1").then_some(()));
@@ -32,8 +32,8 @@ fn new_connections_avoid_a_killed_server(mode: Mode) {
     wait_for("the first to be asked again", || (network.ask(1).unwrap() == "s1").then_some(()));
 }
 
-fn connections_to_a_server_that_is_cut_off_end_with_a_reset(mode: Mode) {
-    let mut network = Network::new(mode, 1, 2);
+fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
+    let mut network = Network::new(case, 1, 2);
     network.balance(&Config::new(2));
     let _servers = [network.server(1, Server::echo), network.server(2, Server::echo)];
     network.wait_for_health(1, true);
@@ -41,12 +41,15 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(mode: Mode) {
     let mut connections: Vec<TcpStream> = network.inside(Role::Client(1), || {
         (0..20)
             .map(|_| {
-                let mut stream = connect(vip());
+                let mut stream = connect(network.vip());
                 ping(&mut stream).unwrap();
                 stream
             })
             .collect()
     });
+    // It keeps its IPv6 addresses, or it could not come back.
+    let keep = format!("/proc/sys/net/ipv6/conf/{INTERFACE}/keep_addr_on_down");
+    network.inside(Role::Server(1), || std::fs::write(keep, "1")).unwrap();
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "down"]).unwrap();
     network.wait_for_health(1, false);
     let start = clock();
@@ -67,13 +70,13 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(mode: Mode) {
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "up"]).unwrap();
 }
 
-fn without_a_server_clients_are_reset_at_once(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
+fn without_a_server_clients_are_reset_at_once(case: Case) {
+    let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
     network.wait_for_health(1, false);
     network.inside(Role::Client(1), || {
         let start = clock();
-        match TcpStream::connect(vip()) {
+        match TcpStream::connect(network.vip()) {
             Ok(mut stream) => assert!(was_reset(&mut stream)),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused),
         }

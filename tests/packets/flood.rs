@@ -1,60 +1,179 @@
 //! Forged connection attempts, more than the table holds.
 
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-use convey::demo::lab::{INTERFACE, Role, VIP};
-use convey::model::Mode;
+use convey::demo::lab::Role;
 use convey::wire::TcpPacket;
-use pnet_datalink::{Channel, Config as ChannelConfig};
 
-use crate::network::{Config, Network, PORT, vip};
-use crate::support::{Server, connect, ping};
-use crate::{Story, stories};
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
+use crate::raw::Wire;
+use crate::support::{Server, clock, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![forged_syns_push_no_established_connection_out]
+    stories![
+        forged_syns_push_no_established_connection_out,
+        a_running_download_keeps_at_least_half_its_speed_in_a_flood,
+    ]
 }
 
-fn forged_syns_push_no_established_connection_out(mode: Mode) {
-    const TABLE: &str = "connection_tracker_capacity = 10000";
-    const SYNS: u32 = 100_000;
-    let mut network = Network::new(mode, 2, 1);
-    network.balance(&Config { passthrough: TABLE, health: "kind = \"none\"", ..Config::new(1) });
-    let network = &network;
+/// A tenth of the SYNs.
+const TABLE: &str = "connection_tracker_capacity = 10000";
+const SYNS: u32 = 100_000;
+
+/// SYNs at once: 10,000 a second.
+const BURST: u32 = 50;
+
+/// From one burst to the next.
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// Bursts while a download's speed is measured.
+const BURSTS: u32 = 50;
+
+fn forged_syns_push_no_established_connection_out(case: Case) {
+    let _alone = alone();
+    let network = attacked(case);
     let _server = network.server(1, Server::echo);
     let mut established: Vec<TcpStream> =
-        network.inside(Role::Client(1), || (0..200).map(|_| connect(vip())).collect());
+        network.inside(Role::Client(1), || (0..200).map(|_| connect(network.vip())).collect());
     let mut ping_all = || established.iter_mut().for_each(|stream| ping(stream).unwrap());
     ping_all();
-    let before = network.stat("/frontends/web/total_connections").as_u64().unwrap();
+    let before = connections(&network);
+    let mut flood = Flood::new(&network);
     thread::scope(|scope| {
-        let flood = scope.spawn(|| network.inside(Role::Client(2), || forge(SYNS)));
+        let flood = scope.spawn(|| in_bursts(SYNS / BURST, || flood.burst()));
         while !flood.is_finished() {
             ping_all();
         }
         flood.join().unwrap();
     });
     ping_all();
-    let seen = network.stat("/frontends/web/total_connections").as_u64().unwrap() - before;
+    let seen = connections(&network) - before;
     assert!(seen > 20_000, "the flood did not fill the table: {seen} connections; {:#}", network.stat(""));
     // A client that means it still gets through.
-    network.inside(Role::Client(1), || ping(&mut connect(vip())).unwrap());
+    network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
 
-/// Sends SYNs from addresses that nobody has (RFC 2544).
-fn forge(syns: u32) {
-    let interfaces = pnet_datalink::interfaces();
-    let interface = interfaces.iter().find(|interface| interface.name == INTERFACE).unwrap();
-    let Ok(Channel::Ethernet(mut sender, _)) = pnet_datalink::channel(interface, ChannelConfig::default())
-    else {
-        panic!("cannot send frames");
-    };
-    let first = u32::from(Ipv4Addr::new(198, 18, 0, 1));
-    for n in 0..syns {
-        let from = SocketAddrV4::new((first + n).into(), 1024 + (n % 60_000) as u16);
-        let syn = TcpPacket::from(from).to(SocketAddrV4::new(VIP, PORT)).syn().seq(n);
-        let frame = syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes();
-        sender.send_to(&frame, None).unwrap().unwrap();
+/// A quarter of a second of quiet and one of flood, in turns until all SYNs are sent: what else the machine does
+/// meanwhile slows both.
+fn a_running_download_keeps_at_least_half_its_speed_in_a_flood(case: Case) {
+    let _alone = alone();
+    let network = attacked(case);
+    let _server = network.server(1, |addr| {
+        Server::start(addr, |mut stream| {
+            loop {
+                stream.write_all(&[0; 256 * 1024])?;
+            }
+        })
+    });
+    let download = Download::start(network.inside(Role::Client(1), || connect(network.vip())));
+    wait_for("the download to be under way", || (download.bytes() > 256 << 20).then_some(()));
+    let mut flood = Flood::new(&network);
+    let turns = SYNS / (BURST * BURSTS);
+    let speeds: Vec<[u64; 2]> =
+        (0..turns).map(|_| [download.speed(|| {}), download.speed(|| flood.burst())]).collect();
+    let seen = connections(&network);
+    assert!(seen > SYNS / 2, "the flood did not get through: {seen} connections; {:#}", network.stat(""));
+    let kept = speeds.iter().filter(|[quiet, flooded]| *flooded >= quiet / 2).count();
+    let all = format!("{kept} of {turns} turns; bytes a second, quiet and in the flood: {speeds:?}");
+    assert!(kept > speeds.len() / 2, "{all}; {:#}", network.stat(""));
+    eprintln!("{}: it kept half its speed in {all}", case);
+}
+
+/// One flood at a time, so that it has the rate it says.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A balancer with a small table in front of one server.
+fn attacked(case: Case) -> Network {
+    let mut network = Network::new(case, 2, 1);
+    network.balance(&Config { passthrough: TABLE, health: UNCHECKED, ..Config::new(1) });
+    network
+}
+
+fn connections(network: &Network) -> u32 {
+    network.stat("/frontends/web/total_connections").as_u64().unwrap() as u32
+}
+
+/// A running download; dropping it ends it.
+struct Download {
+    stream: TcpStream,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Download {
+    fn start(stream: TcpStream) -> Download {
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (mut from, counter) = (stream.try_clone().unwrap(), bytes.clone());
+        thread::spawn(move || {
+            let mut block = vec![0; 256 * 1024];
+            while let Ok(1..) = from.read(&mut block).inspect(|n| _ = counter.fetch_add(*n as u64, Relaxed)) {
+            }
+        });
+        Download { stream, bytes }
     }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Its speed, in bytes a second, while something comes in bursts.
+    fn speed(&self, burst: impl FnMut()) -> u64 {
+        let (start, before) = (clock(), self.bytes());
+        in_bursts(BURSTS, burst);
+        ((self.bytes() - before) as f64 / start.elapsed().as_secs_f64()) as u64
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Does something so many times, at the pace of bursts.
+fn in_bursts(times: u32, mut burst: impl FnMut()) {
+    let start = clock();
+    for n in 1..=times {
+        burst();
+        thread::sleep((PERIOD * n).saturating_sub(start.elapsed()));
+    }
+}
+
+/// SYNs from random addresses that nobody has (RFC 2544), which the second client sends. They are made before: that
+/// takes longer than sending.
+struct Flood {
+    wire: Wire,
+    syns: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl Flood {
+    fn new(network: &Network) -> Flood {
+        let mut random = fastrand::Rng::with_seed(7);
+        let syns: Vec<_> = (0..SYNS).map(|_| forge(network.vip(), &mut random)).collect();
+        Flood { wire: network.inside(Role::Client(2), Wire::open), syns: syns.into_iter() }
+    }
+
+    fn burst(&mut self) {
+        self.syns.by_ref().take(BURST as usize).for_each(|syn| self.wire.send(&syn));
+    }
+}
+
+/// From an address that nobody has (RFC 2544, RFC 5180).
+fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
+    let [_, _, c, d] = random.u32(..).to_be_bytes();
+    let from: IpAddr = match vip {
+        SocketAddr::V4(_) => Ipv4Addr::new(198, random.u8(18..20), c, d).into(),
+        SocketAddr::V6(_) => Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, random.u16(..), random.u16(1..)).into(),
+    };
+    let syn = TcpPacket::from(SocketAddr::new(from, random.u16(1024..))).to(vip).syn().seq(random.u32(..));
+    syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
 }

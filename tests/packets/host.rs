@@ -4,12 +4,12 @@ use std::net::TcpStream;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use convey::demo::lab::{INTERFACE, Lab, Role};
-use convey::model::Mode;
 use rustix::process::Signal;
 
-use crate::network::{Config, Network, address, vip};
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
 use crate::support::{run, wait_for};
-use crate::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
@@ -21,8 +21,8 @@ pub(crate) fn stories() -> Vec<Story> {
 
 /// Counts what the stack of a machine sends. What convey sends on packet sockets does not come past here. Health
 /// checks may end with a reset; theirs are other ports, in DSR all that are no frontend's.
-fn reset_rules(mode: Mode) -> String {
-    let forwarded = if mode == Mode::Dsr { "80" } else { "{ 80, 33768-61000 }" };
+fn reset_rules(case: Case) -> String {
+    let forwarded = if case.is_dsr() { "80" } else { "{ 80, 33768-61000 }" };
     format!(
         "table inet resets {{ chain output {{ type filter hook output priority 0; \
          tcp sport {forwarded} tcp flags & rst == rst counter; }}; }}"
@@ -37,29 +37,29 @@ pub(crate) fn resets(lab: &Lab) -> u64 {
 }
 
 /// Begins counting them.
-pub(crate) fn count_resets(lab: &Lab, mode: Mode) {
-    lab.run(Role::Balancer, "nft", &[&reset_rules(mode)]).unwrap();
+pub(crate) fn count_resets(lab: &Lab, case: Case) {
+    lab.run(Role::Balancer, "nft", &[&reset_rules(case)]).unwrap();
 }
 
-fn the_host_sends_no_reset_of_its_own(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
-    count_resets(&network.lab, mode);
+fn the_host_sends_no_reset_of_its_own(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    count_resets(&network.lab, case);
     assert!(network.ask(1).is_err());
     let before = resets(&network.lab);
     assert!(before > 0, "without convey it does");
     let _server = network.nginx(1);
-    network.balance(&Config { health: "kind = \"none\"", ..Config::new(1) });
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     for _ in 0..50 {
         assert_eq!(network.ask(1).unwrap(), "s1");
     }
     assert_eq!(resets(&network.lab), before);
 }
 
-fn programs_on_the_balancer_reach_the_servers(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
+fn programs_on_the_balancer_reach_the_servers(case: Case) {
+    let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);
     network.balance(&Config::new(1));
-    let url = format!("http://{}/", address(Role::Server(1)));
+    let url = format!("http://{}/", network.address(Role::Server(1)));
     for _ in 0..20 {
         let ran = run(network.lab.command(Role::Balancer, "curl").args(["-sS", "-m", "5", &url]));
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "s1\n"), "{ran:?}");
@@ -67,8 +67,8 @@ fn programs_on_the_balancer_reach_the_servers(mode: Mode) {
     }
 }
 
-fn nothing_stays_attached_after_a_kill(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
+fn nothing_stays_attached_after_a_kill(case: Case) {
+    let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
     let attached = |network: &Network| {
         let query = || SchedClassifier::query_tcx(INTERFACE, TcAttachType::Ingress).unwrap().1;
@@ -81,6 +81,6 @@ fn nothing_stays_attached_after_a_kill(mode: Mode) {
     let rules = network.lab.run(Role::Balancer, "nft", &["list", "ruleset"]).unwrap();
     assert_eq!(rules, "");
     // The host's stack answers again.
-    let refused = network.inside(Role::Client(1), || TcpStream::connect(vip()).unwrap_err());
+    let refused = network.inside(Role::Client(1), || TcpStream::connect(network.vip()).unwrap_err());
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use convey::demo::lab::{Lab, Role, VIP};
+use convey::demo::lab::{Lab, NARROW, Plan, Role};
 use libtest_mimic::Trial;
 
+use crate::case::Family;
 use crate::support::{Process, wait_for};
 
 /// The argument that makes this program hold a lab.
@@ -17,6 +18,7 @@ pub(crate) const HOLD: &str = "hold-lab";
 pub(crate) fn trials() -> Vec<Trial> {
     [
         ("every_machine_reaches_every_other", every_machine_reaches_every_other as fn()),
+        ("a_narrow_hop_tells_both_sides", a_narrow_hop_tells_both_sides),
         ("a_lab_is_gone_when_dropped_with_what_runs_in_it", a_lab_is_gone_when_dropped_with_what_runs_in_it),
         ("a_lab_is_gone_when_its_process_is_killed", a_lab_is_gone_when_its_process_is_killed),
         ("the_next_lab_removes_what_a_crash_has_left", the_next_lab_removes_what_a_crash_has_left),
@@ -41,18 +43,39 @@ pub(crate) fn hold() {
 }
 
 fn every_machine_reaches_every_other() {
-    let lab = Lab::new(2, 2).unwrap();
-    for to in lab.machines() {
-        let listener = lab.enter(*to, || TcpListener::bind("0.0.0.0:99").unwrap()).unwrap();
-        for from in lab.machines() {
-            let stream = lab.enter(*from, || TcpStream::connect((to.address(), 99)).unwrap()).unwrap();
-            let (_, peer) = listener.accept().unwrap();
-            assert_eq!(stream.local_addr().unwrap(), peer);
-            assert_eq!(peer.ip(), from.address(), "from {from} to {to}");
+    let lab = Plan::new(2, 2).standby().narrow(Role::Client(2)).build().unwrap();
+    for family in [Family::V4, Family::V6] {
+        let address = |role: Role| family.address(role);
+        for to in lab.machines() {
+            let listener = lab.enter(*to, || TcpListener::bind((family.any(), 99)).unwrap()).unwrap();
+            for from in lab.machines().iter().filter(|from| *from != to) {
+                let stream = lab.enter(*from, || TcpStream::connect((address(*to), 99)).unwrap()).unwrap();
+                let (_, peer) = listener.accept().unwrap();
+                assert_eq!(stream.local_addr().unwrap(), peer);
+                // The router has an address for each of its links.
+                assert!(peer.ip() == address(*from) || *from == Role::Router, "{peer}: from {from} to {to}");
+            }
+        }
+        let vip = family.vip(80);
+        let _listener = lab.enter(Role::Balancer, || TcpListener::bind(vip).unwrap()).unwrap();
+        lab.enter(Role::Client(1), || TcpStream::connect(vip).unwrap()).unwrap();
+    }
+}
+
+fn a_narrow_hop_tells_both_sides() {
+    let lab = Plan::new(1, 1).narrow(Role::Client(1)).build().unwrap();
+    for family in [Family::V4, Family::V6] {
+        let [client, server] = [Role::Client(1), Role::Server(1)];
+        for (from, to) in [(client, server), (server, client)] {
+            let to = family.address(to).to_string();
+            // More than the hop takes, and not to be cut.
+            let ping = ["ping", "-n", "-M", "do", "-c", "1", "-s", "1400", "-W", "5", &to];
+            let said = crate::support::run(lab.command(from, ping[0]).args(&ping[1..]));
+            assert_ne!(said.code, Some(0), "{said:?}");
+            let route = lab.run(from, "ip", &["route", "get", &to]).unwrap();
+            assert!(route.contains(&format!("mtu {NARROW}")), "{route}");
         }
     }
-    let _listener = lab.enter(Role::Balancer, || TcpListener::bind((VIP, 80)).unwrap()).unwrap();
-    lab.enter(Role::Client(1), || TcpStream::connect((VIP, 80)).unwrap()).unwrap();
 }
 
 fn a_lab_is_gone_when_dropped_with_what_runs_in_it() {

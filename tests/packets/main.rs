@@ -1,40 +1,44 @@
 //! What a user of the packet modes would tell: the real binary between real clients and real servers, each in a
 //! network namespace of its own.
 //!
-//! Stories are told in passthrough and in DSR mode. They need root and some tools; where one is missing they are
+//! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6. They need root and some tools; where one is missing they are
 //! reported as ignored, with the reason. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
+mod case;
+mod config;
+mod diagnose;
+mod dns;
 mod drain;
 mod failure;
 mod flood;
+mod fragments;
 mod host;
+mod l2;
 mod lab;
+mod mixed;
+mod modes;
+mod mtu;
 mod network;
+mod raw;
 mod reload;
 mod scripts;
 mod spread;
 #[path = "../stories/support/mod.rs"]
 #[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories of proxy mode")]
 mod support;
+mod takeover;
 mod transfer;
+mod udp;
 
 use std::process::ExitCode;
 
-use convey::model::Mode;
 use libtest_mimic::{Arguments, Trial};
 
-/// A story that is told in each of the packet modes, by its name.
-type Story = (&'static str, fn(Mode));
-
-/// Makes a story's name of its function's.
-macro_rules! stories {
-    ($($story:ident),+ $(,)?) => { vec![$((stringify!($story), $story as fn(convey::model::Mode))),+] };
-}
-use stories;
+use case::Case;
 
 /// Tools, and the Debian packages that have them.
-const TOOLS: [(&str, &str); 8] = [
+const TOOLS: [(&str, &str); 13] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("ethtool", "ethtool"),
@@ -43,6 +47,11 @@ const TOOLS: [(&str, &str); 8] = [
     ("curl", "curl"),
     ("wrk", "wrk"),
     ("iperf3", "iperf3"),
+    ("dnsmasq", "dnsmasq-base"),
+    ("dig", "bind9-dnsutils"),
+    ("ping", "iputils-ping"),
+    ("arping", "iputils-arping"),
+    ("traceroute", "traceroute"),
 ];
 
 fn main() -> ExitCode {
@@ -51,7 +60,6 @@ fn main() -> ExitCode {
         lab::hold();
     }
     let missing = missing();
-    let modes = [Mode::Passthrough, Mode::Dsr];
     let rooms = [
         ("spread", spread::stories()),
         ("transfer", transfer::stories()),
@@ -59,17 +67,28 @@ fn main() -> ExitCode {
         ("flood", flood::stories()),
         ("reload", reload::stories()),
         ("drain", drain::stories()),
+        ("modes", modes::stories()),
         ("host", host::stories()),
         ("scripts", scripts::stories()),
+        ("dns", dns::stories()),
+        ("fragments", fragments::stories()),
+        ("mtu", mtu::stories()),
+        ("diagnose", diagnose::stories()),
+        ("l2", l2::stories()),
+        ("mixed", mixed::stories()),
+        ("takeover", takeover::stories()),
     ];
     let mut trials: Vec<Trial> = lab::trials();
     for (room, stories) in rooms {
-        for ((name, tell), mode) in stories.iter().flat_map(|story| modes.map(|mode| (*story, mode))) {
-            let tell = move || {
-                tell(mode);
-                Ok(())
-            };
-            trials.push(Trial::test(format!("{}::{room}::{name}", mode.name()), tell));
+        for (story, case) in stories.iter().flat_map(|story| Case::all().map(move |case| (*story, case))) {
+            if (story.when)(case) {
+                let name = format!("{case}::{room}::{}", story.name);
+                let tell = move || {
+                    (story.tell)(case);
+                    Ok(())
+                };
+                trials.push(Trial::test(name, tell));
+            }
         }
     }
     let trials = trials.into_iter().map(|trial| match &missing {

@@ -1,24 +1,26 @@
 //! A lab with the balancer in it.
 
-use std::fmt::Write;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-use convey::demo::lab::{Lab, Role, VIP};
-use convey::model::Mode;
+use convey::demo::lab::{INTERFACE, Lab, Plan, Role};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Nginx, Process, Server, ask, binary, wait_for};
+use crate::case::Case;
+use crate::config::Config;
+use crate::support::{Nginx, Process, Ran, Server, ask, binary, run, wait_for};
+use crate::udp::ECHO;
 
-/// Where clients connect to, and every server listens.
+/// Where HTTP servers listen, and clients ask for them.
 pub(crate) const PORT: u16 = 80;
 
-/// The port of a frontend that nobody uses: there has to be one.
-const UNUSED: u16 = 81;
+/// Where DNS servers do.
+pub(crate) const DNS: u16 = 53;
 
 /// Statistics, in the balancer's namespace.
 const STATS: ([u8; 4], u16) = ([127, 0, 0, 1], 7000);
@@ -27,7 +29,7 @@ const STATS: ([u8; 4], u16) = ([127, 0, 0, 1], 7000);
 pub(crate) struct Network {
     convey: Mutex<Option<Process>>,
     directory: TempDir,
-    pub(crate) mode: Mode,
+    pub(crate) case: Case,
     pub(crate) lab: Lab,
 }
 
@@ -38,48 +40,69 @@ pub(crate) struct Inside<'a> {
     role: Role,
 }
 
-/// A configuration: servers by number, each with further lines.
-#[derive(Clone)]
-pub(crate) struct Config {
-    pub(crate) servers: Vec<(u8, &'static str)>,
-    pub(crate) backend: &'static str,
-    pub(crate) health: &'static str,
-    pub(crate) passthrough: &'static str,
-    pub(crate) timeouts: &'static str,
-    /// Whether there is the frontend that everybody uses.
-    pub(crate) web: bool,
-    pub(crate) frontend: &'static str,
-}
-
 impl Network {
     /// A lab whose servers answer as the mode wants it. The balancer does not run yet.
-    pub(crate) fn new(mode: Mode, clients: u8, servers: u8) -> Network {
-        let lab = Lab::new(clients, servers).unwrap();
-        if mode == Mode::Dsr {
-            lab.answer_directly(PORT).unwrap();
+    pub(crate) fn new(case: Case, clients: u8, servers: u8) -> Network {
+        Network::planned(case, &Plan::new(clients, servers))
+    }
+
+    /// The same, of a lab with more than the usual.
+    pub(crate) fn planned(case: Case, plan: &Plan) -> Network {
+        let network = Network::bare(case, plan);
+        if case.is_dsr() {
+            network.answer_directly();
         }
-        Network { convey: Mutex::default(), directory: TempDir::new().unwrap(), mode, lab }
+        network
+    }
+
+    /// One whose servers are not prepared for DSR.
+    pub(crate) fn bare(case: Case, plan: &Plan) -> Network {
+        Network {
+            convey: Mutex::default(),
+            directory: TempDir::new().unwrap(),
+            case,
+            lab: plan.build().unwrap(),
+        }
+    }
+
+    /// Prepares the servers for DSR.
+    pub(crate) fn answer_directly(&self) {
+        self.lab.answer_directly(&[PORT, DNS, ECHO]).unwrap();
     }
 
     /// Starts the balancer and waits until it serves.
     pub(crate) fn balance(&mut self, config: &Config) {
-        self.save(config);
-        let log = File::create(self.directory.path().join("log")).unwrap();
-        let mut command = self.lab.command(Role::Balancer, binary().get_program());
-        command.arg(format!("--{}", self.mode.name())).arg("--config").arg(self.path("config.toml"));
+        self.balance_with(&config.text(self.case.family));
+    }
+
+    /// The same with any configuration.
+    pub(crate) fn balance_with(&mut self, text: &str) {
+        fs::write(self.path("config.toml"), text).unwrap();
+        *self.convey.lock().unwrap() = Some(self.start(Role::Balancer));
+    }
+
+    /// Starts a second balancer with the configuration of the first.
+    pub(crate) fn start_standby(&self) -> Process {
+        self.start(Role::Standby)
+    }
+
+    fn start(&self, role: Role) -> Process {
+        let log = File::create(self.path(&role.to_string())).unwrap();
+        let mut command = self.lab.command(role, binary().get_program());
+        command.arg(format!("--{}", self.case.mode.name())).arg("--config").arg(self.path("config.toml"));
         command.env_remove("RUST_LOG").stdout(log.try_clone().unwrap()).stderr(log);
         let mut convey = Process::spawn(&mut command);
-        wait_for("the balancer to start", || {
-            let ended = convey.ended();
-            assert!(ended.is_none(), "the balancer ended: {ended:?}\n{}", self.log());
-            self.log().contains("statistics on http://").then_some(())
+        wait_for(&format!("the {role} to start"), || {
+            let (ended, log) = (convey.ended(), self.log(role));
+            assert!(ended.is_none(), "the {role} ended: {ended:?}\n{log}");
+            log.contains("statistics on http://").then_some(())
         });
-        *self.convey.lock().unwrap() = Some(convey);
+        convey
     }
 
     /// Saves the configuration as editors do: a new file takes the name of the old.
     pub(crate) fn save(&self, config: &Config) {
-        fs::write(self.path("new"), config.text()).unwrap();
+        fs::write(self.path("new"), config.text(self.case.family)).unwrap();
         fs::rename(self.path("new"), self.path("config.toml")).unwrap();
     }
 
@@ -88,9 +111,19 @@ impl Network {
         f(self.convey.lock().unwrap().as_mut().expect("the balancer runs"))
     }
 
-    /// Everything the balancer has logged.
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.path("log")).unwrap_or_default()
+    /// Where clients connect to.
+    pub(crate) fn vip(&self) -> SocketAddr {
+        self.case.family.vip(PORT)
+    }
+
+    /// Where a server listens.
+    pub(crate) fn address(&self, role: Role) -> SocketAddr {
+        SocketAddr::new(self.case.family.address(role), PORT)
+    }
+
+    /// Everything a balancer has logged.
+    pub(crate) fn log(&self, role: Role) -> String {
+        fs::read_to_string(self.path(&role.to_string())).unwrap_or_default()
     }
 
     /// A file for this story.
@@ -100,7 +133,12 @@ impl Network {
 
     /// A value of `/stats` by its JSON pointer.
     pub(crate) fn stat(&self, pointer: &str) -> Value {
-        let stats = self.stats();
+        self.stat_of(Role::Balancer, pointer)
+    }
+
+    /// The same of any balancer.
+    pub(crate) fn stat_of(&self, role: Role, pointer: &str) -> Value {
+        let stats = self.stats(role);
         stats.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {stats:#}")).clone()
     }
 
@@ -108,22 +146,27 @@ impl Network {
     pub(crate) fn wait_for_health(&self, server: u8, up: bool) {
         let pointer = format!("/backends/pool/servers/s{server}/up");
         wait_for(&format!("{pointer} = {up}"), || {
-            (self.stats().pointer(&pointer) == Some(&up.into())).then_some(())
+            (self.stats(Role::Balancer).pointer(&pointer) == Some(&up.into())).then_some(())
         });
     }
 
-    fn stats(&self) -> Value {
-        let (_, text) = self.inside(Role::Balancer, || ask(STATS.into(), "/stats").unwrap());
+    fn stats(&self, role: Role) -> Value {
+        let (_, text) = self.inside(role, || ask(STATS.into(), "/stats").unwrap());
         serde_json::from_str(&text).unwrap()
     }
 
     /// Starts an nginx that answers `/` with its name, `s` and its number.
     pub(crate) fn nginx(&self, number: u8) -> Nginx {
-        let addr = address(Role::Server(number));
+        self.nginx_on(number, self.address(Role::Server(number)))
+    }
+
+    /// Starts one on another address.
+    pub(crate) fn nginx_on(&self, number: u8, addr: SocketAddr) -> Nginx {
         let command = self.lab.command(Role::Server(number), "nginx");
         let nginx = Nginx::spawn(command, self.directory.path(), &format!("s{number}"), addr);
+        let own = self.address(Role::Server(number));
         self.inside(Role::Server(number), || {
-            wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
+            wait_for(&format!("nginx on {own}"), || TcpStream::connect(own).ok());
         });
         nginx
     }
@@ -131,14 +174,32 @@ impl Network {
     /// Starts a server of our own.
     pub(crate) fn server(&self, number: u8, start: impl FnOnce(SocketAddr) -> Server + Send) -> Inside<'_> {
         let role = Role::Server(number);
-        let server = self.inside(role, || start(address(role)));
+        let server = self.inside(role, || start(self.address(role)));
         Inside { server: Some(server), lab: &self.lab, role }
+    }
+
+    /// Runs a script of the project's in a machine's place; it has to succeed.
+    pub(crate) fn script(&self, role: Role, name: &str, action: &str, variables: &[(&str, &str)]) {
+        let mut command = self.lab.command(role, Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
+        let ran = run(command.arg(action).envs(variables.iter().copied()));
+        assert_eq!(ran.code, Some(0), "{name} {action}: {ran:?}");
+    }
+
+    /// Bytes that a machine has received.
+    pub(crate) fn received(&self, role: Role) -> u64 {
+        let file = format!("/sys/class/net/{INTERFACE}/statistics/rx_bytes");
+        self.lab.run(role, "cat", &[&file]).unwrap().trim().parse().unwrap()
     }
 
     /// One request of a client on a connection of its own; which server answered.
     pub(crate) fn ask(&self, client: u8) -> std::io::Result<String> {
-        let (_, body) = self.inside(Role::Client(client), || ask(vip(), "/"))?;
+        let (_, body) = self.inside(Role::Client(client), || ask(self.vip(), "/"))?;
         Ok(body.trim().to_owned())
+    }
+
+    /// Runs a command of a client to its end.
+    pub(crate) fn run(&self, client: u8, program: &str, arguments: &[&str]) -> Ran {
+        run(self.client(client, program).args(arguments))
     }
 
     /// A command of a client.
@@ -155,7 +216,8 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- log of the balancer in the story that failed ---\n{}---", self.log());
+            let logs = self.log(Role::Balancer) + &self.log(Role::Standby);
+            eprintln!("--- log of the balancer in the story that failed ---\n{logs}---");
         }
     }
 }
@@ -173,51 +235,4 @@ impl Drop for Inside<'_> {
         let server = self.server.take();
         let _ = self.lab.enter(self.role, || drop(server));
     }
-}
-
-impl Config {
-    /// Servers 1 to `servers`, chosen by hash of addresses and ports, whose health is checked five times a
-    /// second.
-    pub(crate) fn new(servers: u8) -> Config {
-        Config {
-            servers: (1..=servers).map(|number| (number, "")).collect(),
-            backend: "algorithm = \"maglev\"\nhash = \"tuple\"",
-            health: "kind = \"tcp\"\ninterval = 0.2\ntimeout = 0.2\nfall = 2\nrise = 1",
-            passthrough: "",
-            timeouts: "",
-            web: true,
-            frontend: "",
-        }
-    }
-
-    fn text(&self) -> String {
-        let Config { servers, backend, health, passthrough, timeouts, web, frontend } = self;
-        let mut text = format!(
-            "[backends.pool]\n{backend}\n[backends.pool.health_check]\n{health}\n\
-             [passthrough]\n{passthrough}\n[timeouts]\n{timeouts}\n\
-             [frontends.unused]\nlisten_addr = \"{VIP}:{UNUSED}\"\nbackend = \"unused\"\n\
-             [backends.unused.servers]\nx.addr = \"{}:{UNUSED}\"\n",
-            Role::Server(1).address()
-        );
-        if *web {
-            let vip = vip();
-            writeln!(text, "[frontends.web]\nlisten_addr = \"{vip}\"\nbackend = \"pool\"\n{frontend}")
-                .unwrap();
-        }
-        for (number, lines) in servers {
-            let addr = address(Role::Server(*number));
-            writeln!(text, "[backends.pool.servers.s{number}]\naddr = \"{addr}\"\n{lines}").unwrap();
-        }
-        text
-    }
-}
-
-/// Where clients connect to.
-pub(crate) fn vip() -> SocketAddr {
-    (VIP, PORT).into()
-}
-
-/// Where a server listens.
-pub(crate) fn address(role: Role) -> SocketAddr {
-    (role.address(), PORT).into()
 }

@@ -1,21 +1,21 @@
 //! A configuration that changes while traffic flows.
 
 use convey::demo::lab::Role;
-use convey::model::Mode;
 
-use crate::network::{Config, Network, vip};
+use crate::case::{Case, Story, stories};
+use crate::config::Config;
+use crate::network::Network;
 use crate::support::{Server, Wrk, connect, ping, wait_for};
-use crate::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![twenty_reloads_under_load_break_no_connection, a_removed_server_finishes_its_connections]
 }
 
-fn twenty_reloads_under_load_break_no_connection(mode: Mode) {
-    let mut network = Network::new(mode, 1, 3);
+fn twenty_reloads_under_load_break_no_connection(case: Case) {
+    let mut network = Network::new(case, 1, 3);
     let _servers = [network.nginx(1), network.nginx(2), network.nginx(3)];
     network.balance(&Config::new(3));
-    let wrk = Wrk::spawn(network.client(1, "wrk"), network.path("").as_path(), vip(), 16);
+    let wrk = Wrk::spawn(network.client(1, "wrk"), network.path("").as_path(), network.vip(), 16);
     for n in 0..20 {
         let weight = if n % 2 == 0 { 5 } else { 1 };
         let lines = if weight == 5 { "weight = 5" } else { "weight = 1" };
@@ -32,13 +32,13 @@ fn twenty_reloads_under_load_break_no_connection(mode: Mode) {
     assert!(summary.requests > 1000, "{}", summary.text);
 }
 
-fn a_removed_server_finishes_its_connections(mode: Mode) {
-    let mut network = Network::new(mode, 1, 2);
+fn a_removed_server_finishes_its_connections(case: Case) {
+    let mut network = Network::new(case, 1, 2);
     network.balance(&Config { servers: vec![(1, "")], ..Config::new(1) });
     let network = &network;
     let _servers = [network.server(1, Server::echo), network.server(2, |addr| Server::named("s2", addr))];
     network.wait_for_health(1, true);
-    let mut old = network.inside(Role::Client(1), || connect(vip()));
+    let mut old = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut old).unwrap();
     network.save(&Config { servers: vec![(2, "")], ..Config::new(2) });
     network.wait_for_health(2, true);

@@ -1,31 +1,48 @@
 //! The scripts that an operator runs by hand.
 
+use std::net::UdpSocket;
 use std::path::Path;
+use std::time::Duration;
 
-use convey::demo::lab::{Role, VIP};
+use convey::demo::lab::{Role, VIP, VIP_V6};
 use convey::model::Mode;
 
+use crate::case::{Case, Family, Story, stories};
+use crate::config::Config;
 use crate::host::{count_resets, resets};
-use crate::network::{Config, Network, address, vip};
+use crate::network::Network;
 use crate::support::{ask, run};
-use crate::{Story, stories};
+use crate::udp::{ECHO, UdpEcho, datagram};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
+    let mut stories = stories![when |case| case.family == Family::V4 =>
         the_guard_by_hand_keeps_traffic_from_the_host,
+    ];
+    stories.extend(stories![when Case::is_dsr =>
         replies_get_the_vip_until_the_script_takes_it_down,
-        provisioning_says_what_it_takes,
-    ]
+        large_answers_get_the_vip_in_every_fragment,
+        an_answer_of_another_port_or_protocol_keeps_its_address,
+    ]);
+    stories.extend(stories![when |case| case == Case { mode: Mode::Dsr, family: Family::V4 } =>
+        scripts_say_what_they_take,
+    ]);
+    stories
 }
 
-fn the_guard_by_hand_keeps_traffic_from_the_host(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
+fn the_guard_by_hand_keeps_traffic_from_the_host(case: Case) {
+    let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);
-    count_resets(&network.lab, mode);
-    let name = format!("iptables/{}.sh", mode.name());
+    count_resets(&network.lab, case);
+    let name = format!("iptables/{}.sh", case.mode.name());
+    let variables = [
+        ("VIP", &*VIP.to_string()),
+        ("PORTS", "80"),
+        ("SERVERS", "10.77.0.11:80"),
+        ("SNAT_ADDRESSES", "10.77.0.1"),
+    ];
     // Twice each: the second time changes nothing.
     for action in ["up", "up"] {
-        script(&network, Role::Balancer, &name, action);
+        network.script(Role::Balancer, &name, action, &variables);
     }
     network.balance(&Config { passthrough: "guard = false", ..Config::new(1) });
     network.wait_for_health(1, true);
@@ -34,57 +51,114 @@ fn the_guard_by_hand_keeps_traffic_from_the_host(mode: Mode) {
     }
     let health = network.stat("/backends/pool/servers/s1/up");
     assert_eq!((resets(&network.lab), health), (0, true.into()));
-    let url = format!("http://{}/", address(Role::Server(1)));
+    let url = format!("http://{}/", network.address(Role::Server(1)));
     let curl = run(network.lab.command(Role::Balancer, "curl").args(["-sS", "-m", "5", &url]));
     assert_eq!(curl.stdout, "s1\n", "{curl:?}");
     for action in ["down", "down"] {
-        script(&network, Role::Balancer, &name, action);
+        network.script(Role::Balancer, &name, action, &variables);
     }
     let left = network.lab.run(Role::Balancer, "iptables-save", &[]).unwrap();
     assert!(!left.contains("CONVEY"), "{left}");
-    let _ = network.inside(Role::Client(1), || ask(vip(), "/"));
+    let _ = network.inside(Role::Client(1), || ask(network.vip(), "/"));
     assert!(resets(&network.lab) > 0, "without the rules the host answers");
 }
 
-fn replies_get_the_vip_until_the_script_takes_it_down(mode: Mode) {
-    if mode != Mode::Dsr {
-        return;
-    }
-    let mut network = Network::new(mode, 1, 1);
+fn replies_get_the_vip_until_the_script_takes_it_down(case: Case) {
+    let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);
     network.balance(&Config::new(1));
     let asked = |network: &Network| {
-        let url = format!("http://{VIP}/");
-        let ran = run(network.client(1, "curl").args(["-s", "-m", "1", &url]));
+        let ran = network.run(1, "curl", &["-s", "-m", "1", &format!("http://{}/", network.vip())]);
         (ran.code == Some(0)).then_some(ran.stdout)
     };
     assert_eq!(asked(&network).as_deref(), Some("s1\n"));
     for _ in 0..2 {
-        script(&network, Role::Server(1), "tc/dsr-server-nft.sh", "down");
+        nft(&network, "down");
         assert_eq!(asked(&network), None, "nobody waits for replies of the server's address");
     }
     for _ in 0..2 {
-        script(&network, Role::Server(1), "tc/dsr-server-nft.sh", "up");
+        nft(&network, "up");
         assert_eq!(asked(&network).as_deref(), Some("s1\n"));
     }
     network.wait_for_health(1, true);
 }
 
-fn provisioning_says_what_it_takes(_: Mode) {
-    for (script, code) in [("vagrant/provision.sh", 2), ("tc/dsr-server.sh", 2), ("iptables/dsr.sh", 2)] {
-        let ran = run(std::process::Command::new("sh").arg(path(script)));
-        assert_eq!(ran.code, Some(code));
-        assert!(ran.stderr.starts_with("usage: "), "{}", ran.stderr);
-    }
+/// Only the first fragment of a datagram shows its port.
+fn large_answers_get_the_vip_in_every_fragment(case: Case) {
+    let network = Network::new(case, 1, 1);
+    let _echo = echo(&network, ECHO);
+    let sent = datagram(4096, 1);
+    let (got, from) = answer(&network, Role::Client(1), ECHO, &sent);
+    assert_eq!(from, case.family.vip(ECHO));
+    assert!(got == sent, "{} bytes came back, or others", got.len());
+    let (_, from) = answer(&network, Role::Balancer, ECHO, &sent);
+    assert_eq!(from.ip(), case.family.address(Role::Server(1)), "a health check wants the server's own");
 }
 
-fn script(network: &Network, role: Role, name: &str, action: &str) {
-    let mut command = network.lab.command(role, path(name));
-    command.arg(action).env("VIP", VIP.to_string()).env("PORTS", "80");
-    command.env("SERVERS", "10.77.0.11:80").env("SNAT_ADDRESSES", "10.77.0.1");
-    command.env("SERVER", role.address().to_string()).env("BALANCERS", "10.77.0.1");
-    let ran = run(&mut command);
-    assert_eq!(ran.code, Some(0), "{name} {action}: {ran:?}");
+fn an_answer_of_another_port_or_protocol_keeps_its_address(case: Case) {
+    const OTHER: u16 = 77;
+    let network = Network::new(case, 1, 1);
+    let _echo = echo(&network, OTHER);
+    let server = case.family.address(Role::Server(1));
+    let (_, from) = answer(&network, Role::Client(1), OTHER, &datagram(4096, 1));
+    assert_eq!(from.ip(), server);
+    let ping = network.run(1, "ping", &["-n", "-c", "1", "-W", "5", &server.to_string()]);
+    assert_eq!(ping.code, Some(0), "{ping:?}");
+    // The error of a port where nobody listens says which address it comes from.
+    let refused = network.inside(Role::Client(1), || {
+        let socket = crate::udp::socket_to((server, ECHO).into());
+        crate::udp::exchange(&socket, b"anybody?").unwrap_err()
+    });
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+fn scripts_say_what_they_take(_: Case) {
+    for script in [
+        "vagrant/provision.sh",
+        "tc/dsr-server.sh",
+        "tc/dsr-server-nft.sh",
+        "tc/dsr-server-l2.sh",
+        "iptables/dsr.sh",
+    ] {
+        let ran = run(std::process::Command::new("sh").arg(path(script)));
+        assert_eq!(ran.code, Some(2), "{script}");
+        assert!(ran.stderr.starts_with("usage: "), "{}", ran.stderr);
+    }
+    let mut tc = std::process::Command::new("sh");
+    tc.arg(path("tc/dsr-server.sh")).arg("up").env("VIP", VIP_V6.to_string());
+    tc.envs([("PORTS", "80"), ("SERVER", "fd77::11"), ("BALANCERS", "fd77::1")]);
+    let ran = run(&mut tc);
+    assert!(ran.code == Some(1) && ran.stderr.contains("use dsr-server-nft.sh"), "{ran:?}");
+}
+
+fn nft(network: &Network, action: &str) {
+    let family = network.case.family;
+    let address = |role| family.address(role).to_string();
+    let variables = [
+        ("VIP", &*family.vip(0).ip().to_string()),
+        ("PORTS", "80"),
+        ("SERVER", &address(Role::Server(1))),
+        ("BALANCERS", &address(Role::Balancer)),
+    ];
+    network.script(Role::Server(1), "tc/dsr-server-nft.sh", action, &variables);
+}
+
+fn echo(network: &Network, port: u16) -> UdpEcho {
+    let addr = (network.case.family.address(Role::Server(1)), port).into();
+    network.inside(Role::Server(1), || UdpEcho::start(addr))
+}
+
+/// What the server answers to a datagram that is sent to its own address, and from where.
+fn answer(network: &Network, role: Role, port: u16, sent: &[u8]) -> (Vec<u8>, std::net::SocketAddr) {
+    let family = network.case.family;
+    network.inside(role, || {
+        let socket = UdpSocket::bind((family.any(), 0)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.send_to(sent, (family.address(Role::Server(1)), port)).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        let (n, from) = socket.recv_from(&mut buffer).unwrap();
+        (buffer[..n].to_vec(), from)
+    })
 }
 
 fn path(script: &str) -> std::path::PathBuf {

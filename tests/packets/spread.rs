@@ -5,12 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
 
-use convey::demo::lab::{INTERFACE, Role};
-use convey::model::Mode;
+use convey::demo::lab::Role;
 
-use crate::network::{Config, Network, vip};
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
 use crate::support::{Server, ask, connect};
-use crate::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
@@ -21,8 +21,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-fn connections_spread_by_weight(mode: Mode) {
-    let mut network = Network::new(mode, 1, 3);
+fn connections_spread_by_weight(case: Case) {
+    let mut network = Network::new(case, 1, 3);
     let _servers = [network.nginx(1), network.nginx(2), network.nginx(3)];
     let servers = vec![(1, "weight = 3"), (2, "weight = 2"), (3, "weight = 1")];
     network.balance(&Config { servers, ..Config::new(3) });
@@ -39,40 +39,36 @@ fn connections_spread_by_weight(mode: Mode) {
     }
 }
 
-fn servers_see_whom_the_mode_lets_them_see(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
-    network.balance(&Config { health: "kind = \"none\"", ..Config::new(1) });
+fn servers_see_whom_the_mode_lets_them_see(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server =
         network.server(1, |addr| Server::start(addr, |mut stream| write!(stream, "{}", stream.peer_addr()?)));
     let (seen, own) = network.inside(Role::Client(1), || {
-        let mut stream = connect(vip());
+        let mut stream = connect(network.vip());
         let mut seen = String::new();
         stream.read_to_string(&mut seen).unwrap();
         (seen.parse::<SocketAddr>().unwrap(), stream.local_addr().unwrap())
     });
-    if mode == Mode::Dsr {
+    if case.is_dsr() {
         assert_eq!(seen, own);
     } else {
-        assert_eq!(seen.ip(), Role::Balancer.address());
+        assert_eq!(seen.ip(), case.family.address(Role::Balancer));
         assert!((33768..=61000).contains(&seen.port()), "{seen}");
     }
 }
 
-fn only_what_the_mode_says_passes_the_balancer(mode: Mode) {
+fn only_what_the_mode_says_passes_the_balancer(case: Case) {
     const LENGTH: u64 = 32 << 20;
-    let mut network = Network::new(mode, 1, 1);
+    let mut network = Network::new(case, 1, 1);
     let nginx = network.nginx(1);
     std::fs::write(nginx.file("big"), vec![b'x'; LENGTH as usize]).unwrap();
     network.balance(&Config::new(1));
-    let received = || -> u64 {
-        let file = format!("/sys/class/net/{INTERFACE}/statistics/rx_bytes");
-        network.lab.run(Role::Balancer, "cat", &[&file]).unwrap().trim().parse().unwrap()
-    };
-    let before = received();
-    let (status, body) = network.inside(Role::Client(1), || ask(vip(), "/big").unwrap());
+    let before = network.received(Role::Balancer);
+    let (status, body) = network.inside(Role::Client(1), || ask(network.vip(), "/big").unwrap());
     assert_eq!((status, body.len() as u64), (200, LENGTH));
-    let passed = received() - before;
-    if mode == Mode::Dsr {
+    let passed = network.received(Role::Balancer) - before;
+    if case.is_dsr() {
         assert!(passed < LENGTH / 10, "{passed} bytes of an answer of {LENGTH} passed");
     } else {
         assert!(passed > LENGTH, "{passed} bytes of an answer of {LENGTH} passed");
@@ -81,16 +77,16 @@ fn only_what_the_mode_says_passes_the_balancer(mode: Mode) {
 
 /// nginx closes first, so that its side of every connection is in TIME_WAIT: a SNAT port used again too soon
 /// would be refused.
-fn a_hundred_thousand_short_connections_from_eight_clients(mode: Mode) {
+fn a_hundred_thousand_short_connections_from_eight_clients(case: Case) {
     const CLIENTS: u8 = 8;
-    const EACH: u32 = 12_500;
-    let mut network = Network::new(mode, CLIENTS, 2);
+    let each = case.family.of(12_500);
+    let mut network = Network::new(case, CLIENTS, 2);
     let _servers = [network.nginx(1), network.nginx(2)];
     network.balance(&Config::new(2));
     let network = &network;
     let errors: Vec<io::Error> = thread::scope(|scope| {
         let ask_often = |client| {
-            let ask_often = || (0..EACH).filter_map(|_| ask(vip(), "/").err()).collect::<Vec<_>>();
+            let ask_often = || (0..each).filter_map(|_| ask(network.vip(), "/").err()).collect::<Vec<_>>();
             network.inside(Role::Client(client), ask_often)
         };
         let clients: Vec<_> = (1..=CLIENTS).map(|client| scope.spawn(move || ask_often(client))).collect();
@@ -101,6 +97,6 @@ fn a_hundred_thousand_short_connections_from_eight_clients(mode: Mode) {
     assert!(errors.is_empty(), "{} failed, such as {first:?}; {stats:#}", errors.len());
     // A server may refuse a port that it remembers (TIME_WAIT); the client's next try is a connection of its own.
     let connections = stats["frontends"]["web"]["total_connections"].as_u64().unwrap();
-    let retries = connections - u64::from(CLIENTS) * u64::from(EACH);
-    eprintln!("{}: {connections} connections, {retries} of them repeated", mode.name());
+    let retries = connections - u64::from(CLIENTS) * each;
+    eprintln!("{case}: {connections} connections, {retries} of them repeated");
 }

@@ -6,11 +6,11 @@ use std::net::Shutdown;
 use std::process::Stdio;
 
 use convey::demo::lab::Role;
-use convey::model::Mode;
 
-use crate::network::{Config, Network, vip};
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
 use crate::support::{Server, check_to_end, connect, run, send};
-use crate::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
@@ -26,39 +26,39 @@ pub(crate) fn stories() -> Vec<Story> {
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
-fn a_gibibyte_is_downloaded_byte_for_byte(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
-    download(&mut network, GIB);
+fn a_gibibyte_is_downloaded_byte_for_byte(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    download(&mut network, case.family.of(GIB));
 }
 
-fn a_gibibyte_is_uploaded_byte_for_byte(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
-    upload(&mut network, GIB);
+fn a_gibibyte_is_uploaded_byte_for_byte(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    upload(&mut network, case.family.of(GIB));
 }
 
-fn bytes_arrive_without_offloads(mode: Mode) {
+fn bytes_arrive_without_offloads(case: Case) {
     for transfer in [download, upload] {
-        let mut network = Network::new(mode, 1, 1);
+        let mut network = Network::new(case, 1, 1);
         network.lab.machines().iter().for_each(|role| network.lab.offloads(*role, false).unwrap());
-        transfer(&mut network, 256 * MIB);
+        transfer(&mut network, case.family.of(256 * MIB));
     }
 }
 
 /// Everybody leaves checksums unfinished, as on a machine with a good network card; the switch finishes them,
 /// and one that was rewritten wrongly is found by whom it is for.
-fn bytes_arrive_when_only_the_last_hop_finishes_checksums(mode: Mode) {
+fn bytes_arrive_when_only_the_last_hop_finishes_checksums(case: Case) {
     for transfer in [download, upload] {
-        let mut network = Network::new(mode, 1, 1);
+        let mut network = Network::new(case, 1, 1);
         network.lab.offloads(Role::Switch, false).unwrap();
-        transfer(&mut network, 256 * MIB);
+        transfer(&mut network, case.family.of(256 * MIB));
         for role in network.lab.machines() {
             assert_eq!(counter(&network, *role, "InCsumErrors"), 0, "{role}");
         }
     }
 }
 
-fn bytes_arrive_although_one_packet_in_a_hundred_is_lost(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
+fn bytes_arrive_although_one_packet_in_a_hundred_is_lost(case: Case) {
+    let mut network = Network::new(case, 1, 1);
     // Packets, not the super-frames that offloads make of dozens.
     network.lab.machines().iter().for_each(|role| network.lab.offloads(*role, false).unwrap());
     network.lab.lose(10).unwrap();
@@ -66,9 +66,9 @@ fn bytes_arrive_although_one_packet_in_a_hundred_is_lost(mode: Mode) {
     assert!(counter(&network, Role::Server(1), "RetransSegs") > 0, "nothing was lost");
 }
 
-fn many_streams_at_once_in_both_directions(mode: Mode) {
-    let mut network = Network::new(mode, 1, 1);
-    network.balance(&Config { health: "kind = \"none\"", ..Config::new(1) });
+fn many_streams_at_once_in_both_directions(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let mut server = network.lab.command(Role::Server(1), "iperf3");
     let _server = crate::support::Process::spawn(server.args(["-s", "-p", "80"]).stdout(Stdio::null()));
     network.inside(Role::Server(1), || {
@@ -80,11 +80,11 @@ fn many_streams_at_once_in_both_directions(mode: Mode) {
     for direction in [&[][..], &["-R"]] {
         let mut iperf = network.client(1, "iperf3");
         let ran = run(iperf
-            .args(["-c", "10.77.0.100", "-p", "80", "-P", "8", "-t", "2", "-f", "m"])
+            .args(["-c", &network.vip().ip().to_string(), "-p", "80", "-P", "8", "-t", "2", "-f", "m"])
             .args(direction));
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let sums = ran.stdout.lines().filter(|line| line.contains("SUM") && line.contains("receiver"));
-        sums.for_each(|line| eprintln!("{}: {line}", mode.name()));
+        sums.for_each(|line| eprintln!("{}: {line}", network.case));
     }
 }
 
@@ -93,14 +93,14 @@ fn download(network: &mut Network, bytes: u64) {
     send(&mut File::create(nginx.file("big")).unwrap(), bytes).unwrap();
     network.balance(&Config::new(1));
     let mut curl = network.client(1, "curl");
-    curl.args(["-sS", "--fail", &format!("http://{}/big", vip())]);
+    curl.args(["-sS", "--fail", &format!("http://{}/big", network.vip())]);
     let mut curl = curl.stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(check_to_end(curl.stdout.as_mut().unwrap()), bytes);
     assert!(curl.wait().unwrap().success());
 }
 
 fn upload(network: &mut Network, bytes: u64) {
-    network.balance(&Config { health: "kind = \"none\"", ..Config::new(1) });
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, |addr| {
         Server::start(addr, |mut stream| {
             let got = check_to_end(&mut stream);
@@ -108,7 +108,7 @@ fn upload(network: &mut Network, bytes: u64) {
         })
     });
     let got = network.inside(Role::Client(1), || {
-        let mut stream = connect(vip());
+        let mut stream = connect(network.vip());
         send(&mut stream, bytes).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let mut got = [0; 8];

@@ -23,8 +23,7 @@ fn a_valid_file_is_described() {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     for line in [
         "is valid; it would run:".to_owned(),
-        "mode proxy".to_owned(),
-        format!("frontend web {} -> backend pool, at most 1000 connections", lab.vip()),
+        format!("frontend web proxy tcp {} -> backend pool, at most 1000 connections", lab.vip()),
         "backend pool (maglev by source; http check of /health for 200-399 every 3s, ".to_owned(),
         format!("server a {} weight 7", lab.server(1)),
         format!("server b {} weight 1, backup", lab.server(2)),
@@ -83,7 +82,9 @@ fn a_file_written_for_the_original_loads_unchanged() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("warning: ") && ran.stderr.contains("backends.tcp_3001"), "{}", ran.stderr);
     assert!(ran.stderr.lines().count() == 1, "{}", ran.stderr);
-    for line in ["frontend tcp_3000 0.0.0.0:3000 -> backend tcp_3000", "tcp check every 5s", "weight 10"] {
+    for line in
+        ["frontend tcp_3000 proxy tcp 0.0.0.0:3000 -> backend tcp_3000", "tcp check every 5s", "weight 10"]
+    {
         assert!(described(&ran).contains(line), "no {line:?} in\n{}", ran.stdout);
     }
 }

@@ -22,6 +22,7 @@ stories!("reload":
     a_frontend_can_be_given_another_backend,
     a_server_that_leaves_keeps_its_connections,
     what_cannot_change_while_running_waits_for_a_restart,
+    a_first_frontend_in_a_packet_mode_waits_for_a_restart,
 );
 
 fn twenty_reloads_under_load_fail_no_request() {
@@ -203,13 +204,29 @@ fn what_cannot_change_while_running_waits_for_a_restart() {
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
     balancer.save(&format!("mode = \"dsr\"\n{setup}"));
-    balancer.wait_for_log("reload: mode proxy -> dsr needs restart");
+    balancer.wait_for_log("reload: frontend web: mode proxy -> dsr needs restart");
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     let moved = format!("mode = \"dsr\"\n{setup}").replace("port = 7000", "port = 7001");
     balancer.save(&moved);
     let (ip, old, new) = (lab.stats().ip(), 7000, 7001);
     balancer.wait_for_log(&format!("reload: stats address {ip}:{old} -> {ip}:{new} needs restart"));
-    assert_eq!(balancer.stat("/mode"), "proxy");
+    assert_eq!(balancer.stat("/frontends/web/mode"), "proxy");
+}
+
+fn a_first_frontend_in_a_packet_mode_waits_for_a_restart() {
+    let lab = Lab::new();
+    let _a = Server::named("a", lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let second = second_frontend(&lab, "pool");
+    balancer.save(&format!("{setup}{second}mode = \"dsr\"\n"));
+    balancer.wait_for_log(
+        "frontend second: dsr mode needs a restart: no frontend was in a packet mode at the start",
+    );
+    balancer.wait_for_log("not reloaded: the running configuration stays");
+    balancer.save(&format!("{setup}{second}mode = \"proxy\"\n"));
+    balancer.wait_for_log("reload: frontend second: added (proxy, ");
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 }
 
 /// The servers of the pool that runs, with their weights.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use self::page::{Labels, Page, labels};
-use super::{Process, Report, TrafficReport};
+use super::{FrontendReport, Process, Report, TrafficReport};
 
 /// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
 /// cause one.
@@ -39,6 +39,11 @@ fn totals(page: &mut Page, report: &Report) {
 
 fn frontends(page: &mut Page, report: &Report) {
     let all: Vec<_> = report.frontends.iter().map(|(name, f)| (labels([("frontend", name)]), f)).collect();
+    let info = |(name, f): (&String, &FrontendReport)| {
+        (labels([("frontend", name.as_str()), ("mode", f.mode), ("protocol", f.protocol)]), ())
+    };
+    let infos: Vec<_> = report.frontends.iter().map(info).collect();
+    page.gauge("convey_frontend_info", "Always 1; the labels are its mode and protocol.", &infos, |()| 1.0);
     traffic(page, "convey_frontend", "the frontend", &all, |f| &f.traffic);
     page.gauge("convey_frontend_max_connections", "Connections it serves at once.", &all, |f| {
         f.max_connections.map(f64::from)
@@ -220,7 +225,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::{Mode, Timestamp};
+    use crate::model::Timestamp;
     use crate::snapshot::{Snapshot, fixture};
     use crate::stats::Counter;
 
@@ -245,7 +250,7 @@ mod tests {
 
     fn text(snapshot: &Snapshot, process: &Process) -> String {
         let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        render(&Report::new(snapshot, Mode::Proxy, started, Timestamp(0)), process).unwrap()
+        render(&Report::new(snapshot, started, Timestamp(0)), process).unwrap()
     }
 
     #[test]

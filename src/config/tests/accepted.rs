@@ -7,7 +7,7 @@ use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use crate::model::{
     Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, OnDown, PacketSettings,
-    ProbeKind, Server, Timeouts,
+    ProbeKind, Protocol, Server, Timeouts,
 };
 
 #[test]
@@ -15,9 +15,10 @@ fn a_small_file_is_filled_up_with_defaults() {
     let loaded = parse("config.toml", GOOD).expect("valid");
     assert_eq!(loaded.warnings, []);
     let expected = Config {
-        mode: Mode::Proxy,
         frontends: vec![Frontend {
             name: "web".into(),
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
             listen: vec!["10.0.0.1:80".parse().unwrap()],
             backend: "web".into(),
             max_connections: None,
@@ -71,11 +72,12 @@ fn everything_that_can_be_set_arrives() {
         r#"
         mode = "dsr"
         frontends.api = { listen_addr = ["[2001:db8::1]:443", "10.0.0.1:443"], backend = "b", max_connections = 7 }
+        frontends.dns = { mode = "passthrough", protocol = "udp", listen_addr = "10.0.0.1:53", backend = "b" }
         [backends.b]
         algorithm = "maglev"
         hash = "tuple"
         on_down = "keep"
-        dsr = "nat"
+        dsr = "l2"
         health_check = { kind = "http", port = 81, path = "/up?deep=1", expected_status = 204, interval = 0.25, timeout = 0.125, rise = 1, fall = 5 }
         [backends.b.servers]
         z = { addr = "[2001:db8::2]:443", weight = 0 }
@@ -102,17 +104,21 @@ fn everything_that_can_be_set_arrives() {
         closing = 4
         time_wait = 5
         closed = 6
+        udp_single = 7
+        udp_stream = 8
         "#,
     )
     .expect("valid");
     let config = loaded.config;
-    assert_eq!(config.mode, Mode::Dsr);
+    let modes = config.frontends.iter().map(|frontend| (frontend.mode, frontend.protocol));
+    let expected = [(Mode::Dsr, Protocol::Tcp), (Mode::Passthrough, Protocol::Udp)];
+    assert_eq!(modes.collect::<Vec<_>>(), expected);
     let listen: Vec<SocketAddr> = vec!["10.0.0.1:443".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()];
     assert_eq!(config.frontends[0].listen, listen);
     assert_eq!(config.frontends[0].max_connections, Some(7));
     let backend = &config.backends[0];
     assert_eq!((backend.algorithm, backend.hash), (Algorithm::Maglev, HashOn::Tuple));
-    assert_eq!((backend.on_down, backend.dsr), (OnDown::Keep, DsrKind::Nat));
+    assert_eq!((backend.on_down, backend.dsr), (OnDown::Keep, DsrKind::L2));
     let check = HealthCheck {
         kind: ProbeKind::Http { path: "/up?deep=1".into(), expected_status: 204..=204 },
         port: Some(81),
@@ -128,8 +134,8 @@ fn everything_that_can_be_set_arrives() {
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
     let [connect, idle, drain] = [1500, 60_000, 0].map(Duration::from_millis);
     assert_eq!(config.timeouts, Timeouts { connect, idle, drain });
-    let [half_open, established, half_closed, closing, time_wait, closed] =
-        [1000, 2500, 3000, 4000, 5000, 6000].map(Duration::from_millis);
+    let [half_open, established, half_closed, closing, time_wait, closed, udp_single, udp_stream] =
+        [1000, 2500, 3000, 4000, 5000, 6000, 7000, 8000].map(Duration::from_millis);
     let passthrough = PacketSettings {
         capacity: 20_000,
         workers: Some(3),
@@ -138,7 +144,16 @@ fn everything_that_can_be_set_arrives() {
         guard: false,
         snat_ports: 40_000..=41_000,
         snat_addresses: vec!["10.0.0.5".parse().unwrap()],
-        timeouts: FlowTimeouts { half_open, established, half_closed, closing, time_wait, closed },
+        timeouts: FlowTimeouts {
+            half_open,
+            established,
+            half_closed,
+            closing,
+            time_wait,
+            closed,
+            udp_single,
+            udp_stream,
+        },
     };
     assert_eq!(config.passthrough, passthrough);
 }
@@ -216,6 +231,32 @@ fn a_check_more_frequent_than_the_default_timeout_needs_no_timeout_of_its_own() 
     let text = format!("{GOOD}[backends.web.health_check]\ninterval = 0.2\n");
     let check = &parse("config.toml", &text).expect("valid").config.backends[0].health_check;
     assert_eq!(check.timeout, Duration::from_millis(200));
+}
+
+#[test]
+fn servers_that_only_udp_clients_reach_are_probed_by_udp() {
+    let checks = |frontends: &str| {
+        let text = format!("{GOOD}[frontends]\n{frontends}\n[backends.web.health_check]\nfall = 9");
+        parse("config.toml", &text).expect("valid").config.backends[0].health_check.clone()
+    };
+    let dns = "dns = { protocol = 'udp', listen_addr = '10.0.0.1:80', backend = 'web' }";
+    assert_eq!(checks(dns).kind, ProbeKind::Tcp, "a frontend for TCP uses them too");
+    let only = GOOD.replace("backend = ", "protocol = 'udp'\nbackend = ");
+    let check = |lines: &str| {
+        let text = format!("{only}[backends.web.health_check]\n{lines}");
+        parse("config.toml", &text).expect("valid").config.backends[0].health_check.clone()
+    };
+    let milliseconds =
+        |check: HealthCheck| (check.kind, check.interval.as_millis(), check.timeout.as_millis());
+    assert_eq!(milliseconds(check("")), (ProbeKind::Udp, 4000, 3500));
+    assert_eq!(milliseconds(check("interval = 1")), (ProbeKind::Udp, 1000, 1000));
+    assert_eq!(milliseconds(check("kind = 'tcp'\nport = 53")), (ProbeKind::Tcp, 2000, 1000));
+}
+
+#[test]
+fn tcp_and_udp_share_a_port() {
+    let both = "[frontends.dns]\nprotocol = 'udp'\nlisten_addr = ['10.0.0.1:80', '127.0.0.1:7000']\nbackend = 'web'\n";
+    assert_eq!(warnings(&format!("{GOOD}{both}")), [""; 0], "not even the statistics are in the way");
 }
 
 #[test]

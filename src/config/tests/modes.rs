@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::super::{Network, Problem, parse, validate_mode};
+use super::super::{Config, Network, Problem, parse, validate_mode};
 use super::GOOD;
-use crate::model::{Algorithm, HashOn, Interface, Mode};
+use crate::model::{Algorithm, HashOn, Interface, Mode, RouteHop};
 
 const PACKETS: [Mode; 2] = [Mode::Passthrough, Mode::Dsr];
 
@@ -20,23 +20,39 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
     }
 }
 
-/// What is wrong with a file, or odd about it, on a host between 10.0.0.0/24 on eth0 and 10.1.0.0/24 on eth1,
-/// without a default route.
+/// What is wrong with a file, or odd about it, on a host between 10.0.0.0/24 on eth0 and 10.1.0.0/24 on eth1, without
+/// a default route. 10.2.0.0/16 is behind a router; 2001:db8:0::/48 is on eth0, 2001:db8:1::/48 on eth1.
 fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
     let interfaces = [
         interface(1, "lo", &["127.0.0.1", "::1"]),
-        interface(2, "eth0", &["10.0.0.1", "fe80::1"]),
-        interface(3, "eth1", &["10.1.0.1"]),
+        interface(2, "eth0", &["10.0.0.1", "fe80::1", "2001:db8::1"]),
+        interface(3, "eth1", &["10.1.0.1", "fe80::2"]),
     ];
-    let interface_to = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) if ip.octets()[..2] == [10, 0] => Some(2),
-        IpAddr::V4(ip) if ip.octets()[..2] == [10, 1] => Some(3),
-        _ => None,
+    let hop_to = |ip: IpAddr| {
+        let (interface, gateway) = match ip {
+            IpAddr::V4(ip) => match ip.octets()[..2] {
+                [10, 0] => (2, None),
+                [10, 1] => (3, None),
+                [10, 2] => (2, Some("10.0.0.254")),
+                _ => return None,
+            },
+            IpAddr::V6(ip) => match ip.segments()[..3] {
+                [0x2001, 0xdb8, 0] => (2, None),
+                [0x2001, 0xdb8, 1] => (3, None),
+                _ => return None,
+            },
+        };
+        Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()) })
     };
-    let network = Network { interfaces: &interfaces, interface_to: &interface_to };
-    let loaded = parse("config.toml", text).expect("right in itself").for_mode(mode);
+    let network = Network { interfaces: &interfaces, hop_to: &hop_to };
+    let loaded = parse("config.toml", text).expect("right in itself").with_default_mode(mode);
     let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
     validate_mode(&loaded, &network).map(lines).map_err(lines)
+}
+
+/// [`GOOD`] over IPv6.
+fn good6() -> String {
+    GOOD.replace("10.0.0.1:80", "[2001:db8::1]:80").replace("10.0.0.2:80", "[2001:db8::2]:80")
 }
 
 /// The only error, in this mode, of [`GOOD`] with something in it replaced.
@@ -56,6 +72,7 @@ fn after(mode: Mode, lines: &str) -> Result<Vec<String>, Vec<String>> {
 fn a_file_that_suits_the_host_runs_in_every_mode() {
     for mode in Mode::ALL {
         assert_eq!(told(GOOD, mode), Ok(vec![]));
+        assert_eq!(told(&good6(), mode), Ok(vec![]));
     }
 }
 
@@ -63,8 +80,8 @@ fn a_file_that_suits_the_host_runs_in_every_mode() {
 fn packet_modes_hash_the_tuple_unless_the_file_says_otherwise() {
     let chosen = |settings: &str, mode| {
         let text = format!("{GOOD}[backends.web]\n{settings}");
-        let config = parse("config.toml", &text).expect("valid").for_mode(mode).config;
-        assert_eq!(config.mode, mode);
+        let config = parse("config.toml", &text).expect("valid").with_default_mode(mode).config;
+        assert_eq!(config.frontends[0].mode, mode);
         (config.backends[0].algorithm, config.backends[0].hash)
     };
     for mode in PACKETS {
@@ -78,11 +95,88 @@ fn packet_modes_hash_the_tuple_unless_the_file_says_otherwise() {
 }
 
 #[test]
+fn a_backend_takes_the_defaults_of_packet_modes_as_soon_as_one_of_its_frontends_is_in_one() {
+    let text = format!("{GOOD}[frontends.x]\nmode = 'dsr'\nlisten_addr = '10.0.0.77:80'\nbackend = 'web'");
+    let config = parse("config.toml", &text).expect("valid").config;
+    assert_eq!((config.frontends[0].mode, config.frontends[1].mode), (Mode::Proxy, Mode::Dsr));
+    assert_eq!((config.backends[0].algorithm, config.backends[0].hash), (Algorithm::Ring, HashOn::Tuple));
+}
+
+#[test]
 fn the_mode_of_the_command_line_overrides_the_files_and_its_defaults() {
     let loaded = parse("config.toml", &format!("mode = 'dsr'\n{GOOD}")).expect("valid");
-    assert_eq!((loaded.config.mode, loaded.config.backends[0].algorithm), (Mode::Dsr, Algorithm::Ring));
-    let config = loaded.for_mode(Mode::Proxy).config;
-    assert_eq!((config.mode, config.backends[0].algorithm), (Mode::Proxy, Algorithm::RoundRobin));
+    let of = |config: &Config| (config.frontends[0].mode, config.backends[0].algorithm);
+    assert_eq!(of(&loaded.config), (Mode::Dsr, Algorithm::Ring));
+    assert_eq!(of(&loaded.with_default_mode(Mode::Proxy).config), (Mode::Proxy, Algorithm::RoundRobin));
+}
+
+/// A proxied frontend and one for DSR, which share a backend.
+fn mixed() -> String {
+    format!(
+        "{}[frontends.x]\nlisten_addr = \"10.0.0.1:80\"\nmode = \"dsr\"\nbackend = \"web\"\n",
+        GOOD.replace("10.0.0.1:80\"", "0.0.0.0:80\"\nmode = \"proxy\"")
+    )
+}
+
+#[test]
+fn the_mode_of_the_command_line_leaves_frontends_that_say_theirs() {
+    let loaded = parse("config.toml", &mixed()).expect("valid").with_default_mode(Mode::Passthrough);
+    let modes: Vec<Mode> = loaded.config.frontends.iter().map(|frontend| frontend.mode).collect();
+    assert_eq!(modes, [Mode::Proxy, Mode::Dsr]);
+    assert_eq!(
+        loaded.warnings.iter().map(Problem::to_string).collect::<Vec<_>>(),
+        ["config.toml:4:8: frontends.web.mode: every frontend says its mode: \
+          passthrough on the command line has no effect"]
+    );
+    for text in [mixed().replace("mode = \"dsr\"\n", ""), mixed().replace("\"proxy\"", "\"dsr\"")] {
+        let loaded = parse("config.toml", &text).expect("valid").with_default_mode(Mode::Dsr);
+        assert_eq!(loaded.warnings, [], "{text}");
+    }
+}
+
+#[test]
+fn a_frontend_that_runs_keeps_its_mode_until_a_restart() {
+    let running = parse("config.toml", &mixed()).expect("valid").config.frontends;
+    let changed = mixed().replace("\"proxy\"", "\"passthrough\"").replace(".x]", ".new]");
+    let loaded = parse("config.toml", &changed).expect("valid").keeping_modes(&running);
+    let modes: Vec<_> = loaded.config.frontends.iter().map(|f| (f.name.as_str(), f.mode)).collect();
+    assert_eq!(modes, [("new", Mode::Dsr), ("web", Mode::Proxy)]);
+}
+
+#[test]
+fn frontends_in_several_modes_are_each_held_against_their_own() {
+    assert_eq!(
+        told(&mixed(), Mode::Proxy),
+        Ok(vec![]),
+        "a wildcard beside an address is right in proxy mode"
+    );
+    assert_eq!(
+        told(&mixed().replace("\"proxy\"", "\"passthrough\""), Mode::Proxy).expect_err("a wildcard"),
+        [
+            "config.toml:3:15: frontends.web.listen_addr: passthrough mode needs a concrete address, 0.0.0.0 is \
+          a wildcard; this host has: 10.0.0.1 (eth0), 10.1.0.1 (eth1)"
+        ]
+    );
+    let port = mixed().replace("10.0.0.2:80", "10.0.0.2:8080");
+    assert_eq!(told(&port, Mode::Proxy).expect_err("dsr").len(), 1);
+    assert_eq!(told(&port.replace("\"dsr\"", "\"passthrough\""), Mode::Proxy), Ok(vec![]));
+    let own = mixed().replace("10.0.0.2:80", "10.1.0.1:80");
+    assert!(told(&own, Mode::Proxy).expect_err("own")[0].contains("in dsr mode servers are other machines"));
+}
+
+#[test]
+fn udp_is_not_built_yet_in_proxy_mode() {
+    let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
+    assert_eq!(
+        told(&udp, Mode::Proxy).expect_err("not built"),
+        [
+            "config.toml:4:12: frontends.web.protocol: \"udp\" is not built yet in proxy mode; modes that have it: \
+          passthrough, dsr"
+        ]
+    );
+    for mode in PACKETS {
+        assert_eq!(told(&udp, mode), Ok(vec![]));
+    }
 }
 
 #[test]
@@ -117,16 +211,68 @@ fn packet_modes_need_an_address_of_their_own_and_are_told_which_there_are() {
 }
 
 #[test]
-fn ipv6_is_not_built_yet_in_packet_modes() {
-    let not_yet = "IPv6 is not built yet in dsr mode, found 2001:db8::1; allowed: IPv4";
+fn a_vip_of_ipv6_can_be_reached_from_everywhere() {
+    for mode in PACKETS {
+        for (vip, kind) in [("::", "a wildcard"), ("::1", "a loopback address"), ("fe80::1", "link-local")] {
+            assert_eq!(
+                told(&good6().replace("[2001:db8::1]", &format!("[{vip}]")), mode).expect_err(vip),
+                [format!(
+                    "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, {vip} is {kind}; \
+                     this host has: 2001:db8::1 (eth0)",
+                    mode.name()
+                )]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_frontend_in_a_packet_mode_and_its_servers_are_of_one_family() {
+    let one = "in dsr mode the addresses of a frontend and of its servers are of one family: \
+               write a frontend and a backend for each";
     assert_eq!(
         error_with(Mode::Dsr, "\"10.0.0.1:80\"", "[\"10.0.0.1:80\", \"[2001:db8::1]:80\"]"),
-        format!("config.toml:3:31: frontends.web.listen_addr: {not_yet}")
+        format!("config.toml:3:31: frontends.web.listen_addr: 2001:db8::1 is IPv6, 10.0.0.1 is IPv4; {one}")
     );
     assert_eq!(
-        error_with(Mode::Dsr, "10.0.0.2:80", "[2001:db8::1]:80"),
-        format!("config.toml:6:8: backends.web.servers.a.addr: {not_yet}")
+        error_with(Mode::Dsr, "10.0.0.2:80", "[2001:db8::2]:80"),
+        format!("config.toml:6:8: backends.web.servers.a.addr: 2001:db8::2 is IPv6, 10.0.0.1 is IPv4; {one}")
     );
+    let proxied = GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80");
+    assert_eq!(told(&proxied, Mode::Proxy), Ok(vec![]), "the proxy speaks one to clients and one to servers");
+}
+
+#[test]
+fn a_link_local_server_has_no_route() {
+    assert_eq!(
+        told(&good6().replace("[2001:db8::2]", "[fe80::9]"), Mode::Dsr).expect_err("link-local"),
+        [
+            "config.toml:6:8: backends.web.servers.a.addr: fe80::9 is link-local; in dsr mode servers have addresses \
+          with a route"
+        ]
+    );
+}
+
+#[test]
+fn servers_of_l2_dsr_are_on_the_link() {
+    let l2 = |text: &str| format!("{text}[backends.web]\ndsr = \"l2\"");
+    assert_eq!(told(&l2(GOOD), Mode::Dsr), Ok(vec![]));
+    let far = GOOD.replace("10.0.0.2", "10.2.0.2");
+    assert_eq!(told(&far, Mode::Dsr), Ok(vec![]));
+    assert_eq!(
+        told(&l2(&far), Mode::Dsr).expect_err("behind a router"),
+        ["config.toml:6:8: backends.web.servers.a.addr: 10.2.0.2 is behind the router 10.0.0.254; \
+          dsr = \"l2\" needs servers on the link, \"nat\" does not"]
+    );
+    for mode in [Mode::Proxy, Mode::Passthrough] {
+        assert_eq!(
+            told(&l2(&far), mode),
+            Ok(vec![
+                "config.toml:8:7: backends.web.dsr: has no effect: no frontend in dsr mode uses this backend"
+                    .into()
+            ])
+        );
+    }
 }
 
 #[test]
@@ -142,6 +288,19 @@ fn a_vip_on_no_interface_comes_with_the_line_that_mends_it() {
             );
         }
     }
+}
+
+#[test]
+fn a_vip_of_ipv6_is_added_without_waiting_whether_another_has_it() {
+    assert_eq!(
+        told(&good6().replace("2001:db8::1", "2001:db8:1::77"), Mode::Dsr),
+        Ok(vec![
+            "config.toml:3:15: frontends.web.listen_addr: 2001:db8:1::77 is on no interface of this host, so packets \
+             to it only come if they are routed here; to add it: ip -6 addr add 2001:db8:1::77/128 dev eth1 nodad \
+             preferred_lft 0"
+                .to_owned()
+        ])
+    );
 }
 
 #[test]
@@ -229,14 +388,26 @@ fn replies_to_a_snat_address_of_nobody_do_not_come() {
                 .to_owned()
         ])
     );
+}
+
+#[test]
+fn servers_see_an_address_of_their_own_family() {
+    let named = "[passthrough]\nsnat_addresses = \"2001:db8::1\"";
     assert_eq!(
-        after(Mode::Passthrough, "[passthrough]\nsnat_addresses = \"2001:db8::1\""),
-        Err(vec![
-            "config.toml:8:18: passthrough.snat_addresses: IPv6 is not built yet in passthrough mode, \
-             found 2001:db8::1; allowed: IPv4"
-                .to_owned()
-        ])
+        after(Mode::Passthrough, named).expect_err("IPv4"),
+        ["config.toml:8:18: passthrough.snat_addresses: none is IPv4, as frontend \"web\" needs"]
     );
+    assert_eq!(after(Mode::Dsr, named), Ok(vec![]));
+    assert_eq!(told(&format!("{}{named}", good6()), Mode::Passthrough), Ok(vec![]));
+    let without = good6().replace("2001:db8::2", "2001:db8:1::2");
+    assert_eq!(
+        told(&without, Mode::Passthrough).expect_err("eth1 has none"),
+        [
+            "config.toml:3:15: frontends.web.listen_addr: servers need an IPv6 address to answer to, and eth1, which leads \
+          to them, has none; set passthrough.snat_addresses"
+        ]
+    );
+    assert_eq!(told(&format!("{without}{named}"), Mode::Passthrough), Ok(vec![]));
 }
 
 #[test]
@@ -261,7 +432,7 @@ fn what_only_the_proxy_does_is_named() {
     let text = format!("{GOOD}[timeouts]\nconnect = 1\nidle = 2\ndrain = 3\n");
     for mode in PACKETS {
         let warnings = told(&text, mode).expect("it runs");
-        let effect = format!("has no effect in {} mode", mode.name());
+        let effect = "has no effect: no frontend is in proxy mode";
         assert_eq!(
             warnings,
             [

@@ -21,7 +21,7 @@ listen_addr = "10.0.0.1:80"
 [backends.web]
 algorithm = "roundrobin"
 health_check_interval = 3
-health_check = { interval = 2, kind = "udp", path = "/" }
+health_check = { interval = 2, kind = "icmp", path = "/" }
 [backends.web.servers.a]
 weight = 65536
 addr = "10.0.0.2"
@@ -36,7 +36,7 @@ idle = -1
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr; did you mean `proxy`?",
             "config.toml:2:1: colour: unknown key (allowed here: backends, frontends, mode, passthrough, stats, timeouts)",
-            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: backend, listen_addr, max_connections)",
+            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: backend, listen_addr, max_connections, mode, protocol)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
             "config.toml:7:47: frontends.api.listen_addr: found 82; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
@@ -45,7 +45,7 @@ idle = -1
             "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
             "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, ring, maglev; did you mean `round_robin`?",
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
-            "config.toml:15:39: backends.web.health_check.kind: found \"udp\"; allowed: tcp, http, none",
+            "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
             "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
@@ -165,7 +165,10 @@ fn a_number_out_of_range_is_refused_with_the_range() {
             "[backends.web]\non_down = \"kep\"",
             "8:11: backends.web.on_down: found \"kep\"; allowed: reset, keep; did you mean `keep`?",
         ),
-        ("[backends.web]\ndsr = \"l2\"", "8:7: backends.web.dsr: found \"l2\"; allowed: nat"),
+        (
+            "[backends.web]\ndsr = \"l3\"",
+            "8:7: backends.web.dsr: found \"l3\"; allowed: nat, l2; did you mean `l2`?",
+        ),
         (
             "[passthrough]\nstats_update_frequency = 0.5",
             "8:26: passthrough.stats_update_frequency: found 0.5; allowed: an integer from 1 to 86400",
@@ -174,6 +177,10 @@ fn a_number_out_of_range_is_refused_with_the_range() {
     for (lines, expected) in cases {
         assert_eq!(error_after(lines), format!("config.toml:{expected}"));
     }
+    assert_eq!(
+        error_with("backend = ", "protocol = \"icmp\"\nbackend = "),
+        "config.toml:4:12: frontends.web.protocol: found \"icmp\"; allowed: tcp, udp"
+    );
 }
 
 #[test]
@@ -233,6 +240,17 @@ fn an_address_is_listened_on_once() {
     assert_eq!(
         error_with("\"10.0.0.1:80\"", "[\"10.0.0.1:80\", \"10.0.0.1:81\", \"10.0.0.1:80\"]"),
         "config.toml:3:46: frontends.web.listen_addr: 10.0.0.1:80 is taken by frontends.web.listen_addr (line 3)"
+    );
+    let udp = "listen_addr = \"10.0.0.1:53\"\nprotocol = \"udp\"\n";
+    let twice = format!(
+        "{}[frontends.x]\n{udp}backend = 'web'",
+        GOOD.replace("listen_addr = \"10.0.0.1:80\"\n", udp)
+    );
+    assert_eq!(
+        errors(&twice),
+        [
+            "config.toml:9:15: frontends.x.listen_addr: 10.0.0.1:53/udp is taken by frontends.web.listen_addr (line 3)"
+        ]
     );
     for addr in ["127.0.0.1:7000", "0.0.0.0:7000"] {
         assert_eq!(

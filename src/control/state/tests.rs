@@ -7,40 +7,26 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::Stats;
-use crate::model::{
-    self, Algorithm, DsrKind, HashOn, Interface, Mode, Neighbour, OnDown, PacketSettings, Timeouts,
-};
+use crate::model::{self, Endpoint, Interface, Mode, Neighbour, PacketSettings, Protocol, Timeouts};
 use crate::snapshot::Pick;
+use crate::snapshot::fixture::{backend, server};
 use crate::stats::Counter;
 
 const SECOND: Duration = Duration::from_secs(1);
 const VIP: &str = "10.0.0.1:80";
 
-fn server(name: &str, addr: &str) -> Server {
-    Server { name: name.into(), addr: addr.parse().unwrap(), weight: 1, backup: false, max_connections: None }
-}
-
 /// One frontend on [`VIP`] in front of these servers; one failed probe takes a server out.
 fn config(servers: Vec<Server>) -> Config {
-    let health_check =
-        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: SECOND, timeout: SECOND, rise: 1, fall: 1 };
     Config {
-        mode: Mode::Proxy,
         frontends: vec![model::Frontend {
             name: "web".into(),
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
             listen: vec![VIP.parse().unwrap()],
             backend: "pool".into(),
             max_connections: None,
         }],
-        backends: vec![Backend {
-            name: "pool".into(),
-            algorithm: Algorithm::RoundRobin,
-            hash: HashOn::Source,
-            health_check,
-            on_down: OnDown::Reset,
-            dsr: DsrKind::Nat,
-            servers,
-        }],
+        backends: vec![backend("pool", servers)],
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
         timeouts: Timeouts { connect: SECOND, idle: SECOND, drain: SECOND },
         passthrough: PacketSettings::default(),
@@ -58,7 +44,7 @@ fn key_of(config: &Config, index: usize) -> ServerKey {
 /// The names of the servers that 20 new connections go to.
 fn chosen(snapshot: &Snapshot) -> Vec<String> {
     let vip: SocketAddr = VIP.parse().unwrap();
-    let pool = &snapshot.listeners[&vip].pool;
+    let pool = &snapshot.listeners[&Endpoint::tcp(vip)].pool;
     let mut names: Vec<String> = (0..20)
         .filter_map(|port| match pool.pick(SocketAddr::new(vip.ip(), 1000 + port), vip, &[]) {
             Pick::Server(index) => Some(pool.servers[index].config.name.clone()),

@@ -1,7 +1,7 @@
 //! Who is in a lab, and under which addresses.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A namespace of a lab. Servers and clients are numbered from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -10,6 +10,10 @@ pub enum Role {
     Switch,
     /// Where convey runs.
     Balancer,
+    /// Where a second convey may run, if the lab's plan has it.
+    Standby,
+    /// What joins a machine to the switch that is not on it, if the plan has one.
+    Router,
     /// Where requests are answered.
     Server(u8),
     /// Where requests come from.
@@ -20,6 +24,16 @@ impl Role {
     /// Its address; the switch has none of its own and answers to nobody.
     pub const fn address(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, self.host())
+    }
+
+    /// Its IPv6 address, `fd77::` and the same digits as its IPv4 address ends with.
+    pub const fn address_v6(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, digits(self.host()))
+    }
+
+    /// The IPv6 address that holds on its links alone, `fe80::` and the same digits.
+    pub(super) const fn link_local(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, digits(self.host()))
     }
 
     /// The address of its interface: `02:00` (locally administered) before the bytes of its IPv4 address.
@@ -35,10 +49,18 @@ impl Role {
         match self {
             Role::Switch => 254,
             Role::Balancer => 1,
+            Role::Standby => 2,
+            Role::Router => 253,
             Role::Server(n) => 10 + n,
             Role::Client(n) => 200 + n,
         }
     }
+}
+
+/// Reads the decimal digits of a number as hexadecimal ones.
+const fn digits(number: u8) -> u16 {
+    let number = number as u16;
+    ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
 }
 
 impl fmt::Display for Role {
@@ -46,6 +68,8 @@ impl fmt::Display for Role {
         match self {
             Role::Switch => f.write_str("switch"),
             Role::Balancer => f.write_str("balancer"),
+            Role::Standby => f.write_str("standby"),
+            Role::Router => f.write_str("router"),
             Role::Server(n) => write!(f, "server{n}"),
             Role::Client(n) => write!(f, "client{n}"),
         }
@@ -58,13 +82,13 @@ mod tests {
 
     #[test]
     fn machines_are_told_apart_by_name_address_and_mac() {
-        for (role, name, address, mac) in [
-            (Role::Balancer, "balancer", "10.77.0.1", "02:00:0a:4d:00:01"),
-            (Role::Server(1), "server1", "10.77.0.11", "02:00:0a:4d:00:0b"),
-            (Role::Client(2), "client2", "10.77.0.202", "02:00:0a:4d:00:ca"),
+        for (role, name, v4, v6, mac) in [
+            (Role::Balancer, "balancer", "10.77.0.1", "fd77::1", "02:00:0a:4d:00:01"),
+            (Role::Server(1), "server1", "10.77.0.11", "fd77::11", "02:00:0a:4d:00:0b"),
+            (Role::Client(2), "client2", "10.77.0.202", "fd77::202", "02:00:0a:4d:00:ca"),
         ] {
-            assert_eq!((role.to_string(), role.address().to_string()), (name.into(), address.into()));
-            assert_eq!(role.mac_text(), mac);
+            assert_eq!((role.to_string(), role.address().to_string()), (name.into(), v4.into()));
+            assert_eq!((role.address_v6().to_string(), role.mac_text()), (v6.into(), mac.into()));
         }
     }
 }

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
-use crate::forward::tcp::Direction::{ToClient, ToServer};
-use crate::forward::tcp::{FIN, RST, SYN};
+use crate::forward::state::Direction::{ToClient, ToServer};
+use crate::forward::state::{ACK, FIN, RST, SYN};
 use crate::model::{Addr, Rewrite, TCP};
 
 const VIP: &str = "192.0.2.1:80";
@@ -20,6 +20,7 @@ fn passthrough(n: u16) -> NewFlow {
         client: FlowKey::tcp(client(n), VIP.parse().unwrap()),
         server: FlowKey::tcp(server(n), SocketAddr::new(SNAT.parse().unwrap(), n)),
         view: View::BothSides,
+        as_is: false,
         server_id: u32::from(n % 2),
         frontend_id: 1,
         to_server: 10,
@@ -49,7 +50,7 @@ fn to(n: u16) -> (Addr, u16) {
 }
 
 fn segment(flags: u8) -> Segment {
-    Segment { flags, ack: 0 }
+    Segment { flags, ..Segment::default() }
 }
 
 fn at(seconds: f64) -> Timestamp {
@@ -206,7 +207,7 @@ fn a_half_closed_connection_lasts_minutes_while_the_other_side_sends() {
             assert_eq!(expire(&mut flows, now), []);
             pass(&mut flows, id, &[(other, ACK)], now);
         }
-        assert!(!flows.get(id).may_be_replaced_by_syn());
+        assert!(!flows.get(id).is_over());
     }
 }
 
@@ -233,7 +234,7 @@ fn a_client_that_uses_its_port_again_begins_a_new_flow_once_the_old_one_is_over(
     let over = |new: &NewFlow, segments: &[&[(Direction, u8)]]| {
         let mut flows = table(10);
         let id = open(&mut flows, new, &segments.concat(), at(0.0));
-        flows.get(id).may_be_replaced_by_syn()
+        flows.get(id).is_over()
     };
     let new = passthrough(1);
     assert!(!over(&new, &[]));
@@ -263,7 +264,7 @@ fn the_oldest_closing_flow_gives_way_first_then_the_oldest_half_open_one_then_no
         assert_eq!(flows.len(), 5);
     }
     assert_eq!(flows.insert(&passthrough(15), now).unwrap_err(), Full);
-    assert_eq!(flows.count(TcpState::Established), 5);
+    assert_eq!(flows.count(FlowState::Established), 5);
     assert!((11..15).chain([1]).all(|n| flows.lookup(&passthrough(n).client).is_some()));
 }
 
@@ -282,7 +283,7 @@ fn a_hundred_thousand_forged_syns_evict_no_established_flow() {
         pass(&mut flows, id, &HANDSHAKE[..1], now);
         assert!(flows.expire(now, 16, |_| panic!("nothing is due")));
     }
-    assert_eq!((flows.count(TcpState::Established), flows.count(TcpState::SynReceived)), (9_000, 1_000));
+    assert_eq!((flows.count(FlowState::Established), flows.count(FlowState::SynReceived)), (9_000, 1_000));
     assert!((0..9_000).all(|n| flows.lookup(&passthrough(n).server).is_some()));
 }
 
@@ -292,7 +293,7 @@ fn in_dsr_connections_that_ended_unseen_make_room() {
     for n in 0..1_000 {
         open(&mut flows, &dsr(n), &[(ToServer, ACK), (ToServer, FIN | ACK), (ToServer, ACK)], at(0.0));
     }
-    assert_eq!(flows.count(TcpState::HalfClosedByClient), 10);
+    assert_eq!(flows.count(FlowState::HalfClosedByClient), 10);
 }
 
 #[test]
@@ -356,7 +357,7 @@ fn the_clients_last_acknowledgement_is_kept_for_a_reset_in_the_servers_name() {
     let mut flows = table(1);
     let id = open(&mut flows, &passthrough(1), &HANDSHAKE[..1], at(0.0));
     for (direction, flags, ack) in [(ToServer, ACK, 100), (ToClient, ACK, 7), (ToServer, 0, 9)] {
-        flows.on_segment(id, direction, Segment { flags, ack }, at(0.0));
+        flows.on_segment(id, direction, Segment { flags, seq: 0, ack }, at(0.0));
     }
     assert_eq!(flows.get(id).last_ack(), 100);
 }

@@ -3,13 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::{Forwarder, Stop, begins, is_too_big, segment};
+use super::refuse::Stop;
+use super::{Forwarder, Packet, begins, fit, segment};
 use crate::forward::{
-    Direction, End, Flow, FlowId, Forwarded, Frame, NewFlow, Part, Parties, TcpState, Verdict, View,
+    Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
 };
-use crate::model::{Addr, DropReason, FlowKey, Rewrite, Timestamp};
+use crate::model::{Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite};
 use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
-use crate::wire::{self, Headers};
+use crate::wire::{self, Headers, Kind};
 
 /// Neighbours asked for at once.
 const MOST_WANTED: usize = 64;
@@ -19,46 +20,49 @@ const UNRESOLVED: u32 = u32::MAX;
 
 impl Forwarder {
     /// A packet without a flow: begins one, or is refused.
-    pub(super) fn begin(
-        &mut self,
-        frame: &mut Frame<'_>,
-        headers: &Headers,
-        snapshot: &Snapshot,
-        now: Timestamp,
-    ) -> Result<Verdict, Stop> {
+    pub(super) fn begin(&mut self, frame: &mut Frame<'_>, packet: Packet<'_>) -> Result<Verdict, Stop> {
+        let (headers, snapshot) = (packet.headers, packet.snapshot);
         let key = &headers.key;
         let vip = key.destination();
-        let Some(frontend) = snapshot.listeners.get(&vip) else {
+        let endpoint = key.transport().map(|protocol| Endpoint { protocol, addr: vip });
+        let listening = endpoint.and_then(|endpoint| snapshot.listeners.get(&endpoint));
+        let Some(frontend) = listening.filter(|frontend| frontend.config.mode != Mode::Proxy) else {
             return Ok(self.without_frontend(key));
         };
+        let (is_new, is_dsr) = (begins(headers), frontend.config.mode == Mode::Dsr);
+        let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
+        let is_repeatable = is_dsr && frontend.pool.config.algorithm.hashes();
+        if headers.is_error() || is_later && !is_repeatable {
+            return Err(Stop::Silent(DropReason::NoFlow));
+        }
         self.check_source(key)?;
-        let is_new = begins(headers.flags);
-        if !is_new && (self.ports.is_some() || headers.flags.rst()) {
-            return Err(Stop::Reset(DropReason::NoFlow));
+        if !is_new && (!is_dsr || headers.flags.rst()) {
+            return Err(Stop::Refused(DropReason::NoFlow));
         }
         if is_new && snapshot.stopping {
-            return Err(Stop::Reset(DropReason::Stopping));
+            return Err(Stop::Refused(DropReason::Stopping));
         }
         if headers.ttl <= 1 {
-            return Err(Stop::Silent(DropReason::TtlExceeded));
+            return Err(Stop::Expired);
         }
         let server = self.choose(frontend, key.source(), vip)?;
         let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
-        if snapshot.network.get(to_server).is_some_and(|hop| is_too_big(frame, headers, hop)) {
-            return Err(Stop::Silent(DropReason::TooBig));
+        let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+        let cut = fit(frame, headers, hop)?;
+        if is_later {
+            // Its first has gone there, and has been forgotten or was never recorded.
+            return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
         }
         // One that is under way was let in by whoever has forgotten it.
         let slots = Slots::take(frontend, server, is_new)?;
-        match self.record(headers, frontend, server, to_server, snapshot, now) {
-            Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, headers, snapshot, now),
+        match self.record(packet, frontend, server, to_server) {
+            Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, packet),
             Err(stop) => {
                 slots.give_back();
                 match stop {
                     // In passthrough nobody could tell whose the answer is.
-                    Stop::Reset(DropReason::TableFull)
-                        if self.ports.is_none() && frontend.pool.config.algorithm.hashes() =>
-                    {
-                        forward_unrecorded(frame, headers, frontend, server, to_server, snapshot)
+                    Stop::Refused(DropReason::TableFull) if is_repeatable => {
+                        Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut))
                     }
                     stop => Err(stop),
                 }
@@ -92,7 +96,7 @@ impl Forwarder {
         vip: SocketAddr,
     ) -> Result<&'a Server, Stop> {
         // A client that tries again after a reset comes back to the same server; see `allocate`.
-        let reset = self.replaced.as_ref().filter(|old| old.state() == TcpState::Closed);
+        let reset = self.replaced.as_ref().filter(|old| old.state() == FlowState::Closed);
         let again = reset.and_then(|old| {
             let is_same = |server: &&Arc<Server>| server.live.id == old.server_id();
             let same = frontend.pool.servers.iter().find(is_same)?;
@@ -101,11 +105,11 @@ impl Forwarder {
         });
         let picked = || match frontend.pool.pick(client, vip, &[]) {
             Pick::Server(index) => Ok(&frontend.pool.servers[index]),
-            Pick::Busy => Err(Stop::Reset(DropReason::MaxConnections)),
-            Pick::Nobody => Err(Stop::Reset(DropReason::NoServer)),
+            Pick::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
+            Pick::Nobody => Err(Stop::Refused(DropReason::NoServer)),
         };
         let server = again.map_or_else(picked, Ok)?;
-        if self.ports.is_none() && server.config.addr.ip() == client.ip() {
+        if frontend.config.mode == Mode::Dsr && server.config.addr.ip() == client.ip() {
             return Err(Stop::Silent(DropReason::ClientIsServer));
         }
         Ok(server)
@@ -113,39 +117,38 @@ impl Forwarder {
 
     fn record(
         &mut self,
-        headers: &Headers,
+        packet: Packet<'_>,
         frontend: &Frontend,
         server: &Server,
         to_server: u32,
-        snapshot: &Snapshot,
-        now: Timestamp,
     ) -> Result<FlowId, Stop> {
-        let (key, addr) = (&headers.key, server.config.addr);
-        // The client's is looked up now so that it is resolved by the time of the answer.
-        let to_client = match self.ports {
-            Some(_) => self.find_hop(key.src.ip(), snapshot).unwrap_or(UNRESOLVED),
-            None => UNRESOLVED,
-        };
+        let (key, addr) = (&packet.headers.key, server.config.addr);
         let endpoint = (addr.ip().into(), addr.port());
-        let (view, back) = match self.ports {
-            Some(_) => (View::BothSides, self.allocate(endpoint, key.protocol)?),
-            None => (View::ClientSide, (key.src, key.src_port)),
+        let is_dsr = frontend.config.mode == Mode::Dsr;
+        let (view, back, to_client) = match is_dsr {
+            true => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
+            false => {
+                // Looked up now so that it is resolved by the time of the answer.
+                let to_client = self.find_hop(key.src.ip(), packet.snapshot).unwrap_or(UNRESOLVED);
+                (View::BothSides, self.allocate(endpoint, key.protocol)?, to_client)
+            }
         };
         let flow = NewFlow {
             client: *key,
             server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
             view,
+            as_is: is_dsr && frontend.pool.config.dsr == DsrKind::L2,
             server_id: server.live.id,
             frontend_id: frontend.live.id,
             to_server,
             to_client,
-            segment: segment(headers),
+            segment: segment(packet.headers),
         };
-        let Ok(inserted) = self.flows.insert(&flow, now) else {
-            if let Some(ports) = &mut self.ports {
+        let Ok(inserted) = self.flows.insert(&flow, packet.now) else {
+            if let (Some(ports), View::BothSides) = (&mut self.ports, view) {
                 ports.release(endpoint, key.protocol, back);
             }
-            return Err(Stop::Reset(DropReason::TableFull));
+            return Err(Stop::Refused(DropReason::TableFull));
         };
         if let Some(evicted) = &inserted.evicted {
             self.let_go(evicted, End::Own);
@@ -172,7 +175,7 @@ impl Forwarder {
             let over = self.flows.remove(over);
             self.let_go(&over, End::Own);
         }
-        Err(Stop::Reset(DropReason::SnatExhausted))
+        Err(Stop::Refused(DropReason::SnatExhausted))
     }
 
     pub(super) fn find_hop(&mut self, ip: IpAddr, snapshot: &Snapshot) -> Result<u32, Stop> {
@@ -200,11 +203,11 @@ impl<'a> Slots<'a> {
     fn take(frontend: &'a Frontend, server: &'a Server, limited: bool) -> Result<Slots<'a>, Stop> {
         let limit = |most: Option<u32>| most.filter(|_| limited);
         if !frontend.live.slots.try_take(limit(frontend.config.max_connections)) {
-            return Err(Stop::Reset(DropReason::MaxConnections));
+            return Err(Stop::Refused(DropReason::MaxConnections));
         }
         if !server.live.slots.try_take(limit(server.config.max_connections)) {
             frontend.live.slots.release();
-            return Err(Stop::Reset(DropReason::MaxConnections));
+            return Err(Stop::Refused(DropReason::MaxConnections));
         }
         Ok(Slots { frontend, server })
     }
@@ -222,20 +225,22 @@ fn forward_unrecorded(
     headers: &Headers,
     frontend: &Frontend,
     server: &Server,
-    next_hop: u32,
-    snapshot: &Snapshot,
-) -> Result<Verdict, Stop> {
-    let hop = snapshot.network.get(next_hop).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+    (next_hop, hop): (u32, &NextHop),
+    cut: Option<u32>,
+) -> Verdict {
     let (key, addr) = (&headers.key, server.config.addr);
-    let (src, src_port, dst_port) = (key.src, key.src_port, addr.port());
-    let rewrite = Rewrite { src, src_port, dst: addr.ip().into(), dst_port, next_hop };
+    let (dst, dst_port) = match frontend.pool.config.dsr {
+        DsrKind::Nat => (addr.ip().into(), addr.port()),
+        DsrKind::L2 => (key.dst, key.dst_port),
+    };
+    let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };
     wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
     let flow = Parties { server: server.live.id, frontend: frontend.live.id };
-    let (interface, direction) = (hop.interface, Direction::ToServer);
-    Ok(Verdict::Transmit(Forwarded { interface, direction, flow, part: Part::Unrecorded }))
+    let (interface, direction, part) = (hop.interface, Direction::ToServer, Part::Unrecorded);
+    Verdict::Transmit(Forwarded { interface, direction, flow, part, cut })
 }
 
-/// RFC 1122, section 3.2.1.3: addresses that must not be a source.
+/// Addresses that must not be the source of what is sent on (RFC 1122, section 3.2.1.3).
 fn is_martian(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -243,6 +248,10 @@ fn is_martian(ip: IpAddr) -> bool {
             let [first, ..] = ip.octets();
             ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
         }
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_multicast() || ip.is_unspecified(),
+        // Link-local ones too: no router may send them on (RFC 4291, section 2.5.6), and on which link the answer
+        // should go nobody could tell.
+        IpAddr::V6(ip) => {
+            ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.is_unicast_link_local()
+        }
     }
 }

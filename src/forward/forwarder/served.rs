@@ -1,14 +1,13 @@
 //! Whose flows go on: what a snapshot implies for those that have begun.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 
 use crate::forward::{End, Flow, NatPorts};
-use crate::model::{Addr, OnDown};
+use crate::model::{Addr, Endpoint, Mode, OnDown};
 use crate::snapshot::Snapshot;
 
-/// An address and a port, as flows have them.
-type Place = (Addr, u16);
+/// An address, a port and a protocol, as flows have them.
+type Place = (Addr, u16, u8);
 
 /// The addresses a snapshot knows. What drains is among them.
 ///
@@ -28,19 +27,24 @@ impl Served {
     /// What this snapshot knows, and who has these SNAT ports.
     pub(super) fn new(snapshot: &Snapshot, ports: Option<&NatPorts>) -> Served {
         let draining = &snapshot.draining;
-        let servers = snapshot.servers.values().map(|server| &server.config.addr);
-        let listen: HashSet<Place> = snapshot.listeners.keys().chain(&draining.listen).map(place).collect();
+        let frontends = || snapshot.frontends.iter().filter(|frontend| frontend.config.mode != Mode::Proxy);
+        let listen = frontends().flat_map(|frontend| frontend.config.endpoints());
+        let servers = frontends().flat_map(|frontend| {
+            let protocol = frontend.config.protocol;
+            frontend.pool.servers.iter().map(move |server| Endpoint { protocol, addr: server.config.addr })
+        });
         let interfaces = snapshot.network.interfaces().iter();
         let held = interfaces.flat_map(|interface| interface.addresses.iter().copied()).map(Addr::from);
-        let vips = listen.iter().map(|(addr, _)| *addr);
+        let vips = snapshot.listeners.keys().chain(&draining.listen);
+        let vips = vips.map(|endpoint| Addr::from(endpoint.addr.ip()));
         let snat = ports.iter().flat_map(|ports| ports.addresses().iter().copied());
         let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
         let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
         Served {
             own: held.chain(vips).chain(snat).collect(),
-            servers: servers.chain(&draining.servers).map(place).collect(),
+            listen: listen.chain(draining.listen.iter().copied()).map(place).collect(),
+            servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
             down: down.map(|server| server.live.id).collect(),
-            listen,
         }
     }
 
@@ -49,9 +53,9 @@ impl Served {
         self.own.contains(addr)
     }
 
-    /// Whether a server has this address and port.
-    pub(super) fn has_server(&self, server: Place) -> bool {
-        self.servers.contains(&server)
+    /// Whether a server has this address and port, and is spoken to by this protocol.
+    pub(super) fn has_server(&self, (addr, port): (Addr, u16), protocol: u8) -> bool {
+        self.servers.contains(&(addr, port, protocol))
     }
 
     /// How this flow is to end now; `None` if it goes on.
@@ -60,8 +64,8 @@ impl Served {
         if self.down.contains(&flow.server_id()) {
             return Some(End::ServerGone);
         }
-        let stays =
-            self.listen.contains(&(vip.dst, vip.dst_port)) && self.has_server((server.src, server.src_port));
+        let stays = self.listen.contains(&(vip.dst, vip.dst_port, vip.protocol))
+            && self.has_server((server.src, server.src_port), server.protocol);
         (!stays).then_some(End::Cut)
     }
 
@@ -73,6 +77,6 @@ impl Served {
     }
 }
 
-fn place(addr: &SocketAddr) -> Place {
-    (addr.ip().into(), addr.port())
+fn place(endpoint: Endpoint) -> Place {
+    (endpoint.addr.ip().into(), endpoint.addr.port(), endpoint.protocol as u8)
 }

@@ -7,7 +7,9 @@ const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos()
 /// In passthrough mode, with ten seconds to finish.
 fn patient(servers: Vec<Server>) -> Config {
     let timeouts = Timeouts { connect: SECOND, idle: SECOND, drain: 10 * SECOND };
-    Config { mode: Mode::Passthrough, timeouts, ..config(servers) }
+    let mut patient = Config { timeouts, ..config(servers) };
+    patient.frontends[0].mode = Mode::Passthrough;
+    patient
 }
 
 fn both() -> Config {
@@ -27,7 +29,7 @@ fn listening(addr: &str) -> Config {
 /// Where frontends and servers drain.
 fn draining(snapshot: &Snapshot) -> (Vec<String>, Vec<String>) {
     let text =
-        |addrs: &std::collections::BTreeSet<SocketAddr>| addrs.iter().map(ToString::to_string).collect();
+        |places: &std::collections::BTreeSet<Endpoint>| places.iter().map(ToString::to_string).collect();
     (text(&snapshot.draining.listen), text(&snapshot.draining.servers))
 }
 
@@ -55,7 +57,7 @@ fn a_frontend_that_moves_drains_where_it_was() {
     state.configure(both(), AT(0));
     let moved = state.configure(listening("10.0.0.1:81"), AT(1));
     assert_eq!(draining(&moved), (vec![VIP.into()], vec![]));
-    assert!(!moved.listeners.contains_key(&VIP.parse().unwrap()));
+    assert!(!moved.listeners.contains_key(&Endpoint::tcp(VIP.parse().unwrap())));
     let back = state.configure(listening(VIP), AT(2));
     assert_eq!(draining(&back), (vec!["10.0.0.1:81".into()], vec![]));
     assert_eq!(state.due(), Some(AT(12)));

@@ -3,15 +3,17 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::UDP;
 
 const CAPACITY: usize = 6;
-const CLIENTS: u16 = 12;
+/// Half of them speak TCP, the others UDP from the same addresses and ports.
+const CLIENTS: u16 = 24;
 
 /// A flow of the list.
 #[derive(Debug)]
 struct Known {
     client: u16,
-    state: TcpState,
+    state: FlowState,
     /// When it last had a packet.
     heard: Duration,
     /// Number of the step in which it came to be open, half-open or closing.
@@ -25,9 +27,22 @@ enum Step {
     Wait(Duration),
 }
 
-/// Even clients are served in passthrough mode, odd ones in DSR mode.
+/// Even clients are served in passthrough mode, odd ones in DSR mode; every third has an address of IPv6.
 fn new_flow(client: u16) -> NewFlow {
-    if client.is_multiple_of(2) { passthrough(client) } else { dsr(client) }
+    let who = client % (CLIENTS / 2);
+    let flow = if who.is_multiple_of(2) { passthrough(who) } else { dsr(who) };
+    let protocol = if who == client { TCP } else { UDP };
+    let addr = |addr: Addr| {
+        if who.is_multiple_of(3) { Addr::v6([addr.v4_bytes(); 4].concat().try_into().unwrap()) } else { addr }
+    };
+    let key = |key: FlowKey| FlowKey { src: addr(key.src), dst: addr(key.dst), protocol, ..key };
+    NewFlow { client: key(flow.client), server: key(flow.server), ..flow }
+}
+
+/// The server of a client as SNAT ports know it.
+fn server_of(client: u16) -> ((Addr, u16), u8) {
+    let FlowKey { src, src_port, protocol, .. } = new_flow(client).server;
+    ((src, src_port), protocol)
 }
 
 impl Known {
@@ -36,12 +51,15 @@ impl Known {
     }
 
     fn half_open(&self) -> bool {
-        matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Adopted)
+        let unseen_answer = self.state == FlowState::UdpStream && self.view() == View::ClientSide;
+        let half_open = [FlowState::SynSent, FlowState::SynReceived, FlowState::Adopted, FlowState::UdpNew];
+        unseen_answer || half_open.contains(&self.state)
     }
 
     fn closing(&self) -> bool {
-        let unseen_end = self.state == TcpState::HalfClosedByClient && self.view() == View::ClientSide;
-        unseen_end || matches!(self.state, TcpState::Closing | TcpState::TimeWait | TcpState::Closed)
+        let unseen_end = self.state == FlowState::HalfClosedByClient && self.view() == View::ClientSide;
+        let closing = [FlowState::Closing, FlowState::TimeWait, FlowState::Closed, FlowState::UdpAnswered];
+        unseen_end || closing.contains(&self.state)
     }
 
     /// Ends at the first quarter of a second that is no earlier than the timeout says.
@@ -63,7 +81,9 @@ fn any_step() -> impl Strategy<Value = Step> {
     let flags =
         prop::sample::select(vec![SYN, SYN | ACK, ACK, ACK, ACK, FIN | ACK, FIN | ACK, RST, RST | ACK, 0]);
     let direction = prop::sample::select(vec![ToServer, ToServer, ToClient]);
-    let wait = prop::sample::select(vec![1, 249, 250, 1_000, 9_900, 59_000, 200_000, 3_600_000, 20_000_000]);
+    let wait = prop::sample::select(vec![
+        1, 249, 250, 1_000, 9_900, 29_700, 59_000, 200_000, 299_700, 3_600_000, 20_000_000,
+    ]);
     prop_oneof![
         20 => (0..CLIENTS, direction, flags).prop_map(|(client, way, flags)| Step::Packet(client, way, flags)),
         1 => (0..CLIENTS).prop_map(Step::Remove),
@@ -82,12 +102,11 @@ proptest! {
             match step {
                 Step::Wait(duration) => {
                     clock += duration;
-                    let mut ended = expire(&mut flows, Timestamp(clock.as_nanos() as u64));
+                    let mut ended = HashSet::new();
+                    let now = Timestamp(clock.as_nanos() as u64);
+                    prop_assert!(flows.expire(now, u32::MAX, |flow| assert!(ended.insert(flow.client()))));
                     let expected = known.extract_if(.., |flow| flow.ended(clock));
-                    let mut expected: Vec<_> = expected.map(|flow| client(flow.client)).collect();
-                    ended.sort();
-                    expected.sort();
-                    prop_assert_eq!(ended, expected);
+                    prop_assert_eq!(ended, expected.map(|flow| new_flow(flow.client).client).collect());
                 }
                 Step::Remove(client) => {
                     known.retain(|flow| flow.client != client);
@@ -102,7 +121,7 @@ proptest! {
                     }
                     let key = if direction == ToServer { new.client } else { new.server };
                     let mut found = flows.lookup(&key);
-                    if let Some((id, _)) = found && flags == SYN && flows.get(id).may_be_replaced_by_syn() {
+                    if let Some((id, _)) = found && flags == SYN && flows.get(id).is_over() {
                         flows.remove(id);
                         found = None;
                         let index = known.iter().position(|flow| flow.client == client).unwrap();
@@ -128,7 +147,7 @@ proptest! {
                         if known.len() < CAPACITY {
                             let evicted = evicted.map(|flow| new_flow(flow.client).client);
                             prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
-                            let state = TcpState::first(flags);
+                            let state = FlowState::first(new.client.protocol, flags);
                             known.push(Known { client, state, heard: clock, since: number });
                         } else {
                             prop_assert_eq!(inserted.unwrap_err(), Full);
@@ -145,7 +164,7 @@ proptest! {
 fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
     prop_assert_eq!(flows.len() as usize, known.len());
     prop_assert!(flows.flows.len() <= CAPACITY, "places of flows that have ended are used again");
-    for state in TcpState::ALL {
+    for state in FlowState::ALL {
         let expected = known.iter().filter(|flow| flow.state == state).count();
         prop_assert_eq!(flows.count(state) as usize, expected, "{:?}", state);
     }
@@ -158,10 +177,10 @@ fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
         let expected = replies.and(found).map(|(id, _)| (id, ToClient));
         prop_assert_eq!(flows.lookup(&new.server), expected);
     }
-    for server in [0, 1] {
-        let of_server = |flow: &&Known| flow.closing() && flow.client % 2 == server;
+    for (server, protocol) in (0..CLIENTS).map(server_of) {
+        let of_server = |flow: &&Known| flow.closing() && server_of(flow.client) == (server, protocol);
         let oldest = known.iter().filter(of_server).min_by_key(|flow| flow.since);
-        let found = flows.closing_of_server(to(server), TCP).map(|id| flows.get(id).client());
+        let found = flows.closing_of_server(server, protocol).map(|id| flows.get(id).client());
         prop_assert_eq!(found, oldest.map(|flow| new_flow(flow.client).client));
     }
     Ok(())

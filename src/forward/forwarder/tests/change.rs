@@ -2,41 +2,53 @@
 
 use std::time::Duration;
 
-use super::lab::{LAN, Lab, Outcome, ROUTER, Seen, TestServer, VIP, WAN, client, client_addr, neighbour};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour};
 use crate::forward::End;
 use crate::model::{DropReason, FlowTimeouts, OnDown};
 
+told_over_both_families! {
+    clients_of_a_dead_server_are_reset_so_that_they_connect_to_another,
+    thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time,
+    who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told,
+    flows_of_a_dead_server_go_on_where_that_is_configured,
+    new_weights_and_new_servers_move_no_flow,
+    a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers,
+    a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is,
+    a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
+    timeouts_that_a_reload_changes_hold_from_each_flows_next_packet,
+}
+
 /// Clients 1 to 29, each with what its server saw.
-pub(super) fn busy() -> (Lab, Vec<(u16, Seen)>) {
-    let mut lab = Lab::passthrough();
+pub(super) fn busy(family: Family) -> (Lab, Vec<(u16, Seen)>) {
+    let mut lab = Lab::passthrough(family);
     let flows = (1..30).map(|n| (n, lab.connect(n))).collect();
     (lab, flows)
 }
 
 pub(super) fn is_of_first(syn: &Seen) -> bool {
-    syn.to.ip().to_string() == "10.0.0.11"
+    syn.mac == 11
 }
 
 /// Packets of these connections go both ways as before.
 pub(super) fn assert_go_on<'a>(lab: &mut Lab, flows: impl IntoIterator<Item = &'a (u16, Seen)>) {
+    let family = lab.family;
     for (n, syn) in flows {
-        assert_eq!(lab.send(client(*n).seq(101).ack(501)).route(), syn.route());
-        assert_eq!(lab.send(syn.reply().ack(101)).route(), (VIP.into(), client_addr(*n)));
+        assert_eq!(lab.send(lab.client(*n).seq(101).ack(501)).route(), syn.route());
+        assert_eq!(lab.send(syn.reply().ack(101)).route(), (family.vip().into(), family.client_addr(*n)));
     }
 }
 
-#[test]
-fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another() {
-    let (mut lab, flows) = busy();
+fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another(family: Family) {
+    let (mut lab, flows) = busy(family);
     let (dead, alive): (Vec<_>, Vec<_>) = flows.into_iter().partition(|(_, syn)| is_of_first(syn));
     for (n, _) in &dead {
-        lab.send(client(*n).seq(101).ack(1_000 + u32::from(*n)));
+        lab.send(lab.client(*n).seq(101).ack(1_000 + u32::from(*n)));
     }
     let mut resets = lab.change(|world| world.servers[0].up = false);
     resets.sort_by_key(|reset| reset.to.port());
     let told: Vec<_> = resets.iter().map(Seen::reset).collect();
     let expected: Vec<_> = (dead.iter())
-        .map(|(n, _)| (VIP.to_owned(), client_addr(*n), "R", 1_000 + u32::from(*n), 0))
+        .map(|(n, _)| (family.vip().to_owned(), family.client_addr(*n), "R", 1_000 + u32::from(*n), 0))
         .collect();
     assert!(!dead.is_empty() && told == expected, "{told:?}");
     assert!(resets.iter().all(|reset| (reset.interface, reset.mac) == (WAN, 0xfe)));
@@ -45,14 +57,13 @@ fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another() {
     assert_eq!(lab.forwarder.snat_ports_in_use(), alive.len());
     assert_eq!(lab.ends(), vec![End::ServerGone; dead.len()]);
     assert_eq!(lab.handle(&dead[0].1.reply().ack(1)), Outcome::Dropped(DropReason::NoFlow));
-    assert!(!is_of_first(&lab.send(client(dead[0].0).syn())));
+    assert!(!is_of_first(&lab.send(lab.client(dead[0].0).syn())));
     assert_go_on(&mut lab, &alive);
     assert_eq!(lab.tick(), [], "they are told once");
 }
 
-#[test]
-fn thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time() {
-    let mut lab = Lab::passthrough();
+fn thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time(family: Family) {
+    let mut lab = Lab::passthrough(family);
     for n in 0..9_000 {
         lab.connect(n);
     }
@@ -64,94 +75,87 @@ fn thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time() {
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use(), lab.ended()), (0, 0, 9_000));
 }
 
-#[test]
-fn who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told() {
-    let mut lab = Lab::passthrough();
-    lab.send(client(1).syn());
+fn who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.send(lab.client(1).syn());
     let done = lab.connect(2);
     lab.close(2, &done);
     assert_eq!(lab.change(|world| world.servers.iter_mut().for_each(|s| s.up = false)), []);
     assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 2, 2));
 }
 
-#[test]
-fn flows_of_a_dead_server_go_on_where_that_is_configured() {
-    let (mut lab, flows) = busy();
+fn flows_of_a_dead_server_go_on_where_that_is_configured(family: Family) {
+    let (mut lab, flows) = busy(family);
     let resets = lab.change(|world| {
         world.on_down = OnDown::Keep;
         world.servers[0].up = false;
     });
     assert_eq!(resets, []);
     assert_go_on(&mut lab, &flows);
-    assert!((100..150).all(|n| !is_of_first(&lab.send(client(n).syn()))), "new ones go elsewhere");
+    assert!((100..150).all(|n| !is_of_first(&lab.send(lab.client(n).syn()))), "new ones go elsewhere");
 }
 
-#[test]
-fn new_weights_and_new_servers_move_no_flow() {
-    let (mut lab, flows) = busy();
+fn new_weights_and_new_servers_move_no_flow(family: Family) {
+    let (mut lab, flows) = busy(family);
     lab.change(|world| {
         world.servers[0].weight = 0;
         world.servers[1].weight = 50;
     });
     assert_go_on(&mut lab, &flows);
-    lab.change(|world| world.servers.insert(0, TestServer::new(9)));
+    lab.change(|world| world.servers.insert(0, TestServer::new(family, 9)));
     assert_go_on(&mut lab, &flows);
     for (n, syn) in &flows {
-        assert_eq!(lab.send(client(*n).syn()).route(), syn.route(), "nor does a stray SYN");
+        assert_eq!(lab.send(lab.client(*n).syn()).route(), syn.route(), "nor does a stray SYN");
     }
 }
 
-#[test]
-fn a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers() {
-    let mut lab = Lab::passthrough();
+fn a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers(family: Family) {
+    let mut lab = Lab::passthrough(family);
     let unknown = |world: &mut super::lab::World| {
         world.servers.truncate(1);
-        world.neighbours = vec![ROUTER];
+        world.neighbours = vec![family.router()];
     };
     lab.change(unknown);
     for n in 1..4 {
-        let syn = client(n).syn();
+        let syn = lab.client(n).syn();
         assert_eq!(lab.handle(&syn), Outcome::Dropped(DropReason::NextHopUnresolved));
     }
-    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [("10.0.0.11".parse().unwrap(), LAN)]);
+    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [(family.server_ip(11), LAN)]);
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
 
-    lab.change(|world| world.neighbours.push(neighbour(LAN, [10, 0, 0, 11], 11)));
-    assert_eq!(lab.send(client(1).syn()).mac, 11);
+    lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(11), 11)));
+    assert_eq!(lab.send(lab.client(1).syn()).mac, 11);
 }
 
-#[test]
-fn a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is() {
-    let mut lab = Lab::passthrough();
+fn a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is(family: Family) {
+    let mut lab = Lab::passthrough(family);
     lab.change(|world| world.neighbours.retain(|known| known.interface == LAN));
-    let syn = lab.send(client(1).syn().seq(100));
+    let syn = lab.send(lab.client(1).syn().seq(100));
     let wanted = std::mem::take(&mut lab.forwarder.news().wanted);
-    assert_eq!(wanted, [(ROUTER.ip, WAN)], "asked for before the server answers");
+    assert_eq!(wanted, [(family.router().ip, WAN)], "asked for before the server answers");
     let answer = || syn.reply().syn().ack(101);
     assert_eq!(lab.handle(&answer()), Outcome::Dropped(DropReason::NextHopUnresolved));
-    lab.change(|world| world.neighbours.push(ROUTER));
+    lab.change(|world| world.neighbours.push(family.router()));
     assert_eq!(lab.send(answer()).mac, 0xfe);
 }
 
-#[test]
-fn a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none() {
-    let mut lab = Lab::passthrough();
+fn a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none(family: Family) {
+    let mut lab = Lab::passthrough(family);
     lab.change(|world| world.servers.truncate(1));
     lab.connect(1);
     lab.change(|world| world.neighbours[0].mac[5] = 77);
-    assert_eq!(lab.send(client(1).ack(501)).mac, 77);
+    assert_eq!(lab.send(lab.client(1).ack(501)).mac, 77);
 
     let server = lab.world.neighbours[0];
     lab.change(|world| world.neighbours.retain(|known| *known != server));
-    assert_eq!(lab.handle(&client(1).ack(501)), Outcome::Dropped(DropReason::NextHopUnresolved));
+    assert_eq!(lab.handle(&lab.client(1).ack(501)), Outcome::Dropped(DropReason::NextHopUnresolved));
     lab.wait(Duration::from_secs(5));
     lab.change(|world| world.neighbours.push(server));
-    assert_eq!(lab.send(client(1).ack(501)).mac, 77);
+    assert_eq!(lab.send(lab.client(1).ack(501)).mac, 77);
 }
 
-#[test]
-fn timeouts_that_a_reload_changes_hold_from_each_flows_next_packet() {
-    let mut lab = Lab::passthrough();
+fn timeouts_that_a_reload_changes_hold_from_each_flows_next_packet(family: Family) {
+    let mut lab = Lab::passthrough(family);
     let (silent, heard) = (lab.connect(1), lab.connect(2));
     lab.change(|world| {
         world.flow_timeouts = FlowTimeouts { established: Duration::from_secs(2), ..FlowTimeouts::default() };

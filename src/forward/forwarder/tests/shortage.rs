@@ -4,30 +4,46 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::lab::{ENOUGH, Lab, Outcome, Size, VIP, client, client_addr};
-use crate::forward::TcpState;
+use super::lab::{ENOUGH, Family, Lab, Outcome, Size};
+use crate::forward::FlowState;
 use crate::model::{Algorithm, DropReason};
 
+told_over_both_families! {
+    without_a_server_clients_are_told_but_no_more_than_a_thousand_a_second,
+    when_ports_run_out_clients_are_told_and_nobody_gets_anothers_answers,
+    a_closed_flow_gives_up_its_port_before_a_client_is_refused,
+    one_port_serves_a_client_at_each_server,
+    a_table_full_of_open_connections_takes_no_more_and_evicts_nobody,
+    forged_syns_push_out_each_other_and_no_open_connection,
+    a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name,
+    of_a_server_that_is_gone_no_ports_are_remembered,
+    a_full_frontend_refuses_until_a_connection_ends,
+    who_is_refused_for_another_reason_takes_no_place_of_a_frontend,
+    when_every_server_is_full_clients_are_told,
+    in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says,
+    in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again,
+    in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection,
+}
+
 /// One server, so few SNAT ports.
-fn with_ports(ports: u16) -> Lab {
-    let mut lab = Lab::passthrough_of(Size { ports, ..ENOUGH });
+fn with_ports(family: Family, ports: u16) -> Lab {
+    let mut lab = Lab::passthrough_of(family, Size { ports, ..ENOUGH });
     lab.change(|world| world.servers.truncate(1));
     lab
 }
 
-fn with_capacity(capacity: u32) -> Lab {
-    Lab::passthrough_of(Size { capacity, ..ENOUGH })
+fn with_capacity(family: Family, capacity: u32) -> Lab {
+    Lab::passthrough_of(family, Size { capacity, ..ENOUGH })
 }
 
-#[test]
-fn without_a_server_clients_are_told_but_no_more_than_a_thousand_a_second() {
-    let mut lab = Lab::passthrough();
+fn without_a_server_clients_are_told_but_no_more_than_a_thousand_a_second(family: Family) {
+    let mut lab = Lab::passthrough(family);
     lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
-    let (reset, reason) = lab.answer(client(1).syn().seq(100));
-    assert_eq!(reset.reset(), (VIP.into(), client_addr(1), "R.", 0, 101));
+    let (reset, reason) = lab.answer(lab.client(1).syn().seq(100));
+    assert_eq!(reset.reset(), (family.vip().into(), family.client_addr(1), "R.", 0, 101));
     assert_eq!(reason, DropReason::NoServer);
     let answered = |lab: &mut Lab| {
-        let syns = (0..3_000).map(|n| lab.handle(&client(n).syn()));
+        let syns = (0..3_000).map(|n| lab.handle(&lab.client(n).syn()));
         let (mut answered, mut dropped) = (0, 0);
         for outcome in syns {
             match outcome {
@@ -47,55 +63,54 @@ fn without_a_server_clients_are_told_but_no_more_than_a_thousand_a_second() {
     assert_eq!((lab.opened, lab.forwarder.flows().len()), (0, 0));
 }
 
-#[test]
-fn when_ports_run_out_clients_are_told_and_nobody_gets_anothers_answers() {
-    let mut lab = with_ports(4);
+fn when_ports_run_out_clients_are_told_and_nobody_gets_anothers_answers(family: Family) {
+    let mut lab = with_ports(family, 4);
     let syns: Vec<_> = (1..5).map(|n| lab.connect(n)).collect();
     assert_eq!(syns.iter().map(|syn| syn.from).collect::<HashSet<_>>().len(), 4);
-    let (reset, reason) = lab.answer(client(5).syn().seq(7));
+    let (reset, reason) = lab.answer(lab.client(5).syn().seq(7));
     assert_eq!(
         (reason, reset.reset()),
-        (DropReason::SnatExhausted, (VIP.into(), client_addr(5), "R.", 0, 8))
+        (DropReason::SnatExhausted, (family.vip().into(), family.client_addr(5), "R.", 0, 8))
     );
     for (n, syn) in (1..5).zip(&syns) {
-        assert_eq!(lab.send(syn.reply().ack(101).payload(b"x")).to.to_string(), client_addr(n));
+        assert_eq!(lab.send(syn.reply().ack(101).payload(b"x")).to.to_string(), family.client_addr(n));
     }
     assert_eq!((lab.opened, lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (4, 4, 4));
 }
 
-#[test]
-fn a_closed_flow_gives_up_its_port_before_a_client_is_refused() {
-    let mut lab = with_ports(3);
+fn a_closed_flow_gives_up_its_port_before_a_client_is_refused(family: Family) {
+    let mut lab = with_ports(family, 3);
     let syns: Vec<_> = (1..4).map(|n| lab.connect(n)).collect();
     lab.close(3, &syns[2]);
     lab.close(2, &syns[1]);
     assert_eq!(lab.connect(4).from, syns[2].from, "the one that is longest over");
     assert_eq!(lab.connect(5).from, syns[1].from);
-    assert_eq!(lab.answer(client(6).syn()).1, DropReason::SnatExhausted);
+    assert_eq!(lab.answer(lab.client(6).syn()).1, DropReason::SnatExhausted);
     assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (5, 2, 3));
-    assert_eq!(lab.send(syns[0].reply().ack(101)).to.to_string(), client_addr(1));
+    assert_eq!(lab.send(syns[0].reply().ack(101)).to.to_string(), family.client_addr(1));
 }
 
-#[test]
-fn one_port_serves_a_client_at_each_server() {
-    let mut lab = Lab::passthrough_of(Size { ports: 1, ..ENOUGH });
+fn one_port_serves_a_client_at_each_server(family: Family) {
+    let mut lab = Lab::passthrough_of(family, Size { ports: 1, ..ENOUGH });
     lab.change(|world| world.algorithm = Algorithm::RoundRobin);
     let syns: Vec<_> = (1..4).map(|n| lab.connect(n)).collect();
     assert_eq!(syns.iter().map(|syn| (syn.from, syn.to)).collect::<HashSet<_>>().len(), 3);
     assert_eq!(syns.iter().map(|syn| syn.from).collect::<HashSet<_>>().len(), 1);
     for (n, syn) in (1..4).zip(&syns) {
-        assert_eq!(lab.send(syn.reply().ack(101)).to.to_string(), client_addr(n));
+        assert_eq!(lab.send(syn.reply().ack(101)).to.to_string(), family.client_addr(n));
     }
 }
 
-#[test]
-fn a_table_full_of_open_connections_takes_no_more_and_evicts_nobody() {
-    let mut lab = with_capacity(10);
+fn a_table_full_of_open_connections_takes_no_more_and_evicts_nobody(family: Family) {
+    let mut lab = with_capacity(family, 10);
     let syns: Vec<_> = (1..11).map(|n| lab.connect(n)).collect();
-    let (reset, reason) = lab.answer(client(11).syn().seq(7));
-    assert_eq!((reason, reset.reset()), (DropReason::TableFull, (VIP.into(), client_addr(11), "R.", 0, 8)));
+    let (reset, reason) = lab.answer(lab.client(11).syn().seq(7));
+    assert_eq!(
+        (reason, reset.reset()),
+        (DropReason::TableFull, (family.vip().into(), family.client_addr(11), "R.", 0, 8))
+    );
     for (n, syn) in (1..11).zip(&syns) {
-        assert_eq!(lab.send(client(n).seq(101).ack(501)).route(), syn.route());
+        assert_eq!(lab.send(lab.client(n).seq(101).ack(501)).route(), syn.route());
     }
     assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (10, 0, 10));
     lab.close(4, &syns[3]);
@@ -103,33 +118,30 @@ fn a_table_full_of_open_connections_takes_no_more_and_evicts_nobody() {
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (10, 10));
 }
 
-#[test]
-fn forged_syns_push_out_each_other_and_no_open_connection() {
-    let mut lab = with_capacity(100);
+fn forged_syns_push_out_each_other_and_no_open_connection(family: Family) {
+    let mut lab = with_capacity(family, 100);
     let syns: Vec<_> = (1..51).map(|n| lab.connect(n)).collect();
     for n in 1_000..11_000 {
-        lab.send(client(n).syn());
+        lab.send(lab.client(n).syn());
     }
     for (n, syn) in (1..51).zip(&syns) {
-        assert_eq!(lab.send(syn.reply().ack(101)).to.to_string(), client_addr(n));
+        assert_eq!(lab.send(syn.reply().ack(101)).to.to_string(), family.client_addr(n));
     }
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (100, 100));
     assert_eq!((lab.opened, lab.ended()), (10_050, 9_950));
 }
 
-#[test]
-fn a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name() {
-    let mut lab = with_ports(2);
+fn a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name(family: Family) {
+    let mut lab = with_ports(family, 2);
     let syns: Vec<_> = (1..3).map(|n| lab.connect(n)).collect();
     lab.close(1, &syns[0]);
     lab.change(|world| world.servers[0].rename());
     assert_eq!(lab.connect(3).from, syns[0].from);
-    assert_eq!(lab.answer(client(4).syn()).1, DropReason::SnatExhausted);
+    assert_eq!(lab.answer(lab.client(4).syn()).1, DropReason::SnatExhausted);
 }
 
-#[test]
-fn of_a_server_that_is_gone_no_ports_are_remembered() {
-    let mut lab = with_ports(3);
+fn of_a_server_that_is_gone_no_ports_are_remembered(family: Family) {
+    let mut lab = with_ports(family, 3);
     let first = lab.connect(1);
     lab.close(1, &first);
     lab.wait(Duration::from_secs(61));
@@ -139,58 +151,54 @@ fn of_a_server_that_is_gone_no_ports_are_remembered() {
     assert_eq!(lab.connect(2).from, first.from, "all of them are as new");
 }
 
-#[test]
-fn a_full_frontend_refuses_until_a_connection_ends() {
-    for mut lab in [Lab::passthrough(), Lab::dsr()] {
-        lab.change(|world| world.max_connections = Some(2));
-        let (first, _second) = (lab.send(client(1).syn().seq(100)), lab.send(client(2).syn()));
-        let (reset, reason) = lab.answer(client(3).syn().seq(7));
+fn a_full_frontend_refuses_until_a_connection_ends(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        lab.change(|world| world.frontends[0].max_connections = Some(2));
+        let (first, _second) = (lab.send(lab.client(1).syn().seq(100)), lab.send(lab.client(2).syn()));
+        let (reset, reason) = lab.answer(lab.client(3).syn().seq(7));
         assert_eq!(
             (reason, reset.reset()),
-            (DropReason::MaxConnections, (VIP.into(), client_addr(3), "R.", 0, 8))
+            (DropReason::MaxConnections, (family.vip().into(), family.client_addr(3), "R.", 0, 8))
         );
-        assert_eq!(lab.send(client(1).syn().seq(100)), first, "who is in stays in");
-        lab.send(client(1).rst().seq(101));
+        assert_eq!(lab.send(lab.client(1).syn().seq(100)), first, "who is in stays in");
+        lab.send(lab.client(1).rst().seq(101));
         assert_eq!(lab.ended(), 1);
-        lab.send(client(3).syn().seq(7));
-        assert_eq!(lab.answer(client(4).syn()).1, DropReason::MaxConnections);
-        lab.change(|world| world.max_connections = Some(3));
-        lab.send(client(4).syn());
+        lab.send(lab.client(3).syn().seq(7));
+        assert_eq!(lab.answer(lab.client(4).syn()).1, DropReason::MaxConnections);
+        lab.change(|world| world.frontends[0].max_connections = Some(3));
+        lab.send(lab.client(4).syn());
     }
 }
 
-#[test]
-fn who_is_refused_for_another_reason_takes_no_place_of_a_frontend() {
-    let mut lab = with_ports(1);
-    lab.change(|world| world.max_connections = Some(2));
+fn who_is_refused_for_another_reason_takes_no_place_of_a_frontend(family: Family) {
+    let mut lab = with_ports(family, 1);
+    lab.change(|world| world.frontends[0].max_connections = Some(2));
     lab.connect(1);
     for n in 2..5 {
-        assert_eq!(lab.answer(client(n).syn()).1, DropReason::SnatExhausted);
+        assert_eq!(lab.answer(lab.client(n).syn()).1, DropReason::SnatExhausted);
     }
 }
 
-#[test]
-fn when_every_server_is_full_clients_are_told() {
-    let mut lab = Lab::passthrough();
+fn when_every_server_is_full_clients_are_told(family: Family) {
+    let mut lab = Lab::passthrough(family);
     lab.change(|world| world.servers.iter_mut().for_each(|server| server.max_connections = Some(1)));
-    let mut servers: Vec<_> = (1..4).map(|n| lab.send(client(n).syn()).to).collect();
+    let mut servers: Vec<_> = (1..4).map(|n| lab.send(lab.client(n).syn()).to).collect();
     servers.sort();
     servers.dedup();
     assert_eq!(servers.len(), 3);
-    assert_eq!(lab.answer(client(4).syn()).1, DropReason::MaxConnections);
+    assert_eq!(lab.answer(lab.client(4).syn()).1, DropReason::MaxConnections);
 }
 
-#[test]
-fn in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says() {
-    let mut lab = Lab::dsr_of(10);
+fn in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says(family: Family) {
+    let mut lab = Lab::dsr_of(family, 10);
     let whole = |lab: &mut Lab, n| {
-        let to = lab.send(client(n).syn()).route();
-        lab.send(client(n).seq(1).ack(1));
+        let to = lab.send(lab.client(n).syn()).route();
+        lab.send(lab.client(n).seq(1).ack(1));
         to
     };
     (1..11).for_each(|n| drop(whole(&mut lab, n)));
     assert_eq!((lab.opened, lab.forwarder.flows().open()), (10, 10));
-    let mut unlimited = Lab::dsr();
+    let mut unlimited = Lab::dsr(family);
     for n in 11..50 {
         assert_eq!(whole(&mut lab, n), whole(&mut unlimited, n));
     }
@@ -198,42 +206,40 @@ fn in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says() {
     assert_eq!(lab.frontend_slots(), 10, "only a record can give a place back");
 }
 
-#[test]
-fn in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again() {
-    let mut lab = Lab::dsr_of(1);
+fn in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again(family: Family) {
+    let mut lab = Lab::dsr_of(family, 1);
     lab.change(|world| world.algorithm = Algorithm::RoundRobin);
-    lab.send(client(1).syn());
-    lab.send(client(1).seq(1).ack(1));
-    assert_eq!(lab.answer(client(2).syn()).1, DropReason::TableFull);
+    lab.send(lab.client(1).syn());
+    lab.send(lab.client(1).seq(1).ack(1));
+    assert_eq!(lab.answer(lab.client(2).syn()).1, DropReason::TableFull);
     assert_eq!(lab.unrecorded, 0);
 }
 
-#[test]
-fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection() {
-    let mut lab = Lab::dsr_of(100);
+fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection(family: Family) {
+    let mut lab = Lab::dsr_of(family, 100);
     for n in 1..51 {
-        lab.send(client(n).syn());
-        lab.send(client(n).seq(1).ack(1));
+        lab.send(lab.client(n).syn());
+        lab.send(lab.client(n).seq(1).ack(1));
     }
     for n in 1_000..11_000 {
-        lab.send(client(n).seq(7).ack(7));
+        lab.send(lab.client(n).seq(7).ack(7));
     }
     let flows = lab.forwarder.flows();
-    assert_eq!((flows.count(TcpState::Established), flows.count(TcpState::Adopted)), (50, 50));
+    assert_eq!((flows.count(FlowState::Established), flows.count(FlowState::Adopted)), (50, 50));
     assert_eq!((lab.opened, lab.unrecorded, lab.ended()), (10_050, 0, 9_950));
 }
 
 #[test]
 fn who_tries_again_after_a_reset_goes_elsewhere_if_the_place_is_taken() {
-    let mut lab = Lab::passthrough();
-    let first = lab.send(client(1).syn().seq(100));
-    lab.send(client(1).rst().seq(101));
+    let mut lab = Lab::passthrough(Family::V4);
+    let first = lab.send(lab.client(1).syn().seq(100));
+    lab.send(lab.client(1).rst().seq(101));
     assert_eq!(lab.ended(), 1);
-    let taken = (2..100).find(|n| lab.send(client(*n).syn()).to == first.to);
+    let taken = (2..100).find(|n| lab.send(lab.client(*n).syn()).to == first.to);
     assert!(taken.is_some());
     lab.change(|world| {
         let full = world.servers.iter_mut().find(|server| SocketAddr::from((server.ip, 8080)) == first.to);
         full.unwrap().max_connections = Some(1);
     });
-    assert_ne!(lab.send(client(1).syn().seq(100)).to, first.to);
+    assert_ne!(lab.send(lab.client(1).syn().seq(100)).to, first.to);
 }

@@ -1,9 +1,10 @@
-//! What is known of a TCP connection (RFC 9293) from the segments that pass. Sequence numbers are not
-//! checked: the state decides how long a flow is remembered, never whether a segment is forwarded.
+//! What is known of a TCP connection (RFC 9293) or an exchange of UDP datagrams from the packets that pass.
+//! Sequence numbers are not checked: the state decides how long a flow is remembered, never whether a packet is
+//! forwarded.
 
 use std::time::Duration;
 
-use crate::model::FlowTimeouts;
+use crate::model::{FlowTimeouts, UDP};
 use crate::wire::TcpFlags;
 
 /// Flag of the TCP header, byte 13: the sender has finished.
@@ -35,19 +36,21 @@ pub enum View {
     ClientSide,
 }
 
-/// What matters of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What matters of a segment; of a datagram: nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Segment {
     /// The flags: byte 13 of the TCP header.
     pub flags: u8,
+    /// The sequence number.
+    pub seq: u32,
     /// The acknowledgement number; means something if [`ACK`] is set.
     pub ack: u32,
 }
 
-/// How far a connection is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// How far a connection is. Those of UDP follow those of TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum TcpState {
+pub enum FlowState {
     /// The client has sent a SYN.
     SynSent,
     /// The server has answered it.
@@ -67,72 +70,104 @@ pub enum TcpState {
     TimeWait,
     /// One side has reset the connection.
     Closed,
+    /// UDP: the client has sent, and has not been answered as far as we see.
+    UdpNew,
+    /// UDP: the server has answered. Mostly that is all there will be.
+    UdpAnswered,
+    /// UDP: the client has sent again after it was answered; seen from the client's side alone, after it sent.
+    UdpStream,
 }
 
-impl TcpState {
+impl FlowState {
     /// Every state, in the order of their numbers.
-    pub const ALL: [TcpState; TcpState::Closed as usize + 1] = [
-        TcpState::SynSent,
-        TcpState::SynReceived,
-        TcpState::Adopted,
-        TcpState::Established,
-        TcpState::HalfClosedByClient,
-        TcpState::HalfClosedByServer,
-        TcpState::Closing,
-        TcpState::TimeWait,
-        TcpState::Closed,
+    pub const ALL: [FlowState; FlowState::UdpStream as usize + 1] = [
+        FlowState::SynSent,
+        FlowState::SynReceived,
+        FlowState::Adopted,
+        FlowState::Established,
+        FlowState::HalfClosedByClient,
+        FlowState::HalfClosedByServer,
+        FlowState::Closing,
+        FlowState::TimeWait,
+        FlowState::Closed,
+        FlowState::UdpNew,
+        FlowState::UdpAnswered,
+        FlowState::UdpStream,
     ];
 
     /// The state's name in metrics; lower case with underscores.
     pub const fn name(self) -> &'static str {
         match self {
-            TcpState::SynSent => "syn_sent",
-            TcpState::SynReceived => "syn_received",
-            TcpState::Adopted => "adopted",
-            TcpState::Established => "established",
-            TcpState::HalfClosedByClient => "half_closed_by_client",
-            TcpState::HalfClosedByServer => "half_closed_by_server",
-            TcpState::Closing => "closing",
-            TcpState::TimeWait => "time_wait",
-            TcpState::Closed => "closed",
+            FlowState::SynSent => "syn_sent",
+            FlowState::SynReceived => "syn_received",
+            FlowState::Adopted => "adopted",
+            FlowState::Established => "established",
+            FlowState::HalfClosedByClient => "half_closed_by_client",
+            FlowState::HalfClosedByServer => "half_closed_by_server",
+            FlowState::Closing => "closing",
+            FlowState::TimeWait => "time_wait",
+            FlowState::Closed => "closed",
+            FlowState::UdpNew => "udp_new",
+            FlowState::UdpAnswered => "udp_answered",
+            FlowState::UdpStream => "udp_stream",
         }
     }
 
     /// The state of a connection whose first segment we see is this one of the client: it begins, or is under
     /// way (after a restart, or when another balancer's client moves here).
-    pub fn first(flags: u8) -> TcpState {
+    pub fn first(protocol: u8, flags: u8) -> FlowState {
         match flags & (SYN | ACK | FIN | RST) {
-            ACK => TcpState::Adopted,
-            FIN_ACK => TcpState::HalfClosedByClient,
-            flags if flags & RST != 0 => TcpState::Closed,
-            _ => TcpState::SynSent,
+            _ if protocol == UDP => FlowState::UdpNew,
+            ACK => FlowState::Adopted,
+            FIN_ACK => FlowState::HalfClosedByClient,
+            flags if flags & RST != 0 => FlowState::Closed,
+            _ => FlowState::SynSent,
         }
     }
 
-    /// The state after a segment with these flags.
-    pub fn next(self, view: View, direction: Direction, flags: u8) -> TcpState {
+    /// The state after a segment with these flags, or a datagram, which has none.
+    pub fn next(self, view: View, direction: Direction, flags: u8) -> FlowState {
         match view {
-            _ if flags & RST != 0 => TcpState::Closed,
+            _ if self.is_udp() => self.after_datagram(view, direction),
+            _ if flags & RST != 0 => FlowState::Closed,
             View::BothSides => self.after_either(direction, flags),
             View::ClientSide => self.after_client(flags),
         }
     }
 
-    /// How long a connection in this state may be silent.
-    pub(super) fn timeout(self, timeouts: &FlowTimeouts) -> Duration {
+    /// Whether both sides have finished, or one has reset the connection, as far as can be seen from here. UDP says
+    /// nothing of an end.
+    pub fn is_over(self, view: View) -> bool {
         match self {
-            TcpState::SynSent | TcpState::SynReceived | TcpState::Adopted => timeouts.half_open,
-            TcpState::Established => timeouts.established,
-            TcpState::HalfClosedByClient | TcpState::HalfClosedByServer => timeouts.half_closed,
-            TcpState::Closing => timeouts.closing,
-            TcpState::TimeWait => timeouts.time_wait,
-            TcpState::Closed => timeouts.closed,
+            FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
+            // We do not see the server finish: every connection that has ended would look half-closed, and if those
+            // were kept the table would be full of them.
+            FlowState::HalfClosedByClient => view == View::ClientSide,
+            _ => false,
         }
     }
 
-    fn after_either(self, direction: Direction, flags: u8) -> TcpState {
+    fn is_udp(self) -> bool {
+        self >= FlowState::UdpNew
+    }
+
+    /// How long a connection in this state may be silent.
+    pub(super) fn timeout(self, timeouts: &FlowTimeouts) -> Duration {
+        match self {
+            FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted => timeouts.half_open,
+            FlowState::Established => timeouts.established,
+            FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => timeouts.half_closed,
+            FlowState::Closing => timeouts.closing,
+            FlowState::TimeWait => timeouts.time_wait,
+            FlowState::Closed => timeouts.closed,
+            FlowState::UdpNew | FlowState::UdpAnswered => timeouts.udp_single,
+            FlowState::UdpStream => timeouts.udp_stream,
+        }
+    }
+
+    fn after_either(self, direction: Direction, flags: u8) -> FlowState {
         use Direction::{ToClient, ToServer};
-        use TcpState::*;
+        use FlowState::*;
         match (self, direction, flags & (SYN | ACK | FIN)) {
             (SynSent, ToClient, SYN_ACK) => SynReceived,
             (SynReceived, ToServer, ACK) => Established,
@@ -144,8 +179,17 @@ impl TcpState {
         }
     }
 
-    fn after_client(self, flags: u8) -> TcpState {
-        use TcpState::*;
+    fn after_datagram(self, view: View, direction: Direction) -> FlowState {
+        match (self, direction, view) {
+            (FlowState::UdpNew, Direction::ToClient, _) => FlowState::UdpAnswered,
+            (FlowState::UdpAnswered, Direction::ToServer, _) => FlowState::UdpStream,
+            (FlowState::UdpNew, Direction::ToServer, View::ClientSide) => FlowState::UdpStream,
+            _ => self,
+        }
+    }
+
+    fn after_client(self, flags: u8) -> FlowState {
+        use FlowState::*;
         match (self, flags & (SYN | ACK | FIN)) {
             (SynSent | Adopted, ACK) => Established,
             (SynSent | Adopted | Established, FIN_ACK) => HalfClosedByClient,
@@ -160,12 +204,13 @@ const FIN_ACK: u8 = FIN | ACK;
 #[cfg(test)]
 mod tests {
     use super::Direction::{ToClient, ToServer};
-    use super::TcpState::*;
+    use super::FlowState::*;
     use super::*;
+    use crate::model::TCP;
 
     /// The states after each of a client's SYN and these segments, seen from both sides.
-    fn passthrough(segments: &[(Direction, u8)]) -> Vec<TcpState> {
-        let mut state = TcpState::first(SYN);
+    fn passthrough(segments: &[(Direction, u8)]) -> Vec<FlowState> {
+        let mut state = FlowState::first(TCP, SYN);
         let mut after = |&(direction, flags): &_| {
             state = state.next(View::BothSides, direction, flags);
             state
@@ -174,17 +219,32 @@ mod tests {
     }
 
     /// The states after each of these segments of a client, the only ones that pass.
-    fn dsr(segments: &[u8]) -> Vec<TcpState> {
-        let mut states = vec![TcpState::first(segments[0])];
+    fn dsr(segments: &[u8]) -> Vec<FlowState> {
+        let mut states = vec![FlowState::first(TCP, segments[0])];
         for &flags in &segments[1..] {
             states.push(states[states.len() - 1].next(View::ClientSide, ToServer, flags));
         }
         states
     }
 
+    fn tcp_states() -> impl Iterator<Item = FlowState> {
+        FlowState::ALL.into_iter().filter(|state| !state.is_udp())
+    }
+
+    #[test]
+    fn a_question_and_its_answer_are_no_stream_but_a_second_question_makes_them_one() {
+        let after = |view, steps: &[Direction]| {
+            steps.iter().fold(UdpNew, |state, &direction| state.next(view, direction, 0))
+        };
+        assert_eq!(after(View::BothSides, &[ToServer, ToServer]), UdpNew, "nobody has answered");
+        assert_eq!(after(View::BothSides, &[ToClient, ToClient]), UdpAnswered);
+        assert_eq!(after(View::BothSides, &[ToClient, ToServer, ToClient]), UdpStream);
+        assert_eq!(after(View::ClientSide, &[ToServer, ToServer]), UdpStream);
+    }
+
     const HANDSHAKE: [(Direction, u8); 2] = [(ToClient, SYN_ACK), (ToServer, ACK)];
 
-    fn after_handshake(segments: &[(Direction, u8)]) -> Vec<TcpState> {
+    fn after_handshake(segments: &[(Direction, u8)]) -> Vec<FlowState> {
         passthrough(&[&HANDSHAKE, segments].concat())[2..].to_vec()
     }
 
@@ -217,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_reset_of_either_side_closes_in_any_state() {
-        for state in TcpState::ALL {
+        for state in tcp_states() {
             for (direction, flags) in [(ToServer, RST), (ToClient, RST), (ToClient, RST | ACK)] {
                 assert_eq!(state.next(View::BothSides, direction, flags), Closed);
             }
@@ -233,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_stray_syn_or_a_segment_without_flags_changes_nothing() {
-        for state in TcpState::ALL {
+        for state in tcp_states() {
             for flags in [SYN, 0, FIN, SYN | FIN] {
                 assert_eq!(state.next(View::BothSides, ToServer, flags), state);
                 assert_eq!(state.next(View::ClientSide, ToServer, flags), state);

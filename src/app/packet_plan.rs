@@ -1,0 +1,225 @@
+//! What the packet modes need of this host, from the configuration and the kernel's tables. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use anyhow::{Context, bail};
+
+use crate::config::Config;
+use crate::dataplane::Selection;
+use crate::forward::{Dispatch, Forwarder, NatPorts, PortSplit, Settings};
+use crate::model::{Addr, Backend, Frontend, Interface, Mode, PacketSettings};
+use crate::snapshot::NextHops;
+
+/// How many threads forward: one for each core but one, unless the file says otherwise.
+pub(super) fn workers(config: &Config, cores: usize) -> usize {
+    // Each needs a SNAT port of its own; that a number in the file leaves one is checked with the file.
+    let most = match config.frontends_in(Mode::Passthrough).next() {
+        Some(_) => config.passthrough.snat_ports.len(),
+        None => cores,
+    };
+    config.passthrough.workers.map_or((cores - 1).clamp(1, most), usize::from)
+}
+
+/// The interfaces to capture on: those named, or those that hold a VIP or lead to a server.
+pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
+    let all = network.interfaces();
+    let named = &config.passthrough.interfaces;
+    if !named.is_empty() {
+        let find = |name: &String| {
+            let found = all.iter().find(|interface| interface.name == *name);
+            found.cloned().with_context(|| format!("there is no interface {name}"))
+        };
+        return named.iter().map(find).collect();
+    }
+    let indices = network.interfaces_for(&vips(config), &servers(config, Mode::is_packet));
+    let chosen: Vec<Interface> = all.iter().filter(|i| indices.contains(&i.index)).cloned().collect();
+    if chosen.is_empty() {
+        bail!("no Ethernet interface holds a VIP or leads to a server; name them in passthrough.interfaces");
+    }
+    Ok(chosen)
+}
+
+/// Whom servers see: the addresses named, or for each family that passthrough is used with the first one of the
+/// interfaces towards its servers which is no VIP; the VIP if there is no other.
+pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpAddr>> {
+    let passthrough = config.frontends_in(Mode::Passthrough).flat_map(|frontend| &frontend.listen);
+    let families: BTreeSet<bool> = passthrough.map(|addr| addr.is_ipv6()).collect();
+    let named = &config.passthrough.snat_addresses;
+    if families.is_empty() || !named.is_empty() {
+        return Ok(if families.is_empty() { Vec::new() } else { named.clone() });
+    }
+    let (vips, servers) = (vips(config), servers(config, |mode| mode == Mode::Passthrough));
+    let address = |is_ipv6: bool| {
+        let of_family: Vec<IpAddr> = servers.iter().copied().filter(|ip| ip.is_ipv6() == is_ipv6).collect();
+        let towards = network.interfaces_for(&[], &of_family);
+        let interfaces = network.interfaces().iter().filter(|interface| towards.contains(&interface.index));
+        let usable = |ip: &IpAddr| match ip {
+            IpAddr::V4(_) => !is_ipv6,
+            IpAddr::V6(ip) => is_ipv6 && !ip.is_unicast_link_local(),
+        };
+        let own: Vec<IpAddr> =
+            interfaces.flat_map(|interface| interface.addresses.iter().copied()).filter(usable).collect();
+        let chosen = own.iter().find(|ip| !vips.contains(ip)).or(own.first()).copied();
+        chosen.context("no own address on the way to the servers: set passthrough.snat_addresses")
+    };
+    families.into_iter().map(address).collect()
+}
+
+/// The traffic that is ours. Servers answer us if a passthrough frontend uses them.
+pub(super) fn selection<'a>(
+    settings: &PacketSettings,
+    snat_addresses: &[IpAddr],
+    frontends: impl IntoIterator<Item = (&'a Frontend, &'a Backend)>,
+) -> Selection {
+    Selection::new(frontends, snat_addresses.iter().copied(), settings.snat_ports.clone())
+}
+
+/// The frontends, each with its backend.
+pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&Frontend, &Backend)> {
+    config.frontends.iter().filter_map(|frontend| {
+        let backend = config.backends.iter().find(|backend| backend.name == frontend.backend)?;
+        Some((frontend, backend))
+    })
+}
+
+/// Which worker gets a packet.
+pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Dispatch {
+    let replies = (!snat_addresses.is_empty()).then(|| (snat_addresses, split(config, workers)));
+    Dispatch::new(workers as u16, replies)
+}
+
+/// One for each worker, with its part of the flows and of the SNAT ports.
+pub(super) fn forwarders(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Vec<Forwarder> {
+    let settings = &config.passthrough;
+    let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
+    let split = split(config, workers);
+    let settings = (0..workers).map(|worker| Settings {
+        ports: (!addresses.is_empty())
+            .then(|| NatPorts::new(addresses.clone(), split.ports(worker as u16), fastrand::u64(..))),
+        capacity: settings.capacity.div_ceil(workers as u32),
+        seed: fastrand::u64(..),
+    });
+    settings.map(Forwarder::new).collect()
+}
+
+fn split(config: &Config, workers: usize) -> PortSplit {
+    PortSplit::new(config.passthrough.snat_ports.clone(), workers as u16)
+}
+
+fn vips(config: &Config) -> Vec<IpAddr> {
+    let listen = config.packet_frontends().flat_map(|frontend| &frontend.listen);
+    listen.map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The servers of frontends in these modes.
+fn servers(config: &Config, modes: impl Fn(Mode) -> bool) -> Vec<IpAddr> {
+    let frontends = config.frontends.iter().filter(|frontend| modes(frontend.mode));
+    let used: BTreeSet<&str> = frontends.map(|frontend| frontend.backend.as_str()).collect();
+    let backends = config.backends.iter().filter(|backend| used.contains(backend.name.as_str()));
+    let servers = backends.flat_map(|backend| &backend.servers);
+    servers.map(|server| server.addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use crate::model::{Route, RouteHop};
+
+    fn parse(text: &str) -> Config {
+        config::parse("test.toml", text).unwrap().config
+    }
+
+    fn worker_count(mode: Mode, settings: &str, cores: usize) -> usize {
+        let text = format!(
+            "mode = '{}'\nfrontends.web = {{ listen_addr = '10.0.0.1:80', backend = 'web' }}\n\
+             backends.web.servers.a.addr = '10.0.0.2:80'\n[passthrough]\n{settings}",
+            mode.name()
+        );
+        workers(&parse(&text), cores)
+    }
+
+    #[test]
+    fn there_is_a_worker_for_each_core_but_one_and_a_snat_port_for_each_worker() {
+        let few = "snat_ports = \"40000-40002\"";
+        for (mode, settings, cores, expected) in [
+            (Mode::Passthrough, "", 1, 1),
+            (Mode::Passthrough, "", 2, 1),
+            (Mode::Passthrough, "", 64, 63),
+            (Mode::Passthrough, few, 64, 3),
+            (Mode::Passthrough, few, 3, 2),
+            (Mode::Dsr, few, 64, 63),
+            (Mode::Dsr, "workers = 100", 2, 100),
+        ] {
+            assert_eq!(worker_count(mode, settings, cores), expected, "{mode:?} {settings} {cores}");
+        }
+    }
+
+    /// One backend a mode, servers of both families behind eth2, the way to those of DSR is eth3.
+    const MIXED: &str = r#"
+        frontends.relayed = { listen_addr = "10.0.0.1:80", backend = "relayed" }
+        frontends.v4 = { mode = "passthrough", listen_addr = "10.0.0.1:81", backend = "v4" }
+        frontends.v6 = { mode = "passthrough", listen_addr = "[2001:db8::1]:81", backend = "v6" }
+        frontends.direct = { mode = "dsr", listen_addr = "10.0.0.1:82", backend = "direct" }
+        backends.relayed.servers.a.addr = "10.4.0.2:80"
+        backends.v4.servers.a.addr = "10.2.0.2:80"
+        backends.v6.servers.a.addr = "[2001:db8:2::2]:80"
+        backends.direct.servers.a.addr = "10.3.0.2:82"
+    "#;
+
+    fn network() -> NextHops {
+        let interface = |index: u32, addresses: &[&str]| Interface {
+            index,
+            name: format!("eth{index}"),
+            mac: Some([2; 6]),
+            mtu: 1500,
+            up: true,
+            loopback: false,
+            addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+        };
+        let route = |prefix: &str, prefix_len, interface| Route {
+            table: Route::MAIN,
+            prefix: prefix.parse().unwrap(),
+            prefix_len,
+            metric: 0,
+            hops: vec![RouteHop { interface, gateway: None }],
+        };
+        let interfaces = [
+            interface(1, &["10.0.0.1", "2001:db8::1"]),
+            interface(2, &["fe80::2", "10.2.0.1", "2001:db8:2::1"]),
+            interface(3, &["10.3.0.1"]),
+            interface(4, &["10.4.0.1"]),
+        ];
+        let routes = [
+            route("10.2.0.0", 16, 2),
+            route("2001:db8:2::", 48, 2),
+            route("10.3.0.0", 16, 3),
+            route("10.4.0.0", 16, 4),
+        ];
+        NextHops::new(&interfaces, &routes, &[])
+    }
+
+    #[test]
+    fn what_is_only_proxied_needs_no_capture_and_no_snat() {
+        let (config, network) = (parse(MIXED), network());
+        let names: Vec<String> = interfaces(&config, &network).unwrap().into_iter().map(|i| i.name).collect();
+        assert_eq!(names, ["eth1", "eth2", "eth3"]);
+        let expected: [IpAddr; 2] = ["10.2.0.1".parse().unwrap(), "2001:db8:2::1".parse().unwrap()];
+        assert_eq!(snat_addresses(&config, &network).unwrap(), expected);
+        let dsr = parse(&MIXED.replace("passthrough", "dsr"));
+        assert!(snat_addresses(&dsr, &network).unwrap().is_empty());
+    }
+
+    #[test]
+    fn each_frontend_is_captured_as_its_mode_wants() {
+        let config = parse(MIXED);
+        let selection = |snat: &[IpAddr]| selection(&config.passthrough, snat, with_backends(&config));
+        let mixed = selection(&["10.2.0.1".parse().unwrap()]);
+        let ports: Vec<u16> = mixed.frontends.iter().map(|listen| listen.addr.port()).collect();
+        assert_eq!(ports, [81, 82, 81]);
+        let servers: Vec<String> = mixed.replies.unwrap().servers.iter().map(ToString::to_string).collect();
+        assert_eq!(servers, ["10.2.0.2:80", "[2001:db8:2::2]:80"]);
+        assert_eq!(selection(&[]).replies, None);
+    }
+}

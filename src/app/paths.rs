@@ -1,0 +1,163 @@
+//! The two ways of forwarding, side by side: proxied connections, and packets.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use log::warn;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::packet_path::PacketPath;
+use super::packet_plan;
+use super::proxy_path::ProxyPath;
+use super::restart::Started;
+use crate::config::Config;
+use crate::control::{DataPath, Events, Task};
+use crate::model::{ConnectFailures, Mode};
+use crate::net;
+use crate::proxy;
+use crate::snapshot::Snapshot;
+use crate::stats::{Gauge, PacketStats, Traffic};
+
+/// How long a stop takes at most to tell clients of the packet modes that their connections are cut.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// What forwards: of each kind, if a frontend needed it at the start.
+pub(super) struct Paths {
+    proxy: Option<ProxyPath>,
+    packets: Option<PacketPath>,
+}
+
+/// What they are started with.
+pub(super) struct Parts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) cores: usize,
+    pub(super) open_files: u64,
+    /// Its counters have [`Paths::columns`].
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) failures: mpsc::Sender<ConnectFailures>,
+    pub(super) networks: mpsc::Sender<net::Table>,
+}
+
+impl Paths {
+    /// How many threads count traffic: those of packets first, then those of the proxy.
+    pub(super) fn columns(config: &Config, cores: usize) -> usize {
+        packet_workers(config, cores) + proxy_workers(config, cores)
+    }
+
+    /// Starts what the frontends need; nothing is published yet.
+    pub(super) async fn start(parts: &Parts<'_>) -> anyhow::Result<Paths> {
+        let packet_workers = packet_workers(parts.config, parts.cores);
+        let columns = packet_workers..Paths::columns(parts.config, parts.cores);
+        Ok(Paths {
+            packets: match packet_workers {
+                0 => None,
+                workers => Some(PacketPath::start(parts, workers).await?),
+            },
+            proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns)?) },
+        })
+    }
+
+    /// What the packet modes count besides traffic.
+    pub(super) fn packet_stats(&self) -> Option<Arc<PacketStats>> {
+        self.packets.as_ref().map(PacketPath::stats)
+    }
+
+    /// Connections that are open now. Of flows those count whose client is known to be there.
+    pub(super) fn open_connections(&self) -> impl Fn(&Traffic) -> u64 + use<> {
+        let proxied = self.proxy.as_ref().map(ProxyPath::open_connections);
+        let packets = self.packet_stats();
+        move |totals| {
+            let flows = packets.as_ref().map_or(0, |packets| packets.gauge(Gauge::OpenFlows));
+            proxied.as_ref().map_or(0, |proxied| proxied(totals)) + flows
+        }
+    }
+
+    /// Begins nothing new, lets what is open finish, for `patience` at most, cuts and counts what is left, and
+    /// stops. Flows need us to go on: their routes, their servers' health and time are looked after till the end.
+    pub(super) async fn stop(mut task: Task<Paths>, mut events: Events, patience: Duration) {
+        let (proxy, stats) = (task.data_path.proxy.take(), task.data_path.packet_stats());
+        events.reloads.close();
+        task.stop();
+        let drain = async {
+            let proxied = async {
+                if let Some(proxy) = proxy {
+                    proxy.drain(patience).await;
+                }
+            };
+            let flows = async {
+                if let Some(stats) = &stats {
+                    let _ = timeout(patience, none_open(stats)).await;
+                }
+            };
+            tokio::join!(proxied, flows)
+        };
+        tokio::select! {
+            _ = drain => {}
+            () = task.run(&mut events) => {}
+        }
+        let (Some(packets), Some(stats)) = (task.data_path.packets.take(), stats) else { return };
+        task.end();
+        if timeout(LAST_WORDS, none_open(&stats)).await.is_err() {
+            warn!("not every client could be told that its connection is cut");
+        }
+        packets.stop();
+    }
+}
+
+/// None if there is no frontend in a packet mode.
+fn packet_workers(config: &Config, cores: usize) -> usize {
+    config.packet_frontends().next().map_or(0, |_| packet_plan::workers(config, cores))
+}
+
+/// One for each core if there is a frontend in proxy mode.
+fn proxy_workers(config: &Config, cores: usize) -> usize {
+    config.frontends_in(Mode::Proxy).next().map_or(0, |_| cores)
+}
+
+/// Returns when no flow is open.
+async fn none_open(stats: &PacketStats) {
+    while stats.gauge(Gauge::OpenFlows) > 0 {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl DataPath for Paths {
+    /// What the proxy listens on from now on.
+    type Ready = Option<proxy::Ready>;
+
+    fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
+        let none = Default::default();
+        let started = Started {
+            proxies: self.proxy.is_some(),
+            forwards: self.packets.is_some(),
+            snat_addresses: self.packets.as_ref().map_or(&[] as &[IpAddr], PacketPath::snat_addresses),
+            proxied: self.proxy.as_ref().map_or(&none, ProxyPath::listened),
+        };
+        started.refuse(running, wanted)
+    }
+
+    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
+        self.proxy.as_mut().map(|proxy| proxy.prepare(config)).transpose()
+    }
+
+    async fn switch<T>(&mut self, ready: Self::Ready, snapshot: &Snapshot, publish: impl FnOnce() -> T) -> T {
+        if let (Some(proxy), Some(ready)) = (&mut self.proxy, &ready) {
+            proxy.close(ready).await;
+        }
+        let published = publish();
+        if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready) {
+            proxy.open(ready);
+        }
+        self.follow(snapshot);
+        published
+    }
+
+    fn follow(&mut self, snapshot: &Snapshot) {
+        if let Some(packets) = &mut self.packets {
+            packets.follow(snapshot);
+        }
+    }
+}

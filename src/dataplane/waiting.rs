@@ -1,0 +1,102 @@
+//! Frames that wait for their next hop to be resolved, as the kernel's own do: UDP would not send them again, and TCP
+//! only after a second.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::worker::Parcel;
+use crate::model::Timestamp;
+
+/// How long a frame waits. The kernel asks a neighbour three times, a second apart; on a link that works the first
+/// answer comes within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Frames that wait at once, for all neighbours: what a burst of new clients sends in a millisecond.
+const MOST: usize = 512;
+
+/// The frames of one worker.
+#[derive(Default)]
+pub(super) struct Waiting {
+    frames: VecDeque<(Timestamp, Parcel)>,
+    /// The snapshot they were last tried with.
+    generation: u64,
+}
+
+impl Waiting {
+    /// Has a frame wait that came at `since`. One that has waited for long enough, or finds no room, is given back.
+    pub(super) fn push(&mut self, since: Timestamp, parcel: Parcel, now: Timestamp) -> Result<(), Parcel> {
+        if self.frames.len() >= MOST || is_over(since, now) {
+            return Err(parcel);
+        }
+        self.frames.push_back((since, parcel));
+        Ok(())
+    }
+
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// The frames that are to be tried again, and when they came: all of them if this snapshot is a new one, which may
+    /// know more neighbours, and those that have waited for long enough.
+    pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<(Timestamp, Parcel)> {
+        if generation != self.generation {
+            self.generation = generation;
+            return self.frames.drain(..).collect();
+        }
+        let over = self.frames.iter().take_while(|(since, _)| is_over(*since, now)).count();
+        self.frames.drain(..over).collect()
+    }
+}
+
+fn is_over(since: Timestamp, now: Timestamp) -> bool {
+    u128::from(now.0.saturating_sub(since.0)) >= PATIENCE.as_nanos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::Buffer;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn parcel(n: u32) -> Parcel {
+        (n, Buffer::default())
+    }
+
+    fn numbers(due: Vec<(Timestamp, Parcel)>) -> Vec<u32> {
+        due.into_iter().map(|(_, (n, _))| n).collect()
+    }
+
+    #[test]
+    fn frames_are_tried_again_in_their_order_when_more_is_known() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.due(1, Timestamp(0)).is_empty());
+        for n in 1..4 {
+            waiting.push(Timestamp(0), parcel(n), Timestamp(0)).unwrap();
+        }
+        assert!(waiting.due(1, Timestamp(1)).is_empty());
+        assert_eq!(numbers(waiting.due(2, Timestamp(2))), [1, 2, 3]);
+        assert!(waiting.due(3, Timestamp(3)).is_empty());
+    }
+
+    #[test]
+    fn a_frame_waits_for_a_second_however_often_it_is_tried() {
+        let mut waiting = Waiting::default();
+        waiting.push(Timestamp(0), parcel(1), Timestamp(0)).unwrap();
+        for generation in 1..10 {
+            let now = Timestamp(generation * SECOND / 10);
+            let (since, frame) = waiting.due(generation, now).remove(0);
+            waiting.push(since, frame, now).unwrap();
+        }
+        let (since, frame) = waiting.due(9, Timestamp(SECOND)).remove(0);
+        assert!(waiting.push(since, frame, Timestamp(SECOND)).is_err());
+    }
+
+    #[test]
+    fn no_more_wait_than_there_is_room_for() {
+        let mut waiting = Waiting::default();
+        let taken = (0..2_000).filter(|&n| waiting.push(Timestamp(0), parcel(n), Timestamp(0)).is_ok());
+        assert_eq!(taken.count(), MOST);
+    }
+}

@@ -1,0 +1,153 @@
+//! What a lab is to consist of.
+
+use super::{INTERFACE, Lab, LabError, Role, VIP, VIP_V6};
+
+/// The largest packet that passes the hop of [`Plan::narrow`], in bytes.
+pub const NARROW: u16 = 1280;
+
+/// The interface of the router on the side of the machine behind it.
+const FAR: &str = "far";
+
+/// The machines of a lab, and how they are joined.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    clients: u8,
+    servers: u8,
+    standby: bool,
+    behind_router: Option<Role>,
+}
+
+impl Plan {
+    /// So many clients (at most 50) and servers (at most 80) beside the balancer, all on the switch.
+    pub fn new(clients: u8, servers: u8) -> Plan {
+        assert!(clients <= 50 && servers <= 80, "the addresses of a lab end there");
+        Plan { clients, servers, standby: false, behind_router: None }
+    }
+
+    /// And a second balancer, which does not have the VIP.
+    pub fn standby(mut self) -> Plan {
+        self.standby = true;
+        self
+    }
+
+    /// Puts a client or a server behind a router that lets no packet pass, to it or from it, that is larger
+    /// than [`NARROW`] bytes. The links on both sides of that hop take the usual 1500, so that nobody knows
+    /// but by what the router says.
+    pub fn narrow(mut self, role: Role) -> Plan {
+        self.behind_router = Some(role);
+        self
+    }
+
+    /// Builds it.
+    ///
+    /// # Errors
+    /// As for [`Lab::new`].
+    pub fn build(&self) -> Result<Lab, LabError> {
+        Lab::build(self)
+    }
+
+    /// All but the switch.
+    pub(super) fn machines(&self) -> Vec<Role> {
+        let standby = self.standby.then_some(Role::Standby);
+        let router = self.behind_router.map(|_| Role::Router);
+        let servers = (1..=self.servers).map(Role::Server);
+        let clients = (1..=self.clients).map(Role::Client);
+        std::iter::once(Role::Balancer).chain(standby).chain(router).chain(servers).chain(clients).collect()
+    }
+
+    /// Those with a port of the switch, which has the machine's name.
+    pub(super) fn on_switch(&self) -> Vec<Role> {
+        self.machines().into_iter().filter(|role| Some(*role) != self.behind_router).collect()
+    }
+
+    /// Links to make in the namespace of `role`, as lines of `ip`; the name of a namespace is `namespace`'s
+    /// affair.
+    pub(super) fn links(&self, role: Role, namespace: impl Fn(Role) -> String) -> Vec<String> {
+        let veth = |name: &str, peer: Role| {
+            let (mac, peer) = (peer.mac_text(), namespace(peer));
+            format!("link add name {name} type veth peer name {INTERFACE} address {mac} netns {peer}")
+        };
+        match (role, self.behind_router) {
+            (Role::Switch, _) => {
+                let bridge = "link add name switch up type bridge mcast_snooping 0".to_owned();
+                let port =
+                    |role: Role| [veth(&role.to_string(), role), format!("link set {role} master switch up")];
+                std::iter::once(bridge).chain(self.on_switch().into_iter().flat_map(port)).collect()
+            }
+            (Role::Router, Some(far)) => vec![veth(FAR, far)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Addresses and routes of a machine, as lines of `ip`; of IPv6 only if `v6`.
+    pub(super) fn addresses(&self, role: Role, v6: bool) -> Vec<String> {
+        let is_far = Some(role) == self.behind_router;
+        let (v4, length) = (role.address(), if is_far { 32 } else { 24 });
+        let mut lines = vec!["link set lo up".to_owned(), format!("addr add {v4}/{length} dev {INTERFACE}")];
+        if role == Role::Balancer {
+            lines.push(format!("addr add {VIP}/32 dev {INTERFACE}"));
+        }
+        if v6 {
+            let length = if is_far { 128 } else { 64 };
+            lines.extend(link_local(role, INTERFACE));
+            lines.push(format!("addr add {}/{length} dev {INTERFACE} nodad", role.address_v6()));
+            if role == Role::Balancer {
+                // Deprecated, or the balancer would take it for connections of its own.
+                lines.push(format!("addr add {VIP_V6}/128 dev {INTERFACE} nodad preferred_lft 0"));
+            }
+        }
+        lines.push(format!("link set {INTERFACE} up"));
+        if let Some(far) = self.behind_router {
+            lines.extend(routes(role, far, v6));
+        }
+        lines
+    }
+}
+
+/// Without waiting for an answer of somebody who has the address too (DAD): until then there is none to ask for
+/// neighbours from.
+fn link_local(role: Role, interface: &str) -> [String; 2] {
+    [
+        format!("link set {interface} addrgenmode none"),
+        format!("addr add {}/64 dev {interface} nodad", role.link_local()),
+    ]
+}
+
+/// The ways to a machine behind the router, and from it. Its address is one of the switch's network, of which
+/// it is the only one elsewhere.
+fn routes(role: Role, far: Role, v6: bool) -> Vec<String> {
+    let (router, target) = (Role::Router.address(), far.address());
+    // By its link-local address, as routers announce themselves.
+    let (router_v6, target_v6) = (Role::Router.link_local(), far.address_v6());
+    let mut lines = Vec::new();
+    match role {
+        Role::Router => {
+            if v6 {
+                lines.extend(link_local(role, FAR));
+            }
+            lines.push(format!("link set {FAR} up"));
+            lines.push(format!("route add {target}/32 dev {FAR} mtu {NARROW}"));
+            lines.push(format!("route replace 10.77.0.0/24 dev {INTERFACE} proto kernel mtu {NARROW}"));
+            if v6 {
+                lines.push(format!("route add {target_v6}/128 dev {FAR} mtu {NARROW}"));
+                lines.push(format!(
+                    "route replace fd77::/64 dev {INTERFACE} proto kernel metric 256 mtu {NARROW}"
+                ));
+            }
+        }
+        _ if role == far => {
+            lines.push(format!("route add {router}/32 dev {INTERFACE}"));
+            lines.push(format!("route add default via {router}"));
+            if v6 {
+                lines.push(format!("route add ::/0 via {router_v6} dev {INTERFACE}"));
+            }
+        }
+        _ => {
+            lines.push(format!("route add {target}/32 via {router}"));
+            if v6 {
+                lines.push(format!("route add {target_v6}/128 via {router_v6} dev {INTERFACE}"));
+            }
+        }
+    }
+    lines
+}

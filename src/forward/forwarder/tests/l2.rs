@@ -1,0 +1,96 @@
+//! Direct server return by link-layer address: packets reach the server as they are.
+
+use super::lab::{Family, LAN, Lab, Outcome, Seen, error_about, neighbour};
+use crate::model::DropReason;
+use crate::wire::{IcmpError, TcpPacket};
+
+told_over_both_families! {
+    only_link_layer_addresses_and_the_hop_change,
+    the_next_hop_is_the_servers_although_the_packet_says_vip,
+    a_full_table_forwards_as_it_is_too,
+    errors_about_what_a_server_answered_reach_it_as_they_are,
+    flows_of_a_dead_server_are_reset_by_the_vip,
+}
+
+/// What was sent, with what one hop changes.
+fn one_hop_on(family: Family, sent: &[u8], seen: &[u8]) -> Vec<u8> {
+    let mut expected = sent.to_vec();
+    expected[..12].copy_from_slice(&seen[..12]);
+    let ttl = family.pick(22, 21);
+    expected[ttl] -= 1;
+    if family == Family::V4 {
+        expected[24..26].copy_from_slice(&seen[24..26]); // found valid when it was read
+    }
+    expected
+}
+
+fn only_link_layer_addresses_and_the_hop_change(family: Family) {
+    for mut lab in [Lab::l2(family), Lab::l2(family).udp()] {
+        let is_udp = lab.world.frontends[0].protocol == crate::model::Protocol::Udp;
+        for payload in [&b""[..], b"hello"] {
+            let packet = lab.client(1).payload(payload);
+            let packet = if is_udp { packet.udp() } else { packet.ack(7) };
+            let seen = lab.send(packet.clone());
+            assert_eq!(seen.frame, one_hop_on(family, &packet.bytes(), &seen.frame));
+            assert_eq!((seen.interface, seen.to.to_string()), (LAN, family.vip().to_owned()));
+            assert!([11, 12, 13].contains(&seen.mac));
+        }
+        assert_eq!((lab.opened, lab.forwarder.flows().len()), (1, 1));
+    }
+    let mut lab = Lab::l2(family).udp();
+    for fragment in lab.client(1).udp().payload(&[7; 3_000]).fragments(0x12_3456, 1_208) {
+        let Outcome::Fragments(sent, LAN) = &lab.handle_fragment(&fragment)[0] else { panic!("a fragment") };
+        assert_eq!(sent[0], one_hop_on(family, &fragment, &sent[0]));
+    }
+}
+
+fn the_next_hop_is_the_servers_although_the_packet_says_vip(family: Family) {
+    let mut lab = Lab::l2(family);
+    lab.change(|world| world.servers.truncate(1));
+    assert_eq!(lab.send(lab.client(1).syn()).mac, 11);
+    lab.change(|world| world.neighbours[0].mac[5] = 77);
+    assert_eq!(lab.send(lab.client(1).ack(1)).mac, 77);
+
+    lab.change(|world| world.neighbours.retain(|known| known.interface != LAN));
+    lab.forwarder.news().wanted.clear();
+    assert_eq!(lab.handle(&lab.client(1).ack(1)), Outcome::Dropped(DropReason::NextHopUnresolved));
+    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [(family.server_ip(11), LAN)]);
+    lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(11), 78)));
+    assert_eq!(lab.send(lab.client(1).ack(1)).mac, 78);
+}
+
+fn a_full_table_forwards_as_it_is_too(family: Family) {
+    let (mut lab, mut unlimited) = (Lab::dsr_of(family, 1), Lab::l2(family));
+    lab.change(|world| world.frontends[0].dsr = crate::model::DsrKind::L2);
+    lab.send(lab.client(1).syn());
+    lab.send(lab.client(1).ack(1));
+    for n in 2..20 {
+        let packet = lab.client(n).syn();
+        assert_eq!(lab.send(packet.clone()), unlimited.send(packet));
+    }
+    assert_eq!((lab.opened, lab.unrecorded), (1, 18));
+}
+
+fn errors_about_what_a_server_answered_reach_it_as_they_are(family: Family) {
+    let mut lab = Lab::l2(family);
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    lab.send(lab.client(1).seq(101).ack(501));
+    let answer = TcpPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
+    let router = family.pick("203.0.113.7", "2001:db8:7::7");
+    let error = error_about(&answer.payload(&[7; 1_200]).bytes(), IcmpError::TooBig { mtu: 1_280 }, router);
+    let seen: Seen = lab.forwarded(&error);
+    assert_eq!(seen.frame, one_hop_on(family, &error, &seen.frame));
+    assert_eq!((seen.mac, seen.interface), (syn.mac, LAN));
+    assert_eq!(seen.says(), (IcmpError::TooBig { mtu: 1_280 }, router.into(), family.vip_ip().into()));
+}
+
+fn flows_of_a_dead_server_are_reset_by_the_vip(family: Family) {
+    let mut lab = Lab::l2(family);
+    let syn = lab.send(lab.client(1).syn());
+    lab.send(lab.client(1).seq(1).ack(4711));
+    let at = lab.world.servers.iter().position(|server| server.ip == family.server_ip(syn.mac)).unwrap();
+    let resets = lab.change(|world| world.servers[at].up = false);
+    assert_eq!(resets.len(), 1);
+    assert_eq!(resets[0].reset(), (family.vip().into(), family.client_addr(1), "R", 4711, 0));
+    assert_ne!(lab.send(lab.client(1).syn()).mac, syn.mac);
+}

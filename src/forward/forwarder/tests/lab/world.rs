@@ -1,0 +1,172 @@
+//! What is around the balancer, and the snapshot that it makes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::Family;
+use crate::model::{
+    Algorithm, DsrKind, FlowTimeouts, HashOn, Interface, Mode, Neighbour, OnDown, Protocol, Route, RouteHop,
+};
+use crate::snapshot::{
+    Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
+};
+
+/// Towards the clients, MTU 1500. It holds the VIP.
+pub(crate) const WAN: u32 = 1;
+/// Towards the servers.
+pub(crate) const LAN: u32 = 2;
+
+/// What may change while packets flow.
+pub(crate) struct World {
+    pub(crate) servers: Vec<TestServer>,
+    pub(crate) neighbours: Vec<Neighbour>,
+    pub(crate) on_down: OnDown,
+    pub(crate) algorithm: Algorithm,
+    /// Each with a backend of all servers.
+    pub(crate) frontends: Vec<TestFrontend>,
+    pub(crate) draining: Draining,
+    pub(crate) stopping: bool,
+    pub(crate) flow_timeouts: FlowTimeouts,
+    pub(crate) lan_mtu: u32,
+}
+
+pub(crate) struct TestFrontend {
+    pub(crate) mode: Mode,
+    pub(crate) dsr: DsrKind,
+    pub(crate) protocol: Protocol,
+    pub(crate) listen: Vec<String>,
+    pub(crate) max_connections: Option<u32>,
+    pub(crate) live: Arc<FrontendLive>,
+    pub(crate) pool: Arc<PoolLive>,
+}
+
+impl TestFrontend {
+    /// TCP, number `id`; where there is direct server return, by address.
+    pub(crate) fn new(id: u32, mode: Mode, listen: &str) -> TestFrontend {
+        TestFrontend {
+            mode,
+            dsr: DsrKind::Nat,
+            protocol: Protocol::Tcp,
+            listen: vec![listen.to_owned()],
+            max_connections: None,
+            live: Arc::new(FrontendLive::new(id, 1)),
+            pool: Arc::new(PoolLive::new(1)),
+        }
+    }
+
+    /// The port of its servers.
+    fn server_port(&self) -> u16 {
+        match (self.mode, self.dsr, self.listen.first()) {
+            (Mode::Dsr, DsrKind::L2, Some(listen)) => listen.parse::<SocketAddr>().unwrap().port(),
+            _ => 8080,
+        }
+    }
+}
+
+pub(crate) struct TestServer {
+    pub(crate) ip: IpAddr,
+    pub(crate) weight: u16,
+    pub(crate) up: bool,
+    pub(crate) max_connections: Option<u32>,
+    pub(super) live: Arc<ServerLive>,
+}
+
+impl TestServer {
+    /// The server with this number in its address.
+    pub(crate) fn new(family: Family, id: u8) -> TestServer {
+        let live = Arc::new(ServerLive::new(id.into(), 1));
+        TestServer { ip: family.server_ip(id), weight: 1, up: true, max_connections: None, live }
+    }
+
+    /// Makes it another one at the same address, as a new name does.
+    pub(crate) fn rename(&mut self) {
+        self.live = Arc::new(ServerLive::new(self.live.id + 100, 1));
+    }
+
+    fn config(&self, port: u16) -> crate::model::Server {
+        let server = fixture::server(&format!("s{}", self.ip), &SocketAddr::new(self.ip, port).to_string());
+        crate::model::Server { weight: self.weight, max_connections: self.max_connections, ..server }
+    }
+}
+
+pub(crate) const fn neighbour(interface: u32, ip: IpAddr, mac: u8) -> Neighbour {
+    Neighbour { interface, ip, mac: [2, 0, 0, 0, 0, mac] }
+}
+
+impl World {
+    /// The snapshot after `before`.
+    pub(super) fn publish(&self, before: &Snapshot) -> Snapshot {
+        let frontends: Vec<_> = self.frontends.iter().map(|frontend| self.frontend(frontend)).collect();
+        let pools = frontends.iter().map(|frontend| frontend.pool.clone()).collect();
+        let network = before.network.update(&interfaces(self.lan_mtu), &routes(), &self.neighbours);
+        Snapshot {
+            generation: before.generation + 1,
+            network: Arc::new(network),
+            draining: self.draining.clone(),
+            stopping: self.stopping,
+            flow_timeouts: self.flow_timeouts,
+            ..fixture::snapshot(frontends, pools)
+        }
+    }
+
+    fn frontend(&self, frontend: &TestFrontend) -> Arc<Frontend> {
+        let name = format!("frontend{}", frontend.live.id);
+        let configs: Vec<_> = self.servers.iter().map(|s| s.config(frontend.server_port())).collect();
+        let backend = crate::model::Backend {
+            algorithm: self.algorithm,
+            hash: HashOn::Tuple,
+            on_down: self.on_down,
+            dsr: frontend.dsr,
+            ..fixture::backend(&name, configs.clone())
+        };
+        let server = |(server, config): (&TestServer, crate::model::Server)| {
+            let health = Health { up: server.up, ..fixture::up() };
+            Arc::new(Server { config, health, live: server.live.clone() })
+        };
+        let servers = self.servers.iter().zip(configs).map(server).collect();
+        let pool = Arc::new(Pool::new(Arc::new(backend), servers, frontend.pool.clone(), None));
+        let config = crate::model::Frontend {
+            mode: frontend.mode,
+            protocol: frontend.protocol,
+            listen: frontend.listen.iter().map(|listen| listen.parse().unwrap()).collect(),
+            max_connections: frontend.max_connections,
+            ..fixture::frontend(&name, &[], &pool).config.clone()
+        };
+        Arc::new(Frontend { config, pool, live: frontend.live.clone() })
+    }
+}
+
+fn interfaces(lan_mtu: u32) -> [Interface; 2] {
+    let interface = |index, mtu, addresses: &[&str]| Interface {
+        index,
+        name: format!("eth{index}"),
+        mac: Some([2, 0, 0, 0, 1, index as u8]),
+        mtu,
+        up: true,
+        loopback: false,
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+    };
+    [
+        interface(WAN, 1500, &["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2", "fe80::2"]),
+        interface(LAN, lan_mtu, &["10.0.0.1", "fd00::1", "fe80::1"]),
+    ]
+}
+
+fn routes() -> [Route; 6] {
+    let route = |prefix: &str, prefix_len, interface, gateway| Route {
+        table: Route::MAIN,
+        prefix: prefix.parse().unwrap(),
+        prefix_len,
+        metric: 0,
+        hops: vec![RouteHop { interface, gateway }],
+    };
+    let [v4, v6] = Family::BOTH.map(|family| Some(family.router().ip));
+    [
+        route("10.0.0.0", 24, LAN, None),
+        route("192.0.2.0", 24, WAN, None),
+        route("0.0.0.0", 0, WAN, v4),
+        route("fd00::", 64, LAN, None),
+        route("2001:db8:2::", 64, WAN, None),
+        route("::", 0, WAN, v6),
+    ]
+}

@@ -1,0 +1,94 @@
+//! Several frontends in one process, each forwarded in its own way.
+
+use std::net::SocketAddr;
+
+use super::lab::{Family, Lab, Outcome, TestFrontend};
+use crate::forward::End;
+use crate::model::{DropReason, DsrKind, Endpoint, Mode, Protocol};
+use crate::snapshot::Draining;
+use crate::wire::IcmpError;
+
+told_over_both_families! {
+    each_frontend_is_forwarded_in_its_own_way,
+    tcp_and_udp_of_one_port_are_two_frontends,
+    who_is_taken_away_takes_only_its_own_protocol_along,
+}
+
+/// Port 80 by passthrough over TCP, port 80 over UDP and port 443 by DSR, port 444 by L2 DSR, port 445 by proxy.
+fn mixed(family: Family) -> Lab {
+    let mut lab = Lab::passthrough(family);
+    let at = |port| SocketAddr::new(family.vip_ip().parse().unwrap(), port).to_string();
+    lab.change(|world| {
+        let new = TestFrontend::new;
+        world.frontends.extend([
+            TestFrontend { protocol: Protocol::Udp, ..new(1, Mode::Dsr, &at(80)) },
+            new(2, Mode::Dsr, &at(443)),
+            TestFrontend { dsr: DsrKind::L2, ..new(3, Mode::Dsr, &at(444)) },
+            new(4, Mode::Proxy, &at(445)),
+        ]);
+    });
+    lab
+}
+
+fn each_frontend_is_forwarded_in_its_own_way(family: Family) {
+    let mut lab = mixed(family);
+    let to = |port| SocketAddr::new(family.vip_ip().parse().unwrap(), port);
+    let client = family.client_addr(1);
+    let syn = lab.connect(1);
+    assert_eq!((syn.from.ip().to_string().as_str(), syn.to.port()), (family.snat(), 8080));
+    let nat = lab.send(lab.client(1).to(to(443)).syn());
+    assert_eq!((nat.from.to_string(), nat.to), (client.clone(), (family.server_ip(nat.mac), 8080).into()));
+    let l2 = lab.send(lab.client(1).to(to(444)).syn());
+    assert_eq!((l2.from.to_string(), l2.to), (client, to(444)));
+    assert!([11, 12, 13].contains(&l2.mac));
+    assert_eq!(lab.handle(&lab.client(1).to(to(445)).syn()), Outcome::Passed);
+
+    assert_eq!(lab.answer(lab.client(2).ack(1)).1, DropReason::NoFlow, "passthrough answers what is stray");
+    lab.send(lab.client(2).to(to(443)).ack(1));
+    lab.send(lab.client(2).to(to(444)).ack(1));
+    assert_eq!((lab.opened, lab.forwarder.snat_ports_in_use()), (5, 1));
+    let slots: Vec<_> = lab.snapshot.frontends.iter().map(|f| f.live.slots.open()).collect();
+    assert_eq!(slots, [1, 0, 2, 2, 0]);
+}
+
+fn tcp_and_udp_of_one_port_are_two_frontends(family: Family) {
+    let mut lab = mixed(family);
+    let syn = lab.connect(1);
+    let question = lab.send(lab.client(1).udp());
+    assert_eq!(question.from.to_string(), family.client_addr(1), "DSR");
+    assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
+    assert_eq!(lab.send(lab.client(1).udp()).route(), question.route());
+    assert_eq!((lab.opened, lab.forwarder.flows().len()), (2, 2));
+
+    let mut lab = Lab::passthrough(family);
+    lab.change(|world| {
+        let udp = TestFrontend::new(1, Mode::Passthrough, family.vip());
+        world.frontends.push(TestFrontend { protocol: Protocol::Udp, ..udp });
+        world.servers.truncate(1);
+    });
+    let (syn, question) = (lab.connect(1), lab.send(lab.client(1).udp()));
+    assert_eq!(syn.route(), question.route(), "the same port stands for the client in both");
+    assert!(lab.send(question.reply()).is_udp && !lab.send(syn.reply().ack(101)).is_udp);
+    assert_eq!(lab.forwarder.snat_ports_in_use(), 2);
+    lab.change(|world| world.servers[0].up = false);
+    assert_eq!(lab.answer(lab.client(1).syn()).0.flags, "R.");
+    assert_eq!(lab.answer(lab.client(1).udp()).0.says().0, IcmpError::PortUnreachable);
+}
+
+fn who_is_taken_away_takes_only_its_own_protocol_along(family: Family) {
+    let mut lab = mixed(family);
+    let syn = lab.connect(1);
+    lab.send(lab.client(1).udp());
+    lab.change(|world| {
+        let udp = world.frontends.remove(1);
+        world.draining.listen = [Endpoint::udp(udp.listen[0].parse().unwrap())].into();
+        let servers = world.servers.iter().map(|server| Endpoint::udp((server.ip, 8080).into()));
+        world.draining.servers = servers.collect();
+    });
+    lab.send(lab.client(1).udp());
+    assert_eq!(lab.handle(&lab.client(2).udp()), Outcome::Passed);
+    assert_eq!(lab.change(|world| world.draining = Draining::default()), []);
+    assert_eq!(lab.ends(), [End::Cut]);
+    assert_eq!(lab.handle(&lab.client(1).udp()), Outcome::Passed);
+    assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
+}

@@ -1,0 +1,178 @@
+# The words of the steps: a network of machines like the one of `convey demo`, and what can be asked of it.
+# shellcheck shell=sh
+
+VIP=10.77.0.100
+# What the scripts in iptables/ and tc/ are told; their comments say what it means.
+export VIP PORTS=80 SERVERS="10.77.0.11:80 10.77.0.12:80" SNAT_ADDRESSES=10.77.0.1 BALANCERS=10.77.0.1
+
+# Whatever a step leaves is gone before the next; the machines stay.
+begin() {
+    convey= systemd= service=
+    rm -f /tmp/log
+    trap end EXIT
+    trap 'exit 1' TERM
+}
+
+end() {
+    for process in $convey $systemd $service; do
+        kill -KILL "$process" 2>/dev/null || true
+    done
+    for machine in balancer server1 server2; do
+        on $machine sh -c 'nft flush ruleset; tc qdisc del dev eth0 root 2>/dev/null || true'
+    done
+    for machine in balancer client; do
+        on $machine ip link del vlan7 2>/dev/null || true
+    done
+}
+
+# A client, the balancer and two servers, joined by a switch. Servers answer with their names.
+build_lab() {
+    ip link add switch up type bridge mcast_snooping 0
+    machine balancer 10.77.0.1
+    balancer=$!
+    machine server1 10.77.0.11
+    server1=$!
+    machine server2 10.77.0.12
+    server2=$!
+    machine client 10.77.0.201
+    client=$!
+    export balancer server1 server2 client
+    on balancer ip addr add $VIP/32 dev eth0
+    for server in server1 server2; do
+        on $server sh -c 'mkdir -p /var/www/html; hostname >/var/www/html/index.html; httpd -h /var/www/html'
+    done
+}
+
+# machine NAME ADDRESS: network, host name and folders are its own.
+machine() {
+    unshare -n -m -u sleep 1000 &
+    wait_for "the machine $1" has_own_network $!
+    ip link add "$1" up master switch type veth peer name eth0 netns $!
+    nsenter -t $! -n -m -u sh -eu -s <<SETUP
+hostname $1
+mount -t sysfs sys /sys
+for folder in /run /tmp /var /usr/local /etc; do mkdir -p \$folder; mount -t tmpfs tmpfs \$folder; done
+ip -batch - <<IP
+link set lo up
+addr add $2/24 dev eth0
+link set eth0 up
+IP
+SETUP
+}
+
+has_own_network() {
+    [ "$(readlink "/proc/$1/ns/uts")" != "$(readlink /proc/self/ns/uts)" ]
+}
+
+# on MACHINE COMMAND...
+on() {
+    eval "process=\$$1"
+    shift
+    nsenter -t "$process" -n -m -u -- "$@"
+}
+
+# Has servers answer clients directly, as mode dsr needs it.
+let_servers_answer_with_the_vip() {
+    on server1 env SERVER=10.77.0.11 /convey/tc/dsr-server.sh up
+    on server2 env SERVER=10.77.0.12 /convey/tc/dsr-server.sh up
+}
+
+# configure [LINES]: writes convey's file, with further lines for the section passthrough, or sections behind it.
+configure() {
+    on balancer sh -c 'cat >/tmp/config.toml' <<CONFIG
+[frontends.web]
+listen_addr = "$VIP:80"
+backend = "web"
+[backends.web.health_check]
+kind = "http"
+interval = 0.5
+[backends.web.servers.server1]
+addr = "10.77.0.11:80"
+[backends.web.servers.server2]
+addr = "10.77.0.12:80"
+[passthrough]
+connection_tracker_capacity = 1000
+${1-}
+CONFIG
+}
+
+# balance MODE [LINES]: starts convey, with further lines as for configure.
+balance() {
+    configure "${2-}"
+    : >/tmp/log
+    # Not by `on`: that would be a shell of its own, which the signals would go to.
+    nsenter -t "$balancer" -n -m -u /convey/target/release/convey "--$1" --config /tmp/config.toml >>/tmp/log 2>&1 &
+    convey=$!
+    wait_for "convey to start" logged "statistics on http://"
+}
+
+stop_convey() {
+    kill "$convey"
+    ended=$convey convey=
+    wait "$ended" || fail "convey ended with $?"
+}
+
+# Whether convey has logged it.
+logged() {
+    kill -0 $convey || fail "convey has ended"
+    grep -qF "$1" /tmp/log
+}
+
+# Both servers answer the client through the VIP, and convey finds them healthy.
+works() {
+    wait_for "healthy servers" servers_are_up
+    # Each server's answer ends its connection.
+    ask client "$VIP/?[1-20]" >/tmp/answers || fail "no answer of $VIP"
+    same "how many answers there are" "$(wc -l </tmp/answers)" 20
+    same "who answers" "$(sort -u /tmp/answers | tr '\n' ' ')" "server1 server2 "
+    # By now each has been asked many times.
+    servers_are_up || fail "a health check failed"
+}
+
+servers_are_up() {
+    ask balancer 127.0.0.1:7000/metrics >/tmp/metrics
+    [ "$(grep -c '^convey_server_up{.*} 1$' /tmp/metrics)" -eq 2 ]
+}
+
+# ask MACHINE ADDRESS: what is answered there.
+ask() {
+    on "$1" curl -sS --fail -m 10 "http://$2"
+}
+
+# count_resets MODE: counts those that the balancer's own stack sends for what convey forwards in this mode.
+# (Health checks may end with a reset; theirs are other ports.)
+count_resets() {
+    forwarded=80
+    [ "$1" = dsr ] || forwarded="{ 80, 33768-61000 }"
+    on balancer nft -f - <<RULES
+table inet resets { chain output { type filter hook output priority 0
+    tcp sport $forwarded tcp flags & rst == rst counter; }; }
+RULES
+}
+
+resets() {
+    on balancer nft list table inet resets | sed -n 's/.*counter packets \([0-9]*\).*/\1/p'
+}
+
+# wait_for WHAT COMMAND...: until the command succeeds.
+wait_for() {
+    waited=$1
+    shift
+    tries=0
+    until "$@"; do
+        tries=$((tries + 1))
+        [ $tries -lt 100 ] || fail "waited in vain for $waited"
+        usleep 100000
+    done
+}
+
+# same WHAT A B
+same() {
+    [ "$2" = "$3" ] || fail "$1: '$2' is not '$3'"
+}
+
+fail() {
+    echo "$*"
+    [ ! -s /tmp/log ] || { echo "--- convey's log"; tail -20 /tmp/log; }
+    exit 1
+}

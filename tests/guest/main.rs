@@ -1,0 +1,150 @@
+//! What an operator does by hand, on a machine of its own with Debian's kernel: `tc` with `action nat`, iptables,
+//! the provisioning of `vagrant/`, and convey itself on a kernel older than tcx.
+//!
+//! Each file in `steps` is a story; `lab.sh` has their words. All are told during one boot of the machine.
+#![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
+
+mod kernel;
+mod machine;
+#[path = "../stories/support/mod.rs"]
+#[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories of proxy mode")]
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use kernel::Kernel;
+use machine::Machine;
+
+/// Programs of the host that the steps use, and the Debian packages that have them.
+const PROGRAMS: [(&str, &str); 11] = [
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("nft", "nftables"),
+    ("iptables", "iptables"),
+    ("iptables-restore", "iptables"),
+    ("iptables-save", "iptables"),
+    ("curl", "curl"),
+    ("install", "coreutils"),
+    ("systemctl", "systemd"),
+];
+
+/// What iptables loads by itself.
+const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/xtables";
+
+/// The first process of a Debian machine.
+const SYSTEMD: &str = "/lib/systemd/systemd";
+
+/// Longest that all steps together may take. Each has a limit of its own.
+const LIMIT: Duration = Duration::from_secs(600);
+
+fn main() -> ExitCode {
+    let trials = steps().into_iter().map(|name| Trial::ignorable_test(name.clone(), move || told(&name)));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+/// What came of the steps.
+enum Told {
+    /// What was missing for it.
+    Nothing(String),
+    /// What went wrong with the machine.
+    Broken(String),
+    /// What went wrong in each, empty if nothing did.
+    Steps(BTreeMap<String, String>),
+}
+
+/// What came of a step. The first that asks has them all told.
+fn told(step: &str) -> Result<Completion, Failed> {
+    static TOLD: OnceLock<Told> = OnceLock::new();
+    match TOLD.get_or_init(tell) {
+        Told::Nothing(missing) => Ok(Completion::ignored_with(missing)),
+        Told::Broken(broken) => Err(broken.into()),
+        Told::Steps(results) => match results.get(step).map(String::as_str) {
+            Some("") => Ok(Completion::Completed),
+            Some(why) => Err(why.into()),
+            None => Err("the machine never came to it".into()),
+        },
+    }
+}
+
+/// Has the steps told.
+fn tell() -> Told {
+    match machine().and_then(|machine| Ok((machine, Kernel::of_debian()?))) {
+        Err(missing) => Told::Nothing(missing),
+        Ok((machine, kernel)) => match machine.run(&kernel, include_str!("run.sh"), LIMIT) {
+            Err(broken) => Told::Broken(broken),
+            Ok(report) => Told::Steps(results(&report)),
+        },
+    }
+}
+
+/// A machine with everything the steps use, or what is missing for it.
+fn machine() -> Result<Machine, String> {
+    let mut machine = Machine::new()?;
+    for (program, package) in PROGRAMS {
+        machine.program(program).map_err(|error| format!("{error} (Debian package {package})"))?;
+    }
+    machine.copy(Path::new(PLUGINS), PLUGINS)?;
+    systemd(&mut machine).map_err(|error| format!("{error} (Debian package systemd)"))?;
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let convey = support::binary().get_program().to_owned();
+    machine.binary(Path::new(&convey), "/convey/target/release/convey")?;
+    for folder in ["iptables", "tc", "vagrant"] {
+        machine.copy(&project.join(folder), &format!("/convey/{folder}"))?;
+    }
+    machine.copy(&project.join("tests/guest/steps"), "/steps")?;
+    machine.copy(&project.join("tests/guest/lab.sh"), "/lab.sh")?;
+    Ok(machine)
+}
+
+/// Adds systemd with its targets and none of its services.
+fn systemd(machine: &mut Machine) -> Result<(), String> {
+    const UNITS: &str = "/lib/systemd/system";
+    machine.binary(Path::new(SYSTEMD), SYSTEMD)?;
+    let units = fs::read_dir(UNITS).map_err(|error| format!("{UNITS}: {error}"))?.flatten();
+    for unit in units.map(|entry| entry.path()).filter(|path| path.extension() == Some("target".as_ref())) {
+        machine.copy(&unit, &unit.to_string_lossy())?;
+    }
+    Ok(())
+}
+
+/// The machine's report, by step: what a step that failed has said comes before that.
+fn results(report: &str) -> BTreeMap<String, String> {
+    let mut results = BTreeMap::new();
+    let mut said = String::new();
+    for line in report.lines() {
+        match line.split_once(' ') {
+            Some(("ok", step)) => {
+                results.insert(step.to_owned(), String::new());
+            }
+            Some(("failed", step)) => {
+                results.insert(step.to_owned(), format!("in the guest:\n{said}"));
+            }
+            _ => {
+                said.push_str(line);
+                said.push('\n');
+                continue;
+            }
+        }
+        said.clear();
+    }
+    results
+}
+
+/// Names of the steps, in alphabetical order.
+fn steps() -> Vec<String> {
+    let folder: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/steps");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<String> =
+        files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

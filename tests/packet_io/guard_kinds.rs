@@ -1,0 +1,232 @@
+//! What the guard keeps from the host's stack, by protocol, family and kind of packet.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use convey::dataplane::{Capture, Filter, Guard, GuardKind, Replies, Selection, Wake};
+
+use super::guard::{load, with};
+use super::lab::{DEADLINE, Namespace, accept, connecting};
+use super::packet::{Packet, endpoint, packet, send};
+use super::stories;
+
+/// All stories, with one kind of guard.
+pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
+    let stories = stories![
+        clients_get_no_answer_of_the_host_whatever_they_speak,
+        replies_of_servers_get_no_answer_of_the_host_whatever_they_speak,
+        extension_headers_and_fragments_hide_nothing_from_the_guard,
+        programs_on_the_balancer_keep_their_datagrams,
+        programs_on_the_balancer_keep_their_connections_over_ipv6,
+        what_is_under_way_at_a_draining_frontend_is_still_ours,
+    ];
+    with(kind, stories)
+}
+
+const BALANCER: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
+
+/// A balancer with the VIPs 10.78.0.1 and fd78::1, and another machine (2 at the end), which is client and server.
+struct Pair {
+    balancer: Namespace,
+    other: Namespace,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let (balancer, other) = (Namespace::new(), Namespace::new());
+        balancer.link(("front", "02:00:00:00:00:0b"), &other, ("eth0", "02:00:00:00:00:0c"));
+        for net in ["10.78.0.", "fd78::"] {
+            let len = if net.contains(':') { 64 } else { 24 };
+            balancer.ip(&format!("addr add {net}1/{len} dev front"));
+            other.ip(&format!("addr add {net}2/{len} dev eth0"));
+            // The other machine has no say in it: packets of its sockets are not waited for.
+            balancer.ip(&format!("neigh add {net}2 lladdr 02:00:00:00:00:0c dev front"));
+        }
+        balancer.exec("sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0");
+        Pair { balancer, other }
+    }
+
+    fn guard(&self, kind: GuardKind) -> Guard {
+        self.balancer.enter(|| load(kind, &selection(), "front"))
+    }
+
+    /// How often the balancer's stack answers the packets, from port 4000 or 8000 of the other machine, with RST or
+    /// an ICMP error. Answers come in the order of the questions: the last is for a port that nobody guards.
+    fn answers(&self, packets: &[Packet]) -> usize {
+        let clients = ["10.78.0.2:4000", "10.78.0.2:8000", "10.78.0.2:9", "[fd78::2]:4000", "[fd78::2]:8000"];
+        let frontends = clients.iter().map(|text| endpoint(text)).collect();
+        let filter = Filter::new(&Selection { frontends, draining: [].into(), replies: None });
+        let index = self.other.index("eth0");
+        let (mut capture, _handle) = self.other.enter(|| Capture::open(index, &filter).unwrap());
+        let last = packet(BALANCER, "10.78.0.2:9", "10.78.0.1:9");
+        send(&self.other, "eth0", &[packets, &[last]].concat());
+        let (mut spare, mut frames) = (Vec::new(), Vec::new());
+        let is_last = |frame: &[u8]| frame[12..14] == [8, 0] && frame[23] == 6 && frame[36..38] == [0, 9];
+        loop {
+            assert_ne!(capture.read_batch(&mut spare, &mut frames), Wake::Stopped);
+            if let Some(at) = frames.iter().position(|buffer| is_last(buffer.frame())) {
+                return at;
+            }
+        }
+    }
+}
+
+/// TCP port 80 and UDP port 53 are frontends, port 8000 of the other machine is a server of both protocols.
+fn selection() -> Selection {
+    let all = |texts: &[&str]| texts.iter().map(|text| endpoint(text)).collect();
+    let replies = Replies {
+        servers: all(&["10.78.0.2:8000", "10.78.0.2:8000/udp", "[fd78::2]:8000", "[fd78::2]:8000/udp"]),
+        snat_addresses: ["10.78.0.1".parse().unwrap(), "fd78::1".parse().unwrap()].into(),
+        snat_ports: 33768..=61000,
+    };
+    let frontends = all(&["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"]);
+    Selection { frontends, draining: [].into(), replies: Some(replies) }
+}
+
+/// A port for a program of the balancer: one of ours if the guard knows which of them programs have.
+fn program_port(kind: GuardKind) -> u16 {
+    match kind {
+        GuardKind::Tcx => 40000,
+        GuardKind::Nftables => 33000,
+    }
+}
+
+/// A packet of the client, or of the server, to where it says.
+fn client(dst: &str) -> Packet {
+    packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:4000" } else { "10.78.0.2:4000" }, dst)
+}
+
+fn server(dst: &str) -> Packet {
+    packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:8000" } else { "10.78.0.2:8000" }, dst)
+}
+
+fn clients_get_no_answer_of_the_host_whatever_they_speak(kind: GuardKind) {
+    let pair = Pair::new();
+    let ours = ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"].map(client);
+    assert_eq!(pair.answers(&ours), 4, "without a guard");
+    let _guard = pair.guard(kind);
+    assert_eq!(pair.answers(&ours), 0);
+    let others = ["10.78.0.1:80/udp", "10.78.0.1:53", "[fd78::1]:80/udp", "[fd78::1]:53"].map(client);
+    assert_eq!(pair.answers(&others), 4, "a port belongs to one protocol");
+}
+
+fn replies_of_servers_get_no_answer_of_the_host_whatever_they_speak(kind: GuardKind) {
+    let pair = Pair::new();
+    let _guard = pair.guard(kind);
+    for vip in ["10.78.0.1", "[fd78::1]"] {
+        for protocol in ["", "/udp"] {
+            let to = |port: u16| format!("{vip}:{port}{protocol}");
+            assert_eq!(pair.answers(&[server(&to(33768)), server(&to(61000))]), 0);
+            assert_eq!(pair.answers(&[server(&to(33767))]), 1, "not a port of ours");
+            assert_eq!(pair.answers(&[client(&to(40000))]), 1, "not a server");
+        }
+    }
+}
+
+fn extension_headers_and_fragments_hide_nothing_from_the_guard(kind: GuardKind) {
+    let pair = Pair::new();
+    let frontends = ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"];
+    let mut kinds: Vec<Vec<Packet>> = frontends.iter().map(|dst| client(dst).in_two().to_vec()).collect();
+    for dst in ["[fd78::1]:80", "[fd78::1]:53/udp"] {
+        for extension in [0, 44, 60] {
+            kinds.push(vec![client(dst).extension(extension)]);
+        }
+        // Hop-by-hop options come first if they come.
+        let seven = (0..7).fold(client(dst), |packet, _| packet.extension(60));
+        kinds.push(vec![seven.extension(0)]);
+    }
+    for packets in &kinds {
+        assert_eq!(pair.answers(packets), 1, "without a guard: {:x?}", packets[0].0);
+    }
+    let _guard = pair.guard(kind);
+    for packets in &kinds {
+        assert_eq!(pair.answers(packets), 0, "{:x?}", packets[0].0);
+    }
+    let elsewhere = ["10.78.0.1:54/udp", "[fd78::1]:54/udp"].map(|dst| client(dst).in_two()).concat();
+    assert_eq!(pair.answers(&elsewhere), 2, "other fragments reach the host");
+}
+
+/// Most programs never connect a UDP socket.
+fn programs_on_the_balancer_keep_their_datagrams(kind: GuardKind) {
+    let pair = Pair::new();
+    let _guard = pair.guard(kind);
+    let port = program_port(kind);
+    for (own, server) in [
+        ("10.78.0.1", "10.78.0.2:8000"),
+        ("0.0.0.0", "10.78.0.2:8000"),
+        ("[fd78::1]", "[fd78::2]:8000"),
+        ("[::]", "[fd78::2]:8000"),
+    ] {
+        let own = &format!("{own}:{port}");
+        let bind = |addr: &str| {
+            let socket = UdpSocket::bind(addr).unwrap();
+            socket.set_read_timeout(Some(DEADLINE)).unwrap();
+            socket
+        };
+        let service = pair.other.enter(|| bind(server));
+        for connects in [false, true] {
+            let program = pair.balancer.enter(|| bind(own));
+            if connects {
+                program.connect(server).unwrap();
+                program.send(b"question").unwrap();
+            } else {
+                program.send_to(b"question", server).unwrap();
+            }
+            let (_, asker) = service.recv_from(&mut [0; 16]).unwrap();
+            service.send_to(b"answer", asker).unwrap();
+            let mut bytes = [0; 16];
+            let len = program.recv(&mut bytes).unwrap();
+            assert_eq!(&bytes[..len], b"answer", "{own}");
+        }
+        drop(service);
+        if kind == GuardKind::Tcx {
+            let vip = if own.contains('.') { "10.78.0.1" } else { "[fd78::1]" };
+            let late = self::server(&format!("{vip}:{port}/udp"));
+            assert_eq!(pair.answers(&[late]), 0, "the program is gone, its port is ours again");
+        }
+    }
+}
+
+fn programs_on_the_balancer_keep_their_connections_over_ipv6(kind: GuardKind) {
+    let pair = Pair::new();
+    let _guard = pair.guard(kind);
+    let server = pair.other.enter(|| TcpListener::bind("[fd78::2]:8000").unwrap());
+    pair.balancer.enter(|| {
+        let _listener = TcpListener::bind("[::]:40001").unwrap();
+        let program = connecting(&format!("[fd78::1]:{}", program_port(kind)), "[fd78::2]:8000");
+        let accepted = accept(&server);
+        assert_eq!(accepted.peer_addr().unwrap().port(), program_port(kind));
+        hear(&program.into(), &accepted);
+    });
+    let _listener = pair.balancer.enter(|| TcpListener::bind("[::]:40001").unwrap());
+    assert_eq!(pair.answers(&[self::server("[fd78::1]:40001")]), 0, "a listener has no part in it");
+}
+
+fn what_is_under_way_at_a_draining_frontend_is_still_ours(kind: GuardKind) {
+    let pair = Pair::new();
+    let mut guard = pair.guard(kind);
+    let serving = selection();
+    let draining = Selection { frontends: [].into(), draining: serving.frontends.clone(), ..serving };
+    guard.select(&draining).unwrap();
+    for vip in ["10.78.0.1", "[fd78::1]"] {
+        let (web, dns) = (format!("{vip}:80"), format!("{vip}:53/udp"));
+        assert_eq!(pair.answers(&[client(&web).under_way(), client(&dns)]), 0);
+        assert_eq!(pair.answers(&[client(&web)]), 1, "what begins is refused by the host");
+        let listener = pair.balancer.enter(|| TcpListener::bind(&web).unwrap());
+        let opened =
+            pair.other.enter(|| TcpStream::connect_timeout(&web.parse().unwrap(), DEADLINE).unwrap());
+        let accepted = accept(&listener);
+        hear(&accepted, &opened);
+        hear(&opened, &accepted);
+    }
+}
+
+/// Has one end of a connection say something and the other hear it.
+fn hear(mut listening: &TcpStream, mut speaking: &TcpStream) {
+    listening.set_nonblocking(false).unwrap();
+    listening.set_read_timeout(Some(DEADLINE)).unwrap();
+    speaking.write_all(b"hello").unwrap();
+    let mut bytes = [0; 5];
+    listening.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"hello");
+}

@@ -1,0 +1,104 @@
+//! The ways in which a story is told: packet mode and IP family.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use convey::demo::lab::{Role, VIP, VIP_V6};
+use convey::model::Mode;
+
+/// How a story is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) mode: Mode,
+    pub(crate) family: Family,
+}
+
+/// Which IP everybody speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// A story by its name, which is its function's.
+#[derive(Clone, Copy)]
+pub(crate) struct Story {
+    pub(crate) name: &'static str,
+    pub(crate) tell: fn(Case),
+    /// Whether there is something to tell.
+    pub(crate) when: fn(Case) -> bool,
+}
+
+/// Stories that are told in each mode and family, or `when` a condition holds.
+macro_rules! stories {
+    (when $when:expr => $($story:ident),+ $(,)?) => {
+        vec![$($crate::case::Story { name: stringify!($story), tell: $story, when: $when }),+]
+    };
+    ($($story:ident),+ $(,)?) => { stories![when |_| true => $($story),+] };
+}
+pub(crate) use stories;
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}::{}", self.mode.name(), self.family.name())
+    }
+}
+
+impl Case {
+    /// Every one.
+    pub(crate) fn all() -> impl Iterator<Item = Case> {
+        let families = [Family::V4, Family::V6];
+        [Mode::Passthrough, Mode::Dsr]
+            .into_iter()
+            .flat_map(move |mode| families.map(|family| Case { mode, family }))
+    }
+
+    pub(crate) fn is_dsr(self) -> bool {
+        self.mode == Mode::Dsr
+    }
+
+    pub(crate) fn is_passthrough(self) -> bool {
+        self.mode == Mode::Passthrough
+    }
+}
+
+impl Family {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Family::V4 => "ipv4",
+            Family::V6 => "ipv6",
+        }
+    }
+
+    /// Where clients connect to.
+    pub(crate) fn vip(self, port: u16) -> SocketAddr {
+        match self {
+            Family::V4 => (VIP, port).into(),
+            Family::V6 => (VIP_V6, port).into(),
+        }
+    }
+
+    /// The address of a machine.
+    pub(crate) fn address(self, role: Role) -> IpAddr {
+        match self {
+            Family::V4 => role.address().into(),
+            Family::V6 => role.address_v6().into(),
+        }
+    }
+
+    /// Every address of a machine.
+    pub(crate) fn any(self) -> IpAddr {
+        match self {
+            Family::V4 => IpAddr::from([0; 4]),
+            Family::V6 => IpAddr::from([0; 16]),
+        }
+    }
+
+    /// This much; by IPv6 an eighth, for what takes long and is told by IPv4 in full.
+    pub(crate) fn of(self, amount: u64) -> u64 {
+        match self {
+            Family::V4 => amount,
+            Family::V6 => amount / 8,
+        }
+    }
+}

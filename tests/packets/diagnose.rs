@@ -1,0 +1,64 @@
+//! What operators look at a network with.
+
+use std::net::IpAddr;
+
+use convey::demo::lab::Role;
+
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::{Network, PORT};
+use crate::udp::{ECHO, UdpEcho};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        the_host_answers_pings_of_the_vip,
+        traceroute_by_tcp_shows_the_balancer_before_the_vip,
+        traceroute_by_udp_shows_the_balancer_before_the_vip,
+    ]
+}
+
+fn the_host_answers_pings_of_the_vip(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx(1);
+    network.balance(&Config::new(1));
+    let vip = network.vip().ip().to_string();
+    // A small one, and one in fragments.
+    for size in ["56", "4000"] {
+        let ping = network.run(1, "ping", &["-n", "-c", "3", "-i", "0.1", "-W", "5", "-s", size, &vip]);
+        assert!(ping.code == Some(0) && ping.stdout.contains(" 0% packet loss"), "{ping:?}");
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+}
+
+fn traceroute_by_tcp_shows_the_balancer_before_the_vip(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx(1);
+    network.balance(&Config::new(1));
+    is_seen(&network, &["-T", "-p", &PORT.to_string()]);
+}
+
+fn traceroute_by_udp_shows_the_balancer_before_the_vip(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
+    let server = (case.family.address(Role::Server(1)), ECHO).into();
+    let _echo = network.inside(Role::Server(1), || UdpEcho::start(server));
+    is_seen(&network, &["-U", "-p", &ECHO.to_string()]);
+}
+
+/// The first hop is the balancer, under whichever of its addresses; the second answers as the VIP.
+fn is_seen(network: &Network, by: &[&str]) {
+    let vip = network.vip().ip();
+    let target = vip.to_string();
+    // One probe at a time, one for each hop: errors are sent at a limited rate.
+    let arguments = ["-n", "-N", "1", "-q", "1", "-w", "5", "-m", "4", &target];
+    let ran = network.run(1, "traceroute", &[by, &arguments].concat());
+    let hops: Vec<Option<IpAddr>> = ran.stdout.lines().skip(1).map(address).collect();
+    let balancer = [network.case.family.address(Role::Balancer), vip];
+    let first_is_balancer = matches!(hops.first(), Some(Some(hop)) if balancer.contains(hop));
+    assert!(first_is_balancer && hops[1..] == [Some(vip)], "{ran:?}");
+}
+
+/// Who answers at a hop: ` 1  10.77.0.1  0.061 ms`, ` 1  *`.
+fn address(hop: &str) -> Option<IpAddr> {
+    hop.split_whitespace().nth(1)?.parse().ok()
+}

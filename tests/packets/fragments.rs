@@ -1,0 +1,175 @@
+//! Datagrams that are larger than a packet.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use convey::demo::lab::Role;
+use etherparse::{
+    EtherType, Ethernet2Header, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, UdpHeader,
+};
+
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
+use crate::raw::Wire;
+use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
+
+/// Payload of a datagram that takes three packets.
+const LENGTH: usize = 4096;
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        large_datagrams_come_back_byte_for_byte,
+        so_do_those_whose_fragments_are_out_of_order,
+        fragments_of_two_datagrams_are_not_mixed_up,
+    ]
+}
+
+fn large_datagrams_come_back_byte_for_byte(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let _echos = serve(&mut network, 2);
+    network.inside(Role::Client(1), || {
+        for seed in 0..20 {
+            // A port of its own each, so that both servers get some.
+            let socket = socket_to(case.family.vip(ECHO));
+            let sent = datagram(LENGTH, seed);
+            assert!(exchange(&socket, &sent).unwrap() == sent);
+        }
+    });
+}
+
+fn so_do_those_whose_fragments_are_out_of_order(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let _echos = serve(&mut network, 2);
+    network.inside(Role::Client(1), || {
+        let mut wire = Wire::open();
+        for (seed, order) in
+            [[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]].iter().enumerate()
+        {
+            let socket = listener(case);
+            let sent = datagram(LENGTH, seed as u8);
+            let fragments = fragments(case, &socket, seed as u16, &sent);
+            assert_eq!(fragments.len(), order.len());
+            order.iter().for_each(|n| wire.send(&fragments[*n]));
+            assert!(receive(&socket) == sent, "in the order {order:?}");
+        }
+    });
+}
+
+fn fragments_of_two_datagrams_are_not_mixed_up(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let _echos = serve(&mut network, 2);
+    network.inside(Role::Client(1), || {
+        let mut wire = Wire::open();
+        let sockets: Vec<UdpSocket> = (0..8).map(|_| listener(case)).collect();
+        let datagrams: Vec<Vec<u8>> = (0..8).map(|seed| datagram(LENGTH, seed)).collect();
+        let of = |n: usize| fragments(case, &sockets[n], 1000 + n as u16, &datagrams[n]);
+        let all: Vec<Vec<Vec<u8>>> = (0..8).map(of).collect();
+        // The first of each, then the second of each, then the third.
+        (0..3).for_each(|n| all.iter().for_each(|fragments| wire.send(&fragments[n])));
+        for (socket, sent) in sockets.iter().zip(&datagrams) {
+            assert!(receive(socket) == *sent);
+        }
+    });
+}
+
+fn serve(network: &mut Network, servers: u8) -> Vec<UdpEcho> {
+    network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, servers) });
+    let start = |number| {
+        let role = Role::Server(number);
+        let addr = (network.case.family.address(role), ECHO).into();
+        network.inside(role, || UdpEcho::start(addr))
+    };
+    (1..=servers).map(start).collect()
+}
+
+/// A socket for answers to what others send in its name.
+fn listener(case: Case) -> UdpSocket {
+    let socket = UdpSocket::bind((case.family.address(Role::Client(1)), 0)).unwrap();
+    socket.connect(case.family.vip(ECHO)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket
+}
+
+fn receive(socket: &UdpSocket) -> Vec<u8> {
+    let mut buffer = vec![0; 1 << 16];
+    let n = socket.recv(&mut buffer).expect("an answer");
+    buffer.truncate(n);
+    buffer
+}
+
+/// The frames of a datagram from a socket's address to the VIP.
+fn fragments(case: Case, socket: &UdpSocket, id: u16, payload: &[u8]) -> Vec<Vec<u8>> {
+    /// What fits into a packet of 1500 bytes behind either header; the unit of offsets is 8.
+    const PIECE: usize = 1448;
+    let (from, to) = (socket.local_addr().unwrap(), case.family.vip(ECHO));
+    let mut bytes = udp_header(from, to, payload).to_bytes().to_vec();
+    bytes.extend_from_slice(payload);
+    let pieces = bytes.chunks(PIECE).enumerate();
+    let frame = |(n, piece): (usize, &[u8])| {
+        let offset = IpFragOffset::try_new((n * PIECE / 8) as u16).unwrap();
+        let more = (n + 1) * PIECE < bytes.len();
+        let fragment = Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, id.into());
+        let mut frame = ethernet(to);
+        ip_header(from, to, piece.len(), &fragment, &mut frame);
+        frame.extend_from_slice(piece);
+        frame
+    };
+    pieces.map(frame).collect()
+}
+
+fn udp_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> UdpHeader {
+    let (source, destination) = (from.port(), to.port());
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let ip = Ipv4Header::new(0, 64, IpNumber::UDP, from.octets(), to.octets()).unwrap();
+            UdpHeader::with_ipv4_checksum(source, destination, &ip, payload).unwrap()
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let ip = Ipv6Header { source: from.octets(), destination: to.octets(), ..Default::default() };
+            UdpHeader::with_ipv6_checksum(source, destination, &ip, payload).unwrap()
+        }
+        _ => unreachable!("both are of one family"),
+    }
+}
+
+fn ethernet(to: SocketAddr) -> Vec<u8> {
+    let ether_type = if to.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    let (source, destination) = (Role::Client(1).mac(), Role::Balancer.mac());
+    Ethernet2Header { source, destination, ether_type }.to_bytes().to_vec()
+}
+
+/// Writes the header of a fragment; in IPv4 what IPv6 has a header of its own for is in the header.
+fn ip_header(
+    from: SocketAddr,
+    to: SocketAddr,
+    length: usize,
+    fragment: &Ipv6FragmentHeader,
+    frame: &mut Vec<u8>,
+) {
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut ip =
+                Ipv4Header::new(length as u16, 64, IpNumber::UDP, from.octets(), to.octets()).unwrap();
+            ip.identification = fragment.identification as u16;
+            ip.dont_fragment = false;
+            ip.more_fragments = fragment.more_fragments;
+            ip.fragment_offset = fragment.fragment_offset;
+            ip.header_checksum = ip.calc_header_checksum();
+            ip.write(frame).unwrap();
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let ip = Ipv6Header {
+                payload_length: (Ipv6FragmentHeader::LEN + length) as u16,
+                next_header: IpNumber::IPV6_FRAGMENTATION_HEADER,
+                hop_limit: 64,
+                source: from.octets(),
+                destination: to.octets(),
+                ..Default::default()
+            };
+            ip.write(frame).unwrap();
+            fragment.write(frame).unwrap();
+        }
+        _ => unreachable!("both are of one family"),
+    }
+}

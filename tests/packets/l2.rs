@@ -1,0 +1,103 @@
+//! DSR by the destination MAC alone: servers have the VIP.
+
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+
+use convey::demo::lab::{INTERFACE, Plan, Role, VIP, VIP_V6};
+
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::{Network, PORT};
+use crate::support::{check_to_end, run, send};
+use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![when Case::is_dsr =>
+        servers_that_have_the_vip_share_its_clients,
+        answers_of_servers_that_have_the_vip_do_not_pass_the_balancer,
+        datagrams_reach_servers_that_have_the_vip,
+        a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down,
+    ]
+}
+
+const SCRIPT: &str = "tc/dsr-server-l2.sh";
+
+const BACKEND: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\ndsr = \"l2\"";
+
+fn servers_that_have_the_vip_share_its_clients(case: Case) {
+    let mut network = prepared(case, 2);
+    let everywhere = (case.family.any(), PORT).into();
+    let _servers = [network.nginx_on(1, everywhere), network.nginx_on(2, everywhere)];
+    network.balance(&Config { backend: BACKEND, ..Config::new(2) });
+    let answers: BTreeSet<String> = (0..50).map(|_| network.ask(1).unwrap()).collect();
+    assert_eq!(answers.into_iter().collect::<Vec<_>>(), ["s1", "s2"]);
+    let neighbour =
+        network.lab.run(Role::Client(1), "ip", &["neigh", "show", &network.vip().ip().to_string()]);
+    let neighbour = neighbour.unwrap();
+    assert!(neighbour.contains("02:00:0a:4d:00:01"), "not the balancer's: {neighbour}");
+}
+
+fn answers_of_servers_that_have_the_vip_do_not_pass_the_balancer(case: Case) {
+    const LENGTH: u64 = 32 << 20;
+    let mut network = prepared(case, 1);
+    let nginx = network.nginx_on(1, (case.family.any(), PORT).into());
+    send(&mut std::fs::File::create(nginx.file("big")).unwrap(), LENGTH).unwrap();
+    network.balance(&Config { backend: BACKEND, ..Config::new(1) });
+    let before = network.received(Role::Balancer);
+    let got = network.path("got");
+    let mut curl = network.client(1, "curl");
+    curl.args(["-sS", "--fail", "-o"]).arg(&got).arg(format!("http://{}/big", network.vip()));
+    let ran = run(&mut curl);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(check_to_end(&mut std::fs::File::open(got).unwrap()), LENGTH);
+    let passed = network.received(Role::Balancer) - before;
+    assert!(passed < LENGTH / 10, "{passed} bytes of an answer of {LENGTH} passed");
+}
+
+fn datagrams_reach_servers_that_have_the_vip(case: Case) {
+    let mut network = prepared(case, 2);
+    network.balance(&Config { backend: BACKEND, health: UNCHECKED, ..Config::udp(ECHO, 2) });
+    let vip = case.family.vip(ECHO);
+    let _echos = [1, 2].map(|number| network.inside(Role::Server(number), || UdpEcho::start(vip)));
+    network.inside(Role::Client(1), || {
+        for (seed, length) in [1, 1400, 4096, 1, 1400, 4096].into_iter().enumerate() {
+            let sent = datagram(length, seed as u8);
+            assert!(exchange(&socket_to(vip), &sent).unwrap() == sent, "{length} bytes");
+        }
+    });
+}
+
+/// Told without a balancer: a route leads the client straight to the server.
+fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
+    let network = Network::bare(case, &Plan::new(1, 1));
+    let vip = network.vip();
+    let (address, client) = (vip.ip().to_string(), Role::Client(1));
+    let ip = |role, arguments: &[&str]| network.lab.run(role, "ip", arguments).unwrap();
+    ip(Role::Balancer, &["addr", "flush", "dev", INTERFACE]);
+    let script = |action| network.script(Role::Server(1), SCRIPT, action, &[("VIP", &both())]);
+    ["up", "up"].iter().for_each(|action| script(action));
+    let _server = network.nginx_on(1, (case.family.any(), PORT).into());
+    let connects = || network.inside(client, || TcpStream::connect(vip).is_ok());
+    assert!(!connects(), "somebody said to have the VIP");
+    let server = case.family.address(Role::Server(1)).to_string();
+    ip(client, &["route", "add", &address, "via", &server, "dev", INTERFACE]);
+    assert!(connects());
+    ["down", "down"].iter().for_each(|action| script(action));
+    assert!(!connects());
+    assert_eq!(ip(Role::Server(1), &["-brief", "addr", "show", "to", &address]), "");
+    let left = network.lab.run(Role::Server(1), "sysctl", &["-n", "net.ipv4.conf.all.arp_ignore"]).unwrap();
+    assert_eq!(left.trim(), "0");
+}
+
+/// A lab whose servers have the VIP.
+fn prepared(case: Case, servers: u8) -> Network {
+    let network = Network::bare(case, &Plan::new(1, servers));
+    for number in 1..=servers {
+        network.script(Role::Server(number), SCRIPT, "up", &[("VIP", &both())]);
+    }
+    network
+}
+
+fn both() -> String {
+    format!("{VIP} {VIP_V6}")
+}

@@ -1,0 +1,118 @@
+//! Several modes in one process.
+
+use std::net::SocketAddr;
+
+use convey::demo::lab::Role;
+use convey::model::Mode;
+use rustix::process::Signal;
+
+use crate::case::{Case, Family, Story, stories};
+use crate::config::Config;
+use crate::network::{Network, PORT};
+use crate::support::{Server, ask, connect, ping, wait_for, was_reset};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![when |case| case.family == Family::V4 =>
+        a_wildcard_is_proxied_beside_an_address_that_is_forwarded,
+        a_stop_lets_what_is_proxied_and_what_is_forwarded_finish,
+        what_is_still_open_is_cut_in_every_mode,
+        a_machine_that_is_gone_refuses_no_datagram_but_is_found_out,
+    ]
+}
+
+/// A frontend that is proxied on every address of the host, on the port of the other.
+const RELAYED: &str =
+    "[frontends.relayed]\nmode = \"proxy\"\nlisten_addr = \"0.0.0.0:80\"\nbackend = \"pool\"";
+
+fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(case: Case) {
+    let network = balanced(case, "");
+    let _server = network.server(1, |addr| Server::named("s1", addr));
+    network.wait_for_health(1, true);
+    for _ in 0..10 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+        let (status, body) = network.inside(Role::Client(1), || ask(host(), "/")).unwrap();
+        assert_eq!((status, body.trim()), (200, "s1"));
+    }
+    for (frontend, mode) in [("web", case.mode), ("relayed", Mode::Proxy)] {
+        assert_eq!(network.stat(&format!("/frontends/{frontend}/mode")), mode.name());
+        assert_eq!(network.stat(&format!("/frontends/{frontend}/total_connections")), 10);
+    }
+    assert_eq!(network.stat("/backends/pool/servers/s1/total_connections"), 20);
+
+    network.save(&Config { frontend: "", ..Config::new(1) });
+    wait_for("the proxied frontend to be closed", || logged(&network, "frontend relayed: removed"));
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    network.save(&Config { frontend: RELAYED, ..Config::new(1) });
+    wait_for("it to be open again", || logged(&network, "frontend relayed: added"));
+    let (status, _) = network.inside(Role::Client(1), || ask(host(), "/")).unwrap();
+    assert_eq!(status, 200);
+}
+
+fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(case: Case) {
+    let network = balanced(case, "");
+    let _server = echo(&network);
+    let mut held = held(&network);
+    network.convey(|convey| convey.signal(Signal::TERM));
+    wait_for("the stop", || logged(&network, "stopping: 2 open connections have 30s to finish"));
+    for stream in &mut held {
+        ping(stream).unwrap();
+    }
+    drop(held);
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
+    assert!(logged(&network, "stopped: every connection had ended").is_some());
+}
+
+fn what_is_still_open_is_cut_in_every_mode(case: Case) {
+    let network = balanced(case, "drain = 0.3");
+    let _server = echo(&network);
+    let mut held = held(&network);
+    network.convey(|convey| convey.signal(Signal::TERM));
+    assert!(held.iter_mut().all(was_reset));
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
+    assert!(logged(&network, "stopped: 2 connections were cut after 300ms").is_some());
+}
+
+/// Server 2 is nobody's address: the kernel finds out and says so.
+fn a_machine_that_is_gone_refuses_no_datagram_but_is_found_out(case: Case) {
+    let health = "kind = \"udp\"\nfall = 1";
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config { servers: vec![(1, ""), (2, "")], health, ..Config::new(1) });
+    network.wait_for_health(2, false);
+    network.wait_for_health(1, false);
+    let reason =
+        |server: u8| network.stat(&format!("/backends/pool/servers/s{server}/health/reason")).to_string();
+    assert!(reason(1).contains("Connection refused"), "{}", reason(1));
+    assert!(reason(2).contains("No route to host"), "{}", reason(2));
+}
+
+/// A balancer in front of one server, with a frontend in this mode and one that is proxied.
+fn balanced(case: Case, timeouts: &'static str) -> Network {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config { frontend: RELAYED, timeouts, ..Config::new(1) });
+    network
+}
+
+fn echo(network: &Network) -> crate::network::Inside<'_> {
+    let server = network.server(1, Server::echo);
+    network.wait_for_health(1, true);
+    server
+}
+
+/// An established connection through each frontend.
+fn held(network: &Network) -> [std::net::TcpStream; 2] {
+    let one = |addr| {
+        let mut stream = connect(addr);
+        ping(&mut stream).unwrap();
+        stream
+    };
+    network.inside(Role::Client(1), || [network.vip(), host()].map(one))
+}
+
+/// The host's own address, which is no VIP.
+fn host() -> SocketAddr {
+    (Role::Balancer.address(), PORT).into()
+}
+
+fn logged(network: &Network, text: &str) -> Option<()> {
+    network.log(Role::Balancer).contains(text).then_some(())
+}

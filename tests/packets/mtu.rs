@@ -1,0 +1,98 @@
+//! Hops that take smaller packets than either end knows of (path MTU discovery).
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown};
+use std::process::Stdio;
+
+use convey::demo::lab::{NARROW, Plan, Role};
+
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
+use crate::support::{Server, check_to_end, connect, send};
+use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
+
+pub(crate) fn stories() -> Vec<Story> {
+    let mut stories = stories![
+        answers_fit_through_a_narrow_hop_before_the_client,
+        large_datagrams_pass_a_narrow_hop_in_fragments,
+    ];
+    // In DSR with NAT the hop tells the client of a packet to the server, of which the client knows nothing.
+    stories.extend(stories![when Case::is_passthrough =>
+        uploads_fit_through_a_narrow_hop_before_the_server,
+    ]);
+    stories
+}
+
+const BYTES: u64 = 1 << 20;
+
+fn answers_fit_through_a_narrow_hop_before_the_client(case: Case) {
+    let client = Role::Client(1);
+    let mut network = Network::planned(case, &Plan::new(1, 1).narrow(client));
+    let nginx = network.nginx(1);
+    send(&mut File::create(nginx.file("big")).unwrap(), BYTES).unwrap();
+    network.balance(&Config::new(1));
+    let sees = if case.is_dsr() { client } else { Role::Balancer };
+    let sees = case.family.address(sees);
+    assert!(!knows(&network, Role::Server(1), sees));
+    let mut curl = network.client(1, "curl");
+    // Were the hop's errors lost, it would take for ever.
+    curl.args(["-sS", "--fail", "-m", "10", &format!("http://{}/big", network.vip())]);
+    let mut curl = curl.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(check_to_end(curl.stdout.as_mut().unwrap()), BYTES);
+    assert!(curl.wait().unwrap().success());
+    assert!(knows(&network, Role::Server(1), sees));
+}
+
+fn uploads_fit_through_a_narrow_hop_before_the_server(case: Case) {
+    let mut network = Network::planned(case, &Plan::new(1, 1).narrow(Role::Server(1)));
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
+    let network = &network;
+    let _server = network.server(1, |addr| {
+        Server::start(addr, |mut stream| {
+            let got = check_to_end(&mut stream);
+            stream.write_all(&got.to_be_bytes())
+        })
+    });
+    let vip = network.vip();
+    assert!(!knows(network, Role::Client(1), vip.ip()));
+    let got = network.inside(Role::Client(1), || {
+        let mut stream = connect(vip);
+        send(&mut stream, BYTES).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut got = [0; 8];
+        stream.read_exact(&mut got).unwrap();
+        u64::from_be_bytes(got)
+    });
+    assert_eq!(got, BYTES);
+    assert!(knows(network, Role::Client(1), vip.ip()));
+}
+
+fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
+    // In DSR see above.
+    let servers = case.is_passthrough().then_some(Role::Server(1));
+    for narrow in [Role::Client(1)].into_iter().chain(servers) {
+        let mut network = Network::planned(case, &Plan::new(1, 1).narrow(narrow));
+        network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
+        let server = (case.family.address(Role::Server(1)), ECHO).into();
+        let _echo = network.inside(Role::Server(1), || UdpEcho::start(server));
+        network.inside(Role::Client(1), || {
+            let socket = socket_to(case.family.vip(ECHO));
+            socket.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+            let sent = datagram(4096, 1);
+            // By IPv6 routers do not cut packets: the first are lost, and who sent them hears why.
+            crate::support::wait_for("an answer", || {
+                let got = exchange(&socket, &sent).ok()?;
+                assert!(got == sent);
+                Some(())
+            });
+        });
+    }
+}
+
+/// Whether a machine has heard that packets to `to` have to be small.
+fn knows(network: &Network, role: Role, to: IpAddr) -> bool {
+    let route = network.lab.run(role, "ip", &["route", "get", &to.to_string()]).unwrap();
+    route.contains(&format!("mtu {NARROW}"))
+}

@@ -1,0 +1,74 @@
+//! A small UDP server, and clients for it.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Where it listens: the echo service (RFC 862).
+pub(crate) const ECHO: u16 = 7;
+
+/// Larger than any datagram.
+const BUFFER: usize = 1 << 16;
+
+/// Longer than any answer takes that comes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sends every datagram back to whom it came from. Dropping it closes its socket.
+pub(crate) struct UdpEcho {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl UdpEcho {
+    pub(crate) fn start(addr: SocketAddr) -> UdpEcho {
+        let socket = UdpSocket::bind(addr).unwrap();
+        // How often it looks whether it is to stop.
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let serve = move || {
+            let mut buffer = vec![0; BUFFER];
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok((n, from)) = socket.recv_from(&mut buffer) {
+                    let _ = socket.send_to(&buffer[..n], from);
+                }
+            }
+        };
+        UdpEcho { stop, thread: Some(thread::spawn(serve)) }
+    }
+}
+
+impl Drop for UdpEcho {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A socket that hears from `addr` alone, and of errors on the way there.
+pub(crate) fn socket_to(addr: SocketAddr) -> UdpSocket {
+    let any = if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(addr).unwrap();
+    socket
+}
+
+/// Sends a datagram and waits for one; what it says.
+pub(crate) fn exchange(socket: &UdpSocket, datagram: &[u8]) -> io::Result<Vec<u8>> {
+    socket.send(datagram)?;
+    let mut buffer = vec![0; BUFFER];
+    let n = socket.recv(&mut buffer)?;
+    buffer.truncate(n);
+    Ok(buffer)
+}
+
+/// So many bytes, no two neighbours of which are alike to those of another datagram.
+pub(crate) fn datagram(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|n| (n * 31 + n / 251) as u8 ^ seed).collect()
+}
