@@ -24,6 +24,8 @@ pub(super) struct PacketPath {
     snat_addresses: Vec<IpAddr>,
     /// What is captured and guarded.
     selection: Selection,
+    /// Indices of the interfaces that are captured.
+    captured: Vec<u32>,
     stats: Arc<PacketStats>,
     pipeline: Pipeline,
     guard: Option<Guard>,
@@ -107,6 +109,7 @@ impl PacketPath {
             settings: settings.clone(),
             snat_addresses,
             selection,
+            captured: interfaces.iter().map(|interface| interface.index).collect(),
             stats,
             pipeline,
             guard,
@@ -141,6 +144,20 @@ impl PacketPath {
             warn!("new frontends are not guarded: {error}");
         }
         self.selection = selection;
+        self.warn_of_interfaces(snapshot);
+    }
+
+    /// Interfaces are captured from the start on: a server or a VIP that a reload puts behind another one is not seen.
+    fn warn_of_interfaces(&self, snapshot: &Snapshot) {
+        let vips: Vec<IpAddr> = self.selection.frontends.iter().map(|endpoint| endpoint.addr.ip()).collect();
+        let replies = self.selection.replies.iter().flat_map(|replies| &replies.servers);
+        let servers: Vec<IpAddr> = replies.map(|endpoint| endpoint.addr.ip()).collect();
+        let network = &snapshot.network;
+        let needed = network.interfaces_for(&vips, &servers);
+        let missed = needed.iter().filter(|index| !self.captured.contains(index));
+        for interface in missed.filter_map(|index| network.interfaces().iter().find(|i| i.index == *index)) {
+            warn!("traffic passes {}, which is not captured: restart convey to forward it", interface.name);
+        }
     }
 
     /// Sends what is queued, and stops.

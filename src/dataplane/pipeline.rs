@@ -116,7 +116,7 @@ impl Pipeline {
                 thread: first_capture + n,
                 interface,
                 capture,
-                sorter: Sorter::new(plan.dispatch.clone(), (n << 12) as u16, plan.now),
+                sorter: Sorter::new(plan.dispatch.clone(), fastrand::u16(..), plan.now),
                 inboxes: inboxes.clone(),
                 spare: spare.clone(),
                 stats: plan.stats.clone(),

@@ -28,7 +28,6 @@ impl Sorter {
 
         let now = (self.now)();
         let unmatched = &mut self.lost[0];
-        self.fragments.expire(now, |_| *unmatched += 1);
         if let Kind::LaterFragment { .. } = headers.kind {
             match self.fragments.later(key, frame, now, |_| *unmatched += 1) {
                 Later::Follows(lead, mut frame) => {
@@ -51,8 +50,12 @@ impl Sorter {
         }
     }
 
-    /// How many frames were dropped since this was last asked, and why.
+    /// How many frames were dropped since this was last asked, and why; for every batch, so that none waits for long.
     pub(super) fn take_lost(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
+        if !self.fragments.is_empty() {
+            let unmatched = &mut self.lost[0];
+            self.fragments.expire((self.now)(), |_| *unmatched += 1);
+        }
         let lost = std::mem::take(&mut self.lost);
         [DropReason::FragmentUnmatched, DropReason::FragmentQueueFull].into_iter().zip(lost)
     }

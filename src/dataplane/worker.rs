@@ -13,8 +13,10 @@ use super::waiting::Waiting;
 use crate::forward::{Direction, FlowState, Forwarder, Frame, Part, Verdict};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
-use crate::stats::{Counter, Gauge, PacketStats};
+use crate::stats::{Counter, Gauge, PacketStats, STATES};
 use crate::wire::{self, Checksum};
+
+const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
 
 /// How often time passes for a worker that gets no frames.
 const TICK: Duration = Duration::from_millis(50);

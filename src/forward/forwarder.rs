@@ -5,18 +5,20 @@ mod refuse;
 mod served;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use self::begin::is_martian;
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{Direction, Flow, FlowId, FlowTable, NatPorts, Segment, View};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{NextHops, Snapshot};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
 
-/// Packets of our own a second that tell senders what has become of theirs; more are dropped in silence, lest forged
-/// packets make us answer the whole world.
+/// Packets of our own a second that refuse senders' packets, and as many that tell how to send them; more are dropped in
+/// silence, lest forged packets make us answer the whole world.
 const ANSWERS_PER_SECOND: u64 = 1_000;
 
 /// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
@@ -48,11 +50,15 @@ pub struct Settings {
 pub struct Forwarder {
     flows: FlowTable,
     ports: Option<NatPorts>,
-    answers: Limiter,
+    refusals: Limiter,
+    /// Of their own, so that a flood of what is refused does not stop path MTU discovery.
+    advice: Limiter,
     news: News,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
     served: Served,
+    /// Where packets went by that snapshot.
+    network: Arc<NextHops>,
     /// Where the look at every flow has got to that a new snapshot asks for.
     sweep: Option<u32>,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
@@ -84,10 +90,12 @@ impl Forwarder {
         Forwarder {
             flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
             ports: settings.ports,
-            answers: Limiter::new(ANSWERS_PER_SECOND),
+            refusals: Limiter::new(ANSWERS_PER_SECOND),
+            advice: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
             generation: None,
             served: Served::default(),
+            network: Arc::default(),
             sweep: None,
             replaced: None,
             answer: Vec::with_capacity(ANSWER_LEN),
@@ -159,6 +167,7 @@ impl Forwarder {
             let (served, answer) = (&self.served, &mut self.answer);
             self.sweep = self.flows.sweep(from, BUDGET, |flow| {
                 let end = served.end_of(flow);
+                reroute(flow, snapshot);
                 if let Some(end) = end {
                     if let Some(interface) = refuse::farewell(flow, snapshot, answer) {
                         reset(answer, interface);
@@ -240,6 +249,9 @@ impl Forwarder {
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
         let (flow, headers) = (self.flows.get(id), packet.headers);
+        if is_martian(wire::source(frame.bytes, headers).ip()) {
+            return Err(Stop::Silent(DropReason::Martian));
+        }
         let about = match direction {
             Direction::ToServer => Direction::ToClient,
             Direction::ToClient => Direction::ToServer,
@@ -306,13 +318,28 @@ impl Forwarder {
             ports.retain_servers(|server, protocol| served.has_server(server, protocol));
         }
         // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
-        if served.may_end_flows_of(&self.served) {
+        if served.may_end_flows_of(&self.served) || !snapshot.network.has_routes_of(&self.network) {
             self.sweep = Some(0);
         }
+        self.network = snapshot.network.clone();
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
         for server in snapshot.servers.values() {
             let _ = self.find_hop(server.config.addr.ip(), snapshot);
+        }
+    }
+}
+
+/// Has packets of a flow go where the routes lead now, if that is known yet.
+fn reroute(flow: &mut Flow, snapshot: &Snapshot) {
+    let ways = match flow.view() {
+        View::BothSides => &[Direction::ToServer, Direction::ToClient][..],
+        View::ClientSide => &[Direction::ToServer],
+    };
+    for &direction in ways {
+        let to = if direction == Direction::ToServer { flow.server().src } else { flow.client().src };
+        if let Ok(hop) = snapshot.network.lookup(to.ip()) {
+            flow.set_next_hop(direction, hop);
         }
     }
 }

@@ -76,6 +76,11 @@ impl<T> Fragments<T> {
         Fragments { packets, order, waiting, held: 0, next_id: first_id }
     }
 
+    /// Whether there is nothing that time changes.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty() && self.waiting.is_empty()
+    }
+
     /// A first fragment with these ports goes to `worker`. Returns what those after it need to follow, and those that
     /// waited for it. `drop` is given what had to make room.
     pub fn first(
@@ -97,6 +102,10 @@ impl<T> Fragments<T> {
     /// Any other fragment. `drop` is given what had to make room.
     pub fn later(&mut self, key: FragmentKey, frame: T, now: Timestamp, drop: impl FnMut(T)) -> Later<T> {
         let is_full = self.held >= MOST_HELD;
+        // Not remembered, lest a flood of such push out packets whose first was here.
+        if is_full && !self.packets.contains_key(&key) {
+            return Later::Full(frame);
+        }
         let packet = self.packet(key, now, drop);
         match packet.first {
             Some(part) => Later::Follows(part, frame),
@@ -238,8 +247,10 @@ mod tests {
             assert!(fragments.waiting.len() <= MOST_HELD);
         }
         assert_eq!(full + dropped + fragments.held, 100_000);
+        fragments.expire(at(1_000), |_| dropped += 1);
+        assert_eq!(fragments.held, 0);
         for n in 0..1_000 {
-            fragments.later(key(0, 1 << 20), n, at(1), |_| {});
+            fragments.later(key(0, 1 << 20), n, at(1_000), |_| {});
         }
         assert!(fragments.packets[&key(0, 1 << 20)].held.len() <= MOST_HELD_OF_ONE);
         fragments.expire(at(60_000), |_| dropped += 1);

@@ -93,6 +93,11 @@ impl NextHops {
         self.route(dst).first().copied()
     }
 
+    /// Whether routes lead the same ways as in `other`.
+    pub fn has_routes_of(&self, other: &NextHops) -> bool {
+        (&self.local, &self.main, &self.default) == (&other.local, &other.main, &other.default)
+    }
+
     /// The interfaces as of now.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
@@ -140,11 +145,11 @@ impl NextHops {
 
 /// A routing table: one map for each prefix length in use, the longest first. Addresses are those of IPv6, with
 /// IPv4 mapped into them, so that one table serves both families.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Prefixes(Vec<(u32, HashMap<u128, Best>)>);
 
 /// The route that is used for a network; all of them, if their metrics are equal.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Best {
     metric: u32,
     hops: Vec<RouteHop>,

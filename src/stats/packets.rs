@@ -6,13 +6,13 @@ use crossbeam_utils::CachePadded;
 
 use crate::model::DropReason;
 
-/// States a connection can have in a worker's table, at most.
-const STATES: usize = 9;
+/// Most states that flows can have; whoever counts them sees to it that there are no more.
+pub const STATES: usize = 16;
 
 /// What a worker has just now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauge {
-    /// Flows in the state with this number.
+    /// Flows in the state with this number, below [`STATES`].
     Flows(usize),
     /// Of all flows, those whose both sides may have something to say.
     OpenFlows,
@@ -111,7 +111,7 @@ impl PacketStats {
 
 fn index(gauge: Gauge) -> usize {
     match gauge {
-        Gauge::Flows(state) => state.min(STATES - 1),
+        Gauge::Flows(state) => state,
         Gauge::OpenFlows => STATES,
         Gauge::SnatPorts => STATES + 1,
     }
@@ -136,5 +136,15 @@ mod tests {
         stats.set(2, Gauge::SnatPorts, 9);
         assert_eq!(stats.drops(DropReason::NoFlow), 5);
         assert_eq!((stats.gauge(Gauge::Flows(2)), stats.gauge(Gauge::SnatPorts)), (5, 9));
+    }
+
+    #[test]
+    fn every_gauge_is_a_number_of_its_own() {
+        let stats = PacketStats::new(1);
+        let gauges: Vec<Gauge> =
+            (0..STATES).map(Gauge::Flows).chain([Gauge::OpenFlows, Gauge::SnatPorts]).collect();
+        (1..).zip(&gauges).for_each(|(value, gauge)| stats.set(0, *gauge, value));
+        let read: Vec<u64> = gauges.iter().map(|gauge| stats.gauge(*gauge)).collect();
+        assert_eq!(read, (1..=gauges.len() as u64).collect::<Vec<_>>());
     }
 }

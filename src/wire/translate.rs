@@ -18,7 +18,7 @@ pub(super) fn translate(frame: &mut [u8], headers: &Headers, (l3, l4): (usize, u
     let (l3, l4) = (l3 - headers.l4, l4 - headers.l4);
 
     let quote = quoted(message, headers, (l3, l4), to);
-    let from = source(outer, is_v4);
+    let from = source_of(outer, is_v4);
     let src = if to.src == headers.key.src { from } else { to.src };
     // An error is sent to whom the quoted packet is from, which was checked when it was read.
     let addresses =
@@ -70,7 +70,15 @@ fn quoted(message: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &
     sum
 }
 
-fn source(ip: &[u8], is_v4: bool) -> Addr {
+/// Who has sent the frame that `headers` were read from: for an ICMP error that is not what its key says.
+///
+/// # Panics
+/// If `headers` are not those of `frame`.
+pub fn source(frame: &[u8], headers: &Headers) -> Addr {
+    source_of(&frame[headers.l3..headers.l4], headers.is_v4())
+}
+
+fn source_of(ip: &[u8], is_v4: bool) -> Addr {
     if is_v4 {
         let at = ipv4::SRC;
         return Addr::v4([ip[at], ip[at + 1], ip[at + 2], ip[at + 3]]);

@@ -241,7 +241,7 @@ fn forward_unrecorded(
 }
 
 /// Addresses that must not be the source of what is sent on (RFC 1122, section 3.2.1.3).
-fn is_martian(ip: IpAddr) -> bool {
+pub(super) fn is_martian(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
             // 0.0.0.0/8, and 240.0.0.0/4 with the broadcast address

@@ -40,7 +40,11 @@ impl Forwarder {
             && !headers.flags.rst()
             && !matches!(headers.kind, Kind::LaterFragment { .. })
             && !matches!(stop, Stop::Silent(_));
-        if !may_be_answered || !self.answers.allow(packet.now) {
+        let limiter = match stop {
+            Stop::Refused(_) | Stop::Silent(_) => &mut self.refusals,
+            Stop::TooBig { .. } | Stop::Expired => &mut self.advice,
+        };
+        if !may_be_answered || !limiter.allow(packet.now) {
             return Verdict::Drop(reason);
         }
         let asked = headers.key.dst;

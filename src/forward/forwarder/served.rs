@@ -73,7 +73,7 @@ impl Served {
     /// as it wanted.
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.is_subset(&self.listen) && before.servers.is_subset(&self.servers);
-        !self.down.is_empty() || !all_stay
+        !self.down.is_subset(&before.down) || !all_stay
     }
 }
 

@@ -15,6 +15,7 @@ told_over_both_families! {
     a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers,
     a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is,
     a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
+    flows_go_where_the_routes_lead_when_those_change,
     timeouts_that_a_reload_changes_hold_from_each_flows_next_packet,
 }
 
@@ -164,4 +165,20 @@ fn timeouts_that_a_reload_changes_hold_from_each_flows_next_packet(family: Famil
     lab.wait(Duration::from_secs(3));
     assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 1));
     lab.send(silent.reply().ack(101));
+}
+
+fn flows_go_where_the_routes_lead_when_those_change(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, family.router().mac[5]);
+    let other = match family {
+        Family::V4 => "192.0.2.253",
+        Family::V6 => "2001:db8:2::fd",
+    };
+    lab.change(|world| {
+        world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
+        world.router = Some(other.parse().unwrap());
+    });
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfd, "although the first router is still there");
+    assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
 }

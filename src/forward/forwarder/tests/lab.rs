@@ -155,6 +155,7 @@ impl Lab {
             stopping: false,
             flow_timeouts: FlowTimeouts::default(),
             lan_mtu: 1400,
+            router: None,
         };
         let settings = Settings { ports, capacity, seed: 42 };
         let mut lab = Lab {

@@ -28,6 +28,8 @@ pub(crate) struct World {
     pub(crate) stopping: bool,
     pub(crate) flow_timeouts: FlowTimeouts,
     pub(crate) lan_mtu: u32,
+    /// The router that leads to the clients, if not the usual one.
+    pub(crate) router: Option<IpAddr>,
 }
 
 pub(crate) struct TestFrontend {
@@ -98,7 +100,8 @@ impl World {
     pub(super) fn publish(&self, before: &Snapshot) -> Snapshot {
         let frontends: Vec<_> = self.frontends.iter().map(|frontend| self.frontend(frontend)).collect();
         let pools = frontends.iter().map(|frontend| frontend.pool.clone()).collect();
-        let network = before.network.update(&interfaces(self.lan_mtu), &routes(), &self.neighbours);
+        let network =
+            before.network.update(&interfaces(self.lan_mtu), &routes(self.router), &self.neighbours);
         Snapshot {
             generation: before.generation + 1,
             network: Arc::new(network),
@@ -152,7 +155,7 @@ fn interfaces(lan_mtu: u32) -> [Interface; 2] {
     ]
 }
 
-fn routes() -> [Route; 6] {
+fn routes(router: Option<IpAddr>) -> [Route; 6] {
     let route = |prefix: &str, prefix_len, interface, gateway| Route {
         table: Route::MAIN,
         prefix: prefix.parse().unwrap(),
@@ -160,7 +163,7 @@ fn routes() -> [Route; 6] {
         metric: 0,
         hops: vec![RouteHop { interface, gateway }],
     };
-    let [v4, v6] = Family::BOTH.map(|family| Some(family.router().ip));
+    let [v4, v6] = Family::BOTH.map(|family| Some(router.unwrap_or(family.router().ip)));
     [
         route("10.0.0.0", 24, LAN, None),
         route("192.0.2.0", 24, WAN, None),
