@@ -3,47 +3,70 @@
 # resets. convey does so itself (guard = true); this is for kernels where it cannot, with guard = false.
 # usage: [NAME=VALUE...] dsr.sh up|down|status
 #
-#   VIP    where clients connect to; needed for up
-#   PORTS  TCP ports of the frontends: "80" or "80 443"; needed for up
+#   VIP        where clients connect to; needed for up
+#   PORTS      ports of the frontends: "80" or "80 443"; needed for up
+#   PROTOCOLS  what the frontends speak: "tcp", "udp" or both ["tcp udp"]
 #
-# Each is idempotent: up replaces what an earlier up has set, in one step; down removes it if it is there.
+# A VIP of IPv6 takes its own up, beside that of IPv4. Each is idempotent: up replaces what an earlier up of the family
+# has set, in one step; down removes that of both families if it is there.
 # What goes to the balancer's other addresses, such as answers to health checks, passes. Needs root.
 set -eu
 
 CHAIN=CONVEY-DSR
+PROTOCOLS=${PROTOCOLS:-tcp udp}
 
 up() {
-    : "${VIP:?where clients connect to}" "${PORTS:?TCP ports of the frontends}"
+    : "${VIP:?where clients connect to}" "${PORTS:?ports of the frontends}"
     # Packet sockets see a packet before any of this, so convey misses none of what is dropped here.
-    rules | iptables-restore --noflush
-    is_used || iptables -t raw -I PREROUTING ! -i lo -j $CHAIN
+    case $VIP in
+        *:*) tables=ip6tables ;;
+        *) tables=iptables ;;
+    esac
+    rules | $tables-restore --noflush
+    is_used $tables || $tables -t raw -I PREROUTING ! -i lo -j $CHAIN
 }
 
 down() {
-    if is_used; then
-        iptables -t raw -D PREROUTING ! -i lo -j $CHAIN
-    fi
-    if status >/dev/null 2>&1; then
-        iptables -t raw -F $CHAIN
-        iptables -t raw -X $CHAIN
-    fi
+    for tables in iptables ip6tables; do
+        if is_used $tables; then
+            $tables -t raw -D PREROUTING ! -i lo -j $CHAIN
+        fi
+        if is_there $tables; then
+            $tables -t raw -F $CHAIN
+            $tables -t raw -X $CHAIN
+        fi
+    done
 }
 
+# Fails if no family has rules.
 status() {
-    iptables -t raw -vnL $CHAIN
+    found=1
+    for tables in iptables ip6tables; do
+        if is_there $tables; then
+            $tables -t raw -vnL $CHAIN
+            found=0
+        fi
+    done
+    return $found
 }
 
 rules() {
     echo "*raw"
     echo ":$CHAIN - [0:0]"
     for port in $PORTS; do
-        echo "-A $CHAIN -d $VIP -p tcp --dport $port -j DROP"
+        for protocol in $PROTOCOLS; do
+            echo "-A $CHAIN -d $VIP -p $protocol --dport $port -j DROP"
+        done
     done
     echo "COMMIT"
 }
 
 is_used() {
-    iptables -t raw -C PREROUTING ! -i lo -j $CHAIN 2>/dev/null
+    "$1" -t raw -C PREROUTING ! -i lo -j $CHAIN 2>/dev/null
+}
+
+is_there() {
+    "$1" -t raw -nL $CHAIN >/dev/null 2>&1
 }
 
 case "${1-}" in
