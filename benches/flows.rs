@@ -120,7 +120,12 @@ fn established(n: u32) -> FlowTable {
     for i in 0..n {
         let id = table.insert(&flow(i), Timestamp(u64::from(i) * 1_000)).expect("there is room").id;
         for (direction, flags) in [(Direction::ToClient, SYN | ACK), (Direction::ToServer, ACK)] {
-            table.on_segment(id, direction, Segment { flags, seq: 0, ack: 0 }, Timestamp(u64::from(i) * 1_000));
+            table.on_segment(
+                id,
+                direction,
+                Segment { flags, seq: 0, ack: 0 },
+                Timestamp(u64::from(i) * 1_000),
+            );
         }
     }
     table
