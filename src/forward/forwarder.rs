@@ -113,18 +113,21 @@ impl Forwarder {
 
     /// Parses, classifies, looks the flow up or begins one, and rewrites.
     pub fn handle_frame(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Verdict {
-        let mut headers = match wire::parse(frame.bytes) {
+        // Read where they were written: to move them would wait for that to be done.
+        let mut parsed = wire::parse(frame.bytes);
+        let headers = match &mut parsed {
             Ok(headers) => headers,
-            Err(error) => return refuse::unparsed(error),
+            Err(error) => return refuse::unparsed(*error),
         };
         if let Kind::LaterFragment { .. } = headers.kind {
             let Some(lead) = frame.lead else { return Verdict::Drop(DropReason::FragmentUnmatched) };
             (headers.key.src_port, headers.key.dst_port) = lead.ports;
         }
-        let packet = Packet { headers: &headers, snapshot, now };
+        let headers = &*headers;
+        let packet = Packet { headers, snapshot, now };
         let verdict = match self.flows.lookup(&headers.key) {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
-            Some((id, direction)) if !self.is_replaced(id, direction, &headers) => {
+            Some((id, direction)) if !self.is_replaced(id, direction, headers) => {
                 self.forward(id, direction, Part::Later, frame, packet)
             }
             found => {

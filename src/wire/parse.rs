@@ -18,10 +18,14 @@ use crate::model::{Addr, FlowKey, TCP, UDP};
 /// The first thing that is wrong, outer headers before inner ones.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
-    match common_v4(frame).or_else(|| common_v6(frame)) {
-        Some(headers) => Ok(headers),
-        None => strict(frame),
+    // Returned at once: where the two are joined first, all of it is copied.
+    if let Some(headers) = common_v4(frame) {
+        return Ok(headers);
     }
+    if let Some(headers) = common_v6(frame) {
+        return Ok(headers);
+    }
+    strict(frame)
 }
 
 /// An IP packet, as far as its IP headers tell.
@@ -48,7 +52,9 @@ fn common_v4(frame: &[u8]) -> Option<Headers> {
     if !is_common {
         return None;
     }
-    transport(&v4(ip, IPV4_LEN, total_len), frame, ip[ipv4::PROTOCOL])
+    let packet = v4(ip, IPV4_LEN, total_len);
+    let transport = transport(frame.get(packet.l4..packet.end)?, ip[ipv4::PROTOCOL])?;
+    Some(read(&packet, Kind::Whole, transport))
 }
 
 /// IPv6 without extension headers. `None` means look closer.
@@ -67,23 +73,35 @@ fn common_v6(frame: &[u8]) -> Option<Headers> {
     if packet.src.is_v4() || packet.dst.is_v4() {
         return None;
     }
-    transport(&packet, frame, ip[ipv6::NEXT_HEADER])
+    let transport = transport(frame.get(packet.l4..packet.end)?, ip[ipv6::NEXT_HEADER])?;
+    Some(read(&packet, Kind::Whole, transport))
+}
+
+/// What a header of TCP or UDP says.
+#[derive(Default)]
+struct Transport {
+    protocol: u8,
+    src_port: u16,
+    dst_port: u16,
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    payload_len: u16,
 }
 
 /// Whole TCP segments and UDP datagrams whose lengths agree. `None` means look closer.
 #[inline]
-fn transport(packet: &Packet, frame: &[u8], protocol: u8) -> Option<Headers> {
-    let payload = frame.get(packet.l4..packet.end)?;
+fn transport(payload: &[u8], protocol: u8) -> Option<Transport> {
     match protocol {
         TCP => {
             let tcp = payload.first_chunk()?;
             let len = tcp_header_len(tcp);
-            (TCP_LEN <= len && len <= payload.len()).then(|| segment(packet, Kind::Whole, tcp))
+            (TCP_LEN <= len && len <= payload.len()).then(|| segment(tcp, payload.len()))
         }
         UDP => {
             let udp = payload.first_chunk()?;
             let len = usize::from(u16_at(udp, udp::LEN));
-            (UDP_LEN <= len && len <= payload.len()).then(|| datagram(packet, Kind::Whole, udp))
+            (UDP_LEN <= len && len <= payload.len()).then(|| datagram(udp, payload.len()))
         }
         _ => None,
     }
@@ -155,11 +173,11 @@ fn check_end(end: usize) -> Result<(), ParseError> {
 fn carried(packet: &Packet, kind: Kind, frame: &[u8], protocol: u8, icmp: u8) -> Result<Headers, ParseError> {
     let payload = &frame[packet.l4..packet.end];
     match (protocol, kind) {
-        (TCP | UDP, Kind::LaterFragment { .. }) => Ok(Headers { kind, ..nothing(packet, protocol) }),
+        (TCP | UDP, Kind::LaterFragment { .. }) => Ok(read(packet, kind, nothing(protocol))),
         (TCP, _) => {
             let tcp = payload.first_chunk().ok_or(ParseError::BadTotalLength)?;
             TcpHeaderSlice::from_slice(payload).map_err(|_| ParseError::BadHeaderLength)?;
-            Ok(segment(packet, kind, tcp))
+            Ok(read(packet, kind, segment(tcp, payload.len())))
         }
         (UDP, _) => {
             let udp = payload.first_chunk().ok_or(ParseError::BadTotalLength)?;
@@ -168,14 +186,13 @@ fn carried(packet: &Packet, kind: Kind, frame: &[u8], protocol: u8, icmp: u8) ->
             if len < UDP_LEN || (len > payload.len() && kind == Kind::Whole) {
                 return Err(ParseError::BadTotalLength);
             }
-            Ok(datagram(packet, kind, udp))
+            Ok(read(packet, kind, datagram(udp, payload.len())))
         }
         (_, Kind::Whole) if protocol == icmp && quote::is_error(payload, icmp) => {
             quote::read(packet, payload).map(|quote| Headers {
                 key: quote.key.reversed(),
-                kind: quote.kind,
                 seq: quote.seq,
-                ..nothing(packet, protocol)
+                ..read(packet, quote.kind, nothing(protocol))
             })
         }
         _ => Err(ParseError::NotForwarded { protocol }),
@@ -216,45 +233,46 @@ pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
 
 /// What the fixed fields say. The lengths have been checked against each other.
 #[inline]
-fn segment(packet: &Packet, kind: Kind, tcp: &[u8; TCP_LEN]) -> Headers {
-    let ports = (u16_at(tcp, tcp::SRC_PORT), u16_at(tcp, tcp::DST_PORT));
-    Headers {
-        kind,
+fn segment(tcp: &[u8; TCP_LEN], len: usize) -> Transport {
+    Transport {
+        protocol: TCP,
+        src_port: u16_at(tcp, tcp::SRC_PORT),
+        dst_port: u16_at(tcp, tcp::DST_PORT),
         seq: u32_at(tcp, tcp::SEQ),
         ack: u32_at(tcp, tcp::ACK),
-        flags: TcpFlags(tcp[tcp::FLAGS]),
-        payload_len: (packet.end - packet.l4 - tcp_header_len(tcp)) as u16,
-        ..read(packet, TCP, ports)
+        flags: tcp[tcp::FLAGS],
+        payload_len: (len - tcp_header_len(tcp)) as u16,
     }
 }
 
 #[inline]
-fn datagram(packet: &Packet, kind: Kind, udp: &[u8; UDP_LEN]) -> Headers {
-    let ports = (u16_at(udp, tcp::SRC_PORT), u16_at(udp, tcp::DST_PORT));
-    let payload_len = (packet.end - packet.l4 - UDP_LEN) as u16;
-    Headers { kind, payload_len, ..read(packet, UDP, ports) }
+fn datagram(udp: &[u8; UDP_LEN], len: usize) -> Transport {
+    let (src_port, dst_port) = (u16_at(udp, tcp::SRC_PORT), u16_at(udp, tcp::DST_PORT));
+    let payload_len = (len - UDP_LEN) as u16;
+    Transport { protocol: UDP, src_port, dst_port, payload_len, ..Transport::default() }
 }
 
-/// A packet without ports.
-fn nothing(packet: &Packet, protocol: u8) -> Headers {
-    read(packet, protocol, (0, 0))
+/// What has no ports, or not its own.
+fn nothing(protocol: u8) -> Transport {
+    Transport { protocol, ..Transport::default() }
 }
 
 #[inline]
-fn read(packet: &Packet, protocol: u8, (src_port, dst_port): (u16, u16)) -> Headers {
+fn read(packet: &Packet, kind: Kind, transport: Transport) -> Headers {
     let (src, dst) = (packet.src, packet.dst);
+    let Transport { protocol, src_port, dst_port, seq, ack, flags, payload_len } = transport;
     Headers {
         key: FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] },
-        kind: Kind::Whole,
+        kind,
         l3: ETHERNET_LEN,
         l4: packet.l4,
         end: packet.end,
         ttl: packet.ttl,
         dont_fragment: packet.dont_fragment,
-        seq: 0,
-        ack: 0,
-        flags: TcpFlags(0),
-        payload_len: 0,
+        seq,
+        ack,
+        flags: TcpFlags(flags),
+        payload_len,
     }
 }
 
