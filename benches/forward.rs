@@ -8,7 +8,7 @@ use convey::forward::Verdict;
 use convey::wire::TcpPacket;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
-use balancer::{Balancer, VIP};
+use balancer::{Balancer, Setup};
 
 #[path = "../tests/balancer/mod.rs"]
 mod balancer;
@@ -30,69 +30,86 @@ criterion_group! {
 }
 criterion_main!(benches);
 
+/// What is measured side by side: IPv4 and IPv6, TCP and UDP.
+fn lanes(setup: Setup) -> [(&'static str, Setup); 4] {
+    [("", setup), ("_v6", setup.over_ipv6()), ("_udp", setup.udp()), ("_v6_udp", setup.over_ipv6().udp())]
+}
+
 fn forward(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forward");
     for flows in [1_000, 100_000, 1_000_000] {
-        let mut balancer = Balancer::passthrough(SERVERS, flows + ROOM);
-        let snat: Vec<Server> = (0..flows).map(|n| establish(&mut balancer, n)).collect();
-        let mut random = Walk { state: 1, flows };
-        group.bench_function(BenchmarkId::new("to_server", flows), |bencher| {
-            let mut frame = Client::new(TcpPacket::from("1.1.1.1:1").ack(1));
-            bencher.iter(|| random.after(forwarded(&mut balancer, frame.of(random.next()))));
-        });
-        group.bench_function(BenchmarkId::new("to_client", flows), |bencher| {
-            let mut frame = Reply::new();
-            bencher.iter(|| {
-                let server = snat[random.next() as usize];
-                random.after(forwarded(&mut balancer, frame.of(server)));
+        for (lane, setup) in lanes(Setup::passthrough(SERVERS, flows + ROOM)) {
+            let mut balancer = Balancer::new(setup);
+            let snat: Vec<Server> = (0..flows).map(|n| establish(&mut balancer, &setup, n)).collect();
+            let mut random = Walk { state: 1, flows };
+            group.bench_function(BenchmarkId::new(format!("to_server{lane}"), flows), |bencher| {
+                let mut frame = Client::new(&setup, |packet| packet.ack(1));
+                bencher.iter(|| {
+                    frame.of(random.next());
+                    random.after(forwarded(&mut balancer, &mut frame.0));
+                });
             });
-        });
-        group.bench_function(BenchmarkId::new("new_flow", flows), |bencher| {
-            begin(bencher, &mut balancer, flows)
-        });
+            group.bench_function(BenchmarkId::new(format!("to_client{lane}"), flows), |bencher| {
+                let mut frame = Reply::new(&setup, |packet| packet.ack(1));
+                bencher.iter(|| {
+                    frame.of(snat[random.next() as usize]);
+                    random.after(forwarded(&mut balancer, &mut frame.0));
+                });
+            });
+            group.bench_function(BenchmarkId::new(format!("new_flow{lane}"), flows), |bencher| {
+                begin(bencher, &mut balancer, &setup, flows)
+            });
+        }
     }
     for flows in [1_000, 100_000, 1_000_000, 10_000_000] {
-        let mut balancer = Balancer::dsr(SERVERS, flows + ROOM);
-        let mut frame = Client::new(TcpPacket::from("1.1.1.1:1").ack(1));
-        for n in 0..flows {
-            balancer.now.0 += 1_000;
-            forwarded(&mut balancer, frame.of(n));
-        }
-        let mut random = Walk { state: 1, flows };
-        group.bench_function(BenchmarkId::new("dsr_to_server", flows), |bencher| {
-            bencher.iter(|| random.after(forwarded(&mut balancer, frame.of(random.next()))));
-        });
-        group.bench_function(BenchmarkId::new("dsr_to_server_batch", flows), |bencher| {
-            let mut batch = vec![frame.clone(); 32];
-            let mut left = 0;
-            bencher.iter(|| {
-                if left == 0 {
-                    for frame in &mut batch {
-                        frame.of(random.next());
-                        random.after(0);
-                    }
-                    balancer.forwarder.prefetch(batch.iter().map(|frame| frame.bytes.as_slice()));
-                    left = batch.len();
-                }
-                left -= 1;
-                forwarded(&mut balancer, &mut batch[left].bytes)
+        for (lane, setup) in &lanes(Setup::dsr(SERVERS, flows + ROOM))[..2] {
+            let mut balancer = Balancer::new(*setup);
+            let mut frame = Client::new(setup, |packet| packet.ack(1));
+            for n in 0..flows {
+                balancer.now.0 += 1_000;
+                frame.of(n);
+                forwarded(&mut balancer, &mut frame.0);
+            }
+            let mut random = Walk { state: 1, flows };
+            group.bench_function(BenchmarkId::new(format!("dsr_to_server{lane}"), flows), |bencher| {
+                bencher.iter(|| {
+                    frame.of(random.next());
+                    random.after(forwarded(&mut balancer, &mut frame.0));
+                });
             });
-        });
-        group.bench_function(BenchmarkId::new("dsr_new_flow", flows), |bencher| {
-            begin(bencher, &mut balancer, flows);
-        });
-        assert!(balancer.forwarder.flows().len() >= flows);
+            group.bench_function(BenchmarkId::new(format!("dsr_to_server_batch{lane}"), flows), |bencher| {
+                let mut batch = vec![frame.clone(); 32];
+                let mut left = 0;
+                bencher.iter(|| {
+                    if left == 0 {
+                        for frame in &mut batch {
+                            frame.of(random.next());
+                            random.after(0);
+                        }
+                        balancer.forwarder.prefetch(batch.iter().map(|frame| frame.0.bytes.as_slice()));
+                        left = batch.len();
+                    }
+                    left -= 1;
+                    forwarded(&mut balancer, &mut batch[left].0)
+                });
+            });
+            group.bench_function(BenchmarkId::new(format!("dsr_new_flow{lane}"), flows), |bencher| {
+                begin(bencher, &mut balancer, setup, flows);
+            });
+            assert!(balancer.forwarder.flows().len() >= flows);
+        }
     }
     group.finish();
 }
 
-/// SYNs of clients never seen before. Soon each takes the place of the oldest that is half-open.
-fn begin(bencher: &mut criterion::Bencher<'_>, balancer: &mut Balancer, flows: u32) {
-    let mut frame = Client::new(TcpPacket::from("1.1.1.1:1").syn());
+/// Clients never seen before. Soon each takes the place of the oldest flow that is half-open.
+fn begin(bencher: &mut criterion::Bencher<'_>, balancer: &mut Balancer, setup: &Setup, flows: u32) {
+    let mut frame = Client::new(setup, |packet| packet.syn());
     let mut n = flows;
     bencher.iter(|| {
         n += 1;
-        let sent = forwarded(balancer, frame.of(n));
+        frame.of(n);
+        let sent = forwarded(balancer, &mut frame.0);
         balancer.forwarder.news().ended.clear();
         sent
     });
@@ -100,10 +117,10 @@ fn begin(bencher: &mut criterion::Bencher<'_>, balancer: &mut Balancer, flows: u
 
 /// The last byte of where the frame went.
 #[inline]
-fn forwarded(balancer: &mut Balancer, frame: &mut [u8]) -> u8 {
+fn forwarded(balancer: &mut Balancer, frame: &mut Template) -> u8 {
     balancer.now.0 += 100;
-    match balancer.handle(frame) {
-        Verdict::Transmit(_) => frame[33],
+    match balancer.handle(&mut frame.bytes) {
+        Verdict::Transmit(_) => frame.bytes[frame.ports - 1],
         other => panic!("{other:?}"),
     }
 }
@@ -111,60 +128,77 @@ fn forwarded(balancer: &mut Balancer, frame: &mut [u8]) -> u8 {
 /// Where a reply comes from, and the port of ours it goes to.
 type Server = (u8, u16);
 
-/// Client `n` connects. Returns who answers it.
-fn establish(balancer: &mut Balancer, n: u32) -> Server {
-    let mut syn = Client::new(TcpPacket::from("1.1.1.1:1").syn());
-    let server = forwarded(balancer, syn.of(n));
-    let port = u16::from_be_bytes([syn.bytes[34], syn.bytes[35]]);
-    let mut reply = Reply::of_segment(|packet| packet.syn());
-    balancer.handle(reply.of((server, port)));
-    forwarded(balancer, Client::new(TcpPacket::from("1.1.1.1:1").ack(1)).of(n));
+/// Client `n` connects, or is answered and sends again. Returns who answers it.
+fn establish(balancer: &mut Balancer, setup: &Setup, n: u32) -> Server {
+    let mut syn = Client::new(setup, |packet| packet.syn());
+    syn.of(n);
+    let server = forwarded(balancer, &mut syn.0);
+    let port = u16::from_be_bytes([syn.0.bytes[syn.0.ports], syn.0.bytes[syn.0.ports + 1]]);
+    let mut reply = Reply::new(setup, |packet| packet.syn().ack(1));
+    reply.of((server, port));
+    forwarded(balancer, &mut reply.0);
+    let mut next = Client::new(setup, |packet| packet.ack(1));
+    next.of(n);
+    forwarded(balancer, &mut next.0);
     (server, port)
 }
 
-/// A client's frame, made anew for each packet as a network card writes it. Its checksums are left as they
-/// are: they are carried along, not verified.
+/// A frame made anew for each packet as a network card writes it. Its checksums are left as they are: they are
+/// carried along, not verified.
 #[derive(Clone)]
-struct Client {
-    fresh: [u8; 54],
+struct Template {
+    fresh: Vec<u8>,
     bytes: Vec<u8>,
+    /// Where addresses end and ports begin, and where the source address ends.
+    ports: usize,
+    src_end: usize,
 }
+
+impl Template {
+    fn new(setup: &Setup, packet: TcpPacket) -> Template {
+        let fresh = packet.bytes();
+        let (ports, src_end) = if setup.is_v6 { (54, 38) } else { (34, 30) };
+        Template { bytes: fresh.clone(), fresh, ports, src_end }
+    }
+}
+
+#[derive(Clone)]
+struct Client(Template);
 
 impl Client {
-    fn new(packet: TcpPacket) -> Client {
-        let bytes = packet.to(VIP).bytes();
-        Client { fresh: bytes.as_slice().try_into().expect("no options, no payload"), bytes }
+    fn new(setup: &Setup, flags: impl FnOnce(TcpPacket) -> TcpPacket) -> Client {
+        let from = if setup.is_v6 { "[2001:db8:9::1]:1" } else { "1.1.1.1:1" };
+        Client(Template::new(setup, flags(setup.packet(from))))
     }
 
+    /// Makes it one of client `n`.
     #[inline]
-    fn of(&mut self, n: u32) -> &mut [u8] {
-        self.bytes.copy_from_slice(&self.fresh);
-        self.bytes[26..30].copy_from_slice(&(0x1400_0000 + n).to_be_bytes());
-        self.bytes[34..36].copy_from_slice(&(1_024 + n as u16 % 50_000).to_be_bytes());
-        &mut self.bytes
+    fn of(&mut self, n: u32) {
+        let Template { fresh, bytes, ports, src_end } = &mut self.0;
+        bytes.copy_from_slice(fresh);
+        bytes[*src_end - 4..*src_end].copy_from_slice(&(0x1400_0000 + n).to_be_bytes());
+        bytes[*ports..*ports + 2].copy_from_slice(&(1_024 + n as u16 % 50_000).to_be_bytes());
     }
 }
 
-/// A server's frame, likewise.
-struct Reply(Client);
+struct Reply(Template);
 
 impl Reply {
-    fn new() -> Reply {
-        Reply::of_segment(|packet| packet)
+    fn new(setup: &Setup, flags: impl FnOnce(TcpPacket) -> TcpPacket) -> Reply {
+        let [server, snat] = match setup.is_v6 {
+            true => ["[fd00::1]:8080", "[fd00::fe]:1"],
+            false => ["10.0.0.1:8080", "10.0.0.254:1"],
+        };
+        Reply(Template::new(setup, setup.speak(flags(TcpPacket::from(server).to(snat)))))
     }
 
-    fn of_segment(flags: impl FnOnce(TcpPacket) -> TcpPacket) -> Reply {
-        let packet = flags(TcpPacket::from("10.0.0.1:8080").to("10.0.0.254:1").ack(1));
-        let bytes = packet.bytes();
-        Reply(Client { fresh: bytes.as_slice().try_into().expect("no options, no payload"), bytes })
-    }
-
+    /// Makes it one of this server to this port.
     #[inline]
-    fn of(&mut self, (server, port): Server) -> &mut [u8] {
-        self.0.bytes.copy_from_slice(&self.0.fresh);
-        self.0.bytes[29] = server;
-        self.0.bytes[36..38].copy_from_slice(&port.to_be_bytes());
-        &mut self.0.bytes
+    fn of(&mut self, (server, port): Server) {
+        let Template { fresh, bytes, ports, src_end } = &mut self.0;
+        bytes.copy_from_slice(fresh);
+        bytes[*src_end - 1] = server;
+        bytes[*ports + 2..*ports + 4].copy_from_slice(&port.to_be_bytes());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use convey::model::{Addr, NextHop, Rewrite};
+use convey::model::{FlowKey, NextHop, Rewrite};
 use convey::wire::{Checksum, TcpPacket, parse, rewrite};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
@@ -19,19 +19,28 @@ criterion_main!(benches);
 
 fn packets(criterion: &mut Criterion) {
     let hop = NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500 };
-    let there = rule(([10, 0, 1, 1], 40_000), ([10, 0, 1, 2], 8_080));
-    let back = rule(([10, 0, 0, 9], 4_242), ([10, 0, 0, 1], 80));
-    let packet = || TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").ack(1);
-    let mut frames = [
-        ("60", packet().bytes()),
-        ("1500", packet().payload(&[7; 1_446]).bytes()),
-        ("60 with IP options", packet().ip_options(&[1; 4]).bytes()),
+    let v4 = ["10.0.0.9:4242", "10.0.0.1:80", "10.0.1.1:40000", "10.0.1.2:8080"];
+    let v6 = ["[fd00::9]:4242", "[fd00::1]:80", "[fd01::1]:40000", "[fd01::2]:8080"];
+    let short = |addrs: [&str; 4]| TcpPacket::from(addrs[0]).to(addrs[1]).ack(1);
+    let long = |addrs: [&str; 4], payload| short(addrs).payload(&vec![7; payload]);
+    let packets = [
+        ("60", v4, short(v4)),
+        ("60 v6", v6, short(v6)),
+        ("60 udp", v4, short(v4).udp()),
+        ("60 v6 udp", v6, short(v6).udp()),
+        ("1500", v4, long(v4, 1_460)),
+        ("1500 v6", v6, long(v6, 1_440)),
+        ("60 with IP options", v4, short(v4).ip_options(&[1; 4])),
+        ("60 v6 with an extension header", v6, short(v6).extension(60, &[0, 1, 4, 0, 0, 0, 0])),
     ];
-    frames[0].1.resize(60, 0);
-    frames[2].1.resize(60, 0);
+    let packets = packets.map(|(name, addrs, packet)| {
+        let mut frame = packet.bytes();
+        frame.resize(frame.len().max(60), 0);
+        (name, addrs, frame)
+    });
 
     let mut group = criterion.benchmark_group("parse");
-    for (name, frame) in &frames {
+    for (name, _, frame) in &packets {
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 black_box(&parse(black_box(frame)));
@@ -41,25 +50,30 @@ fn packets(criterion: &mut Criterion) {
     group.finish();
 
     let mut group = criterion.benchmark_group("parse and rewrite");
-    for (name, frame) in &frames {
+    for (name, [client, vip, snat, server], frame) in &packets {
+        let (there, back) = (rule(snat, server), rule(client, vip));
         // In turn, so that none is read just after it was written.
         let mut ring = vec![frame.clone(); 16];
         let mut turn = 0_usize;
+        let hops = if client.starts_with('[') { 21 } else { 22 };
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 turn += 1;
                 let frame = &mut ring[turn % 16];
-                let headers = parse(black_box(frame)).expect("a valid packet");
+                let parsed = parse(black_box(frame));
+                let headers = parsed.as_ref().expect("a valid packet");
                 let to = if turn & 16 == 0 { &there } else { &back };
-                rewrite(frame, &headers, to, &hop, Checksum::Complete);
+                rewrite(frame, headers, to, &hop, Checksum::Complete);
                 // Back to 64 hops: the packet goes there and back for as long as the benchmark runs.
-                frame[22] = 64;
+                frame[hops] = 64;
             });
         });
     }
     group.finish();
 }
 
-fn rule((src, src_port): ([u8; 4], u16), (dst, dst_port): ([u8; 4], u16)) -> Rewrite {
-    Rewrite { src: Addr::v4(src), dst: Addr::v4(dst), src_port, dst_port, next_hop: 0 }
+fn rule(src: &str, dst: &str) -> Rewrite {
+    let [src, dst] = [src, dst].map(|addr| addr.parse().expect("an address and a port"));
+    let FlowKey { src, dst, src_port, dst_port, .. } = FlowKey::tcp(src, dst);
+    Rewrite { src, dst, src_port, dst_port, next_hop: 0 }
 }
