@@ -3,44 +3,78 @@
 use std::fmt::Display;
 use std::{fs, io};
 
-use convey::wire::{TcpFlags, TcpPacket};
+use convey::model::Addr;
+use convey::wire::{IcmpError, TcpFlags, TcpPacket, icmp_error, parse};
 
 fn main() -> io::Result<()> {
-    let packet = || TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").seq(7);
-    let mut padded = packet().syn().bytes();
-    padded.resize(60, 0);
-    let mut fragment = packet().ack(8).payload(b"hello").bytes();
-    fragment[20] = 0x20;
-    let mut udp = packet().bytes();
-    udp[23] = 17;
-    let seeds = [
-        ("syn", packet().syn().tcp_options(&[2, 4, 5, 180, 4, 2, 8, 10]).bytes()),
-        ("syn-ack", packet().syn().ack(8).bytes()),
-        ("data", packet().ack(8).psh().payload(b"GET / HTTP/1.1\r\n\r\n").bytes()),
-        ("fin", packet().ack(8).fin().bytes()),
-        ("rst", packet().rst().bytes()),
-        ("partial", packet().ack(8).payload(b"odd").partial().bytes()),
-        ("ip-options", packet().ack(8).ip_options(&[7, 7, 4, 0, 0, 0, 0]).payload(b"hello").bytes()),
-        ("last-hop", packet().ack(8).ttl(1).bytes()),
-        ("padded", padded),
-        ("fragment", fragment),
-        ("udp", udp),
-    ];
-    write("parse", &seeds)?;
+    for (family, client, vip, router) in [
+        ("v4", "10.0.0.9:4242", "10.0.0.1:80", Addr::v4([10, 0, 0, 7])),
+        ("v6", "[fd00::9]:4242", "[fd00::1]:80", Addr::v6([7; 16])),
+    ] {
+        let packet = || TcpPacket::from(client).to(vip).seq(7);
+        let mut padded = packet().syn().bytes();
+        padded.resize(80, 0);
+        let answer = TcpPacket::from(vip).to(client).seq(7).ack(8).payload(&[7; 60]);
+        let about = |packet: TcpPacket, error| {
+            let (frame, mut bytes) = (packet.bytes(), Vec::new());
+            icmp_error(&frame, &parse(&frame).expect("a packet"), error, router, &mut bytes);
+            bytes
+        };
+        let fragments = packet().udp().payload(&[7; 60]).fragments(9, 24);
+        let mut seeds = vec![
+            ("syn", packet().syn().tcp_options(&[2, 4, 5, 180, 4, 2, 8, 10]).bytes()),
+            ("syn-ack", packet().syn().ack(8).bytes()),
+            ("data", packet().ack(8).psh().payload(b"GET / HTTP/1.1\r\n\r\n").bytes()),
+            ("fin", packet().ack(8).fin().bytes()),
+            ("rst", packet().rst().bytes()),
+            ("partial", packet().ack(8).payload(b"odd").partial().bytes()),
+            ("last-hop", packet().ack(8).ttl(1).bytes()),
+            ("padded", padded),
+            ("udp", packet().udp().payload(b"hello").bytes()),
+            ("first-fragment", fragments[0].clone()),
+            ("later-fragment", fragments[1].clone()),
+            ("too-big", about(answer.clone(), IcmpError::TooBig { mtu: 1_280 })),
+            ("unreachable", about(answer.udp(), IcmpError::PortUnreachable)),
+        ];
+        if family == "v4" {
+            seeds.push((
+                "ip-options",
+                packet().ack(8).ip_options(&[7, 7, 4, 0, 0, 0, 0]).payload(b"hello").bytes(),
+            ));
+            seeds.push(("may-be-cut", packet().ack(8).may_be_cut(9).payload(&[7; 2_000]).bytes()));
+            seeds.push(("without-checksum", packet().udp().without_checksum().bytes()));
+        } else {
+            seeds.push(("extension", packet().syn().extension(60, &[0, 1, 4, 0, 0, 0, 0]).bytes()));
+        }
+        let seeds: Vec<_> =
+            seeds.into_iter().map(|(name, frame)| (format!("{family}-{name}"), frame)).collect();
+        write("parse", &seeds)?;
+    }
 
-    // As `handle_frame` reads it: the mode; then what happens (0: a client's packet, 3: a server's, 6: time
-    // passes, 7: any bytes), who, flags, a number.
-    let handshake = [[0, 1, SYN, 0], [3, 0, SYN | ACK, 1], [0, 1, ACK, 1]];
-    let close = [[0, 1, FIN | ACK, 1], [3, 0, FIN | ACK, 2], [0, 1, ACK, 2], [6, 255, 255, 2]];
+    // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
+    // 10: a router's error, 13: time passes, 15: any bytes; 16 times how it is sent: 2 in fragments), who, flags, a
+    // number.
+    let handshake = [[0, 1, SYN, 0], [5, 0, SYN | ACK, 1], [0, 1, ACK, 1]];
+    let close = [[0, 1, FIN | ACK, 1], [5, 0, FIN | ACK, 2], [0, 1, ACK, 2], [13, 255, 255, 2]];
     let connection = [&handshake[..], &close, &handshake].concat().concat();
-    let reset = [&handshake[..], &[[3, 0, RST, 0], [0, 1, ACK, 9]]].concat().concat();
+    let reset = [&handshake[..], &[[5, 0, RST, 0], [0, 1, ACK, 9]]].concat().concat();
     let flood = (0..12).map(|n| [0, n, SYN, 0]).collect::<Vec<_>>().concat();
-    let other = [&[7, 1, 0, seeds[5].1.len() as u8], &seeds[5].1[..]].concat();
-    let stories = [("connection", connection), ("reset", reset), ("flood", flood), ("other", other)];
-    for (mode, prefix) in [(0, "passthrough"), (1, "dsr")] {
-        let seeds =
-            stories.clone().map(|(name, steps)| (format!("{prefix}-{name}"), [&[mode], &steps[..]].concat()));
-        write("handle_frame", &seeds)?;
+    let errors =
+        [&handshake[..], &[[10, 0, 0, 1], [16 + 10, 1, ACK, 1], [5 * 16 + 11, 0, 0, 200]]].concat().concat();
+    let fragments = [&handshake[..], &[[2 * 16, 1, 0xf0, 200], [2 * 16 + 5, 0, 0xf0, 201]]].concat().concat();
+    let other = [&[15, 1, 1, 20][..], &[0; 20]].concat();
+    let stories = [
+        ("connection", connection),
+        ("reset", reset),
+        ("flood", flood),
+        ("errors", errors),
+        ("fragments", fragments),
+        ("other", other),
+    ];
+    for setup in 0..16u8 {
+        let seed =
+            |(name, steps): &(&str, Vec<u8>)| (format!("{setup}-{name}"), [&[setup], &steps[..]].concat());
+        write("handle_frame", &stories.iter().map(seed).collect::<Vec<_>>())?;
     }
     Ok(())
 }

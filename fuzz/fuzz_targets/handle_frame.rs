@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use balancer::{Balancer, VIP};
-use convey::forward::{Direction, Part, FlowState, Verdict};
-use convey::wire::{TcpPacket, parse};
+use balancer::{Balancer, Setup};
+use convey::forward::{Direction, FlowState, Forwarded, Fragments, Frame, Later, Lead, Part, Verdict};
+use convey::model::{Addr, DsrKind, Mode, Protocol};
+use convey::wire::{Checksum, Headers, IcmpError, Kind, TcpPacket, icmp_error, parse, split};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/balancer/mod.rs"]
@@ -16,10 +17,16 @@ mod balancer;
 const CAPACITY: u32 = 8;
 
 fuzz_target!(|input: &[u8]| {
-    let Some((&mode, mut steps)) = input.split_first() else { return };
-    let is_dsr = mode & 1 == 1;
-    let balancer = if is_dsr { Balancer::dsr(3, CAPACITY) } else { Balancer::passthrough(3, CAPACITY) };
-    let mut story = Story { balancer, is_dsr, delivered: Vec::new(), opened: 0, ended: 0 };
+    let Some((&setup, mut steps)) = input.split_first() else { return };
+    let setup = Setup {
+        mode: if setup & 1 == 0 { Mode::Passthrough } else { Mode::Dsr },
+        dsr: if setup & 2 == 0 { DsrKind::Nat } else { DsrKind::L2 },
+        is_v6: setup & 4 != 0,
+        protocol: if setup & 8 == 0 { Protocol::Tcp } else { Protocol::Udp },
+        ..Setup::passthrough(3, CAPACITY)
+    };
+    let (balancer, fragments) = (Balancer::new(setup), Fragments::new(0));
+    let mut story = Story { setup, balancer, fragments, delivered: Vec::new(), opened: 0, ended: 0 };
     while let Some((step, rest)) = steps.split_first_chunk::<4>() {
         steps = story.take(*step, rest);
         story.check_books();
@@ -27,8 +34,9 @@ fuzz_target!(|input: &[u8]| {
 });
 
 struct Story {
+    setup: Setup,
     balancer: Balancer,
-    is_dsr: bool,
+    fragments: Fragments<Vec<u8>>,
     /// What servers got.
     delivered: Vec<Vec<u8>>,
     opened: usize,
@@ -38,79 +46,182 @@ struct Story {
 impl Story {
     /// One step: what it is, who, flags, a number. Returns what is left of the input.
     fn take<'a>(&mut self, [what, who, flags, number]: [u8; 4], rest: &'a [u8]) -> &'a [u8] {
-        match what % 8 {
-            0..3 => self.handle(packet(client(who), flags, number)),
-            3..6 => {
-                let Some(got) = self.delivered.get(usize::from(who)) else { return rest };
-                let key = parse(got).expect("what was sent is a packet").key.reversed();
-                let reply = TcpPacket::from(key.source()).to(key.destination());
-                self.handle(packet(reply, flags, number));
+        let how = what / 16;
+        match what % 16 {
+            0..5 => self.send(self.client(who), how, flags, number),
+            5..10 => {
+                let Some(packet) = self.server(who) else { return rest };
+                self.send(packet, how, flags, number);
             }
-            6 => {
+            10..13 => {
+                let Some(frame) = self.error(who, how, flags, number) else { return rest };
+                self.arrive(frame);
+            }
+            13 | 14 => {
                 let passes = Duration::from_millis(u64::from(who) * u64::from(flags) * u64::from(number));
                 self.balancer.pass_time(passes);
             }
             _ => {
                 // Any bytes, over a valid packet or as they are.
                 let (bytes, rest) = rest.split_at(rest.len().min(usize::from(number)));
-                let mut frame = if flags & 1 == 0 { Vec::new() } else { packet(client(who), flags, 0) };
+                let mut frame =
+                    if flags & 1 == 0 { Vec::new() } else { packet(self.client(who), flags, 0).bytes() };
                 let at = if frame.is_empty() { 0 } else { usize::from(flags) % frame.len() };
                 frame.splice(at..frame.len().min(at + bytes.len()), bytes.iter().copied());
-                self.handle(frame);
+                self.arrive(frame);
                 return rest;
             }
         }
         rest
     }
 
-    fn handle(&mut self, mut frame: Vec<u8>) {
-        let before = frame.clone();
-        match self.balancer.handle(&mut frame) {
-            Verdict::Transmit(forwarded) => {
-                let (was, is) = (parse(&before).expect("forwarded"), parse(&frame).expect("still a packet"));
-                assert_eq!((is.ttl + 1, is.packet_len(), is.flags), (was.ttl, was.packet_len(), was.flags));
-                assert_eq!(frame[is.l4 + 20..], before[was.l4 + 20..]);
-                self.opened += usize::from(forwarded.part == Part::First);
-                match forwarded.direction {
-                    Direction::ToServer => self.delivered.push(frame),
-                    Direction::ToClient => assert_eq!(is.key.source().to_string(), VIP),
+    /// The beginning of a packet of a client.
+    fn client(&self, who: u8) -> TcpPacket {
+        let who = who % 16;
+        self.setup.packet(match self.setup.is_v6 {
+            false => format!("198.51.100.{who}:4000"),
+            true => format!("[2001:db8:9::{who:x}]:4000"),
+        })
+    }
+
+    /// The beginning of an answer to a packet that a server got.
+    fn server(&self, which: u8) -> Option<TcpPacket> {
+        let got = parse(self.delivered.get(usize::from(which))?).expect("what was sent is a packet");
+        let key = got.key.reversed();
+        Some(self.setup.speak(TcpPacket::from(key.source()).to(key.destination())))
+    }
+
+    /// What a router says about a packet that a server got, or, with DSR, about its answer.
+    fn error(&self, which: u8, how: u8, flags: u8, number: u8) -> Option<Vec<u8>> {
+        let about = match how % 2 {
+            0 => self.delivered.get(usize::from(which))?.clone(),
+            _ => {
+                let key = parse(&self.client(which).bytes()).expect("a packet").key.reversed();
+                let answer = TcpPacket::from(key.source()).to(key.destination()).seq(number.into());
+                packet(self.setup.speak(answer), flags, number).bytes()
+            }
+        };
+        let router = if self.setup.is_v6 { Addr::v6([7; 16]) } else { Addr::v4([7; 4]) };
+        let errors =
+            [IcmpError::PortUnreachable, IcmpError::TimeExceeded, IcmpError::TooBig { mtu: number.into() }];
+        let (headers, mut error) = (parse(&about).expect("a packet"), Vec::new());
+        icmp_error(&about, &headers, errors[usize::from(how / 2) % 3], router, &mut error);
+        Some(error)
+    }
+
+    fn send(&mut self, packet_to: TcpPacket, how: u8, flags: u8, number: u8) {
+        let packet = packet(packet_to, flags, number);
+        match how {
+            1 => self.arrive(packet.ttl(number % 4).bytes()),
+            2 | 3 => {
+                let mut fragments = packet.fragments(number.into(), 24 + usize::from(how) * 128);
+                if number % 2 == 1 {
+                    fragments.reverse();
                 }
+                fragments.into_iter().for_each(|fragment| self.arrive(fragment));
             }
-            Verdict::Reply { len, .. } => {
-                let (was, is) = (parse(&before).expect("answered"), parse(&frame[..len]).expect("a packet"));
-                assert!(is.flags.rst() && !was.flags.rst() && is.key == was.key.reversed());
+            4 => self.arrive(packet.may_be_cut(number.into()).bytes()),
+            5 => self.arrive(packet.without_checksum().bytes()),
+            _ => self.arrive(packet.bytes()),
+        }
+    }
+
+    /// As a capture thread does it: fragments follow their first.
+    fn arrive(&mut self, frame: Vec<u8>) {
+        let Some((headers, key)) = parse(&frame).ok().and_then(|h| Some((h, h.fragment()?))) else {
+            return self.handle(frame, None);
+        };
+        let now = self.balancer.now;
+        self.fragments.expire(now, drop);
+        if let Kind::LaterFragment { .. } = headers.kind {
+            if let Later::Follows(lead, frame) = self.fragments.later(key, frame, now, drop) {
+                self.handle(frame, Some(lead));
             }
-            Verdict::Pass => assert_eq!(frame, before),
+            return;
+        }
+        let ports = (headers.key.src_port, headers.key.dst_port);
+        let (lead, held) = self.fragments.first(key, ports, 0, now, drop);
+        self.handle(frame, Some(lead));
+        held.into_iter().for_each(|frame| self.handle(frame, Some(lead)));
+    }
+
+    fn handle(&mut self, mut bytes: Vec<u8>, lead: Option<Lead>) {
+        let before = bytes.clone();
+        let mut frame = Frame { lead, ..Frame::new(&mut bytes) };
+        match self.balancer.handle_frame(&mut frame) {
+            Verdict::Transmit(forwarded) => self.check_sent(&before, bytes, forwarded),
+            Verdict::Reply(_) => {
+                assert_eq!(bytes, before);
+                check_answer(&parse(&before).expect("answered"), self.balancer.forwarder.answer());
+            }
+            Verdict::Pass => assert_eq!(bytes, before),
             Verdict::Drop(_) => {}
+        }
+    }
+
+    fn check_sent(&mut self, before: &[u8], mut frame: Vec<u8>, forwarded: Forwarded) {
+        let (was, is) = (parse(before).expect("forwarded"), parse(&frame).expect("still a packet"));
+        assert_eq!((is.ttl + 1, is.packet_len(), is.flags), (was.ttl, was.packet_len(), was.flags));
+        assert_eq!((is.is_error(), is.l4), (was.is_error(), was.l4));
+        if !was.is_error() {
+            let header = match was.kind {
+                Kind::LaterFragment { .. } => 0,
+                _ if was.is_tcp() => 20,
+                _ => 8,
+            };
+            assert_eq!(frame[is.l4 + header..], before[was.l4 + header..]);
+        }
+        self.opened += usize::from(forwarded.part == Part::First);
+        if let Some(mtu) = forwarded.cut {
+            assert!(is.packet_len() > mtu as usize && is.is_v4() && !is.dont_fragment);
+            split(&mut frame, &is, Checksum::Complete, mtu as usize, |piece| {
+                assert!(piece.len() <= 14 + mtu as usize);
+            });
+        }
+        match forwarded.direction {
+            Direction::ToServer if is.kind == Kind::Whole => self.delivered.push(frame),
+            Direction::ToServer => {}
+            Direction::ToClient => {
+                let vip = self.setup.vip().parse::<std::net::SocketAddr>().expect("an address");
+                assert_eq!(is.key.src, vip.ip().into());
+            }
         }
     }
 
     fn check_books(&mut self) {
         self.ended += self.balancer.forwarder.news().ended.drain(..).count();
         let flows = self.balancer.forwarder.flows();
+        let is_dsr = self.setup.mode == Mode::Dsr;
         let over = |state: &FlowState| match state {
             FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
-            FlowState::HalfClosedByClient => self.is_dsr,
+            FlowState::HalfClosedByClient => is_dsr,
             _ => false,
         };
         let over: u32 =
             FlowState::ALL.iter().filter(|state| over(state)).map(|state| flows.count(*state)).sum();
         assert!(flows.len() <= CAPACITY);
         assert_eq!(self.opened - self.ended, (flows.len() - over) as usize);
-        if !self.is_dsr {
+        if !is_dsr {
             assert_eq!(self.balancer.forwarder.snat_ports_in_use(), flows.len() as usize);
         }
     }
 }
 
-fn client(who: u8) -> TcpPacket {
-    TcpPacket::from(format!("198.51.100.{}:4000", who % 16)).to(VIP)
+/// Neither errors nor resets nor what nobody knows the ports of are ever answered.
+fn check_answer(was: &Headers, answer: &[u8]) {
+    assert!(!was.is_error() && !was.flags.rst() && !matches!(was.kind, Kind::LaterFragment { .. }));
+    // Extension headers may be so long that nothing of what follows them is quoted.
+    if was.l4 + 8 > was.l3 + 1_280 - 48 {
+        return;
+    }
+    let is = parse(answer).expect("a packet");
+    assert!(is.key == was.key.reversed() && (is.is_error() || is.flags.rst()));
 }
 
-fn packet(packet: TcpPacket, flags: u8, number: u8) -> Vec<u8> {
+fn packet(packet: TcpPacket, flags: u8, number: u8) -> TcpPacket {
     let packet = if flags & 0x01 != 0 { packet.fin() } else { packet };
     let packet = if flags & 0x02 != 0 { packet.syn() } else { packet };
     let packet = if flags & 0x04 != 0 { packet.rst() } else { packet };
     let packet = if flags & 0x10 != 0 { packet.ack(number.into()) } else { packet };
-    packet.payload(&vec![number; usize::from(flags >> 5) * usize::from(number)]).bytes()
+    packet.payload(&vec![number; usize::from(flags >> 5) * usize::from(number)])
 }
