@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN};
-use crate::model::DropReason;
+use crate::model::{DropReason, Protocol};
 use crate::wire::IcmpError;
 
 told_over_both_families! {
@@ -26,11 +26,7 @@ fn client_ip(family: Family, n: u16) -> String {
 fn traceroute_shows_our_own_address_and_not_the_end_of_the_way(family: Family) {
     let [tcp, dsr] = Lab::both_modes(family);
     for mut lab in [tcp, dsr, Lab::passthrough(family).udp(), Lab::dsr(family).udp()] {
-        let is_udp = lab
-            .snapshot
-            .listeners
-            .keys()
-            .any(|endpoint| *endpoint != crate::model::Endpoint::tcp(endpoint.addr));
+        let is_udp = lab.world.frontends[0].protocol == Protocol::Udp;
         let begin = |lab: &Lab| if is_udp { lab.client(1).udp() } else { lab.client(1).syn() };
         for ttl in [0, 1] {
             let (told, reason) = lab.answer(begin(&lab).ttl(ttl));

@@ -1,7 +1,7 @@
 //! Direct server return by link-layer address: packets reach the server as they are.
 
 use super::lab::{Family, LAN, Lab, Outcome, Seen, error_about, neighbour};
-use crate::model::DropReason;
+use crate::model::{DropReason, DsrKind, Protocol};
 use crate::wire::{IcmpError, TcpPacket};
 
 told_over_both_families! {
@@ -26,7 +26,7 @@ fn one_hop_on(family: Family, sent: &[u8], seen: &[u8]) -> Vec<u8> {
 
 fn only_link_layer_addresses_and_the_hop_change(family: Family) {
     for mut lab in [Lab::l2(family), Lab::l2(family).udp()] {
-        let is_udp = lab.world.frontends[0].protocol == crate::model::Protocol::Udp;
+        let is_udp = lab.world.frontends[0].protocol == Protocol::Udp;
         for payload in [&b""[..], b"hello"] {
             let packet = lab.client(1).payload(payload);
             let packet = if is_udp { packet.udp() } else { packet.ack(7) };
@@ -61,7 +61,7 @@ fn the_next_hop_is_the_servers_although_the_packet_says_vip(family: Family) {
 
 fn a_full_table_forwards_as_it_is_too(family: Family) {
     let (mut lab, mut unlimited) = (Lab::dsr_of(family, 1), Lab::l2(family));
-    lab.change(|world| world.frontends[0].dsr = crate::model::DsrKind::L2);
+    lab.change(|world| world.frontends[0].dsr = DsrKind::L2);
     lab.send(lab.client(1).syn());
     lab.send(lab.client(1).ack(1));
     for n in 2..20 {

@@ -82,8 +82,10 @@ fn who_is_taken_away_takes_only_its_own_protocol_along(family: Family) {
     lab.change(|world| {
         let udp = world.frontends.remove(1);
         world.draining.listen = [Endpoint::udp(udp.listen[0].parse().unwrap())].into();
-        let servers = world.servers.iter().map(|server| Endpoint::udp((server.ip, 8080).into()));
-        world.draining.servers = servers.collect();
+        // The servers are still asked over UDP, by another frontend.
+        let other = udp.listen[0].replace(":80", ":53");
+        let new = TestFrontend::new(5, Mode::Dsr, &other);
+        world.frontends.push(TestFrontend { protocol: Protocol::Udp, ..new });
     });
     lab.send(lab.client(1).udp());
     assert_eq!(lab.handle(&lab.client(2).udp()), Outcome::Passed);
