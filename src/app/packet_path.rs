@@ -18,6 +18,9 @@ use crate::net::{Netlink, ReservedPorts};
 use crate::snapshot::{NextHops, Snapshot};
 use crate::stats::PacketStats;
 
+/// Between two looks at the kernel's tables, which may be long.
+const PACE: Duration = Duration::from_millis(20);
+
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
     settings: PacketSettings,
@@ -100,6 +103,8 @@ impl PacketPath {
                     Ok(_) => {}
                     Err(error) => warn!("cannot read the kernel's tables: {error}"),
                 }
+                // The first news is followed at once; what comes thick and fast is read together.
+                tokio::time::sleep(PACE).await;
             }
         });
         let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
