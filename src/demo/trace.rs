@@ -44,9 +44,13 @@ pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -
     });
     let seen = seen.into_inner().unwrap_or_default();
     // Health checks pass too; what counts is the connection that both ends are seen of.
-    let port = seen.iter().find(|(role, _)| matches!(role, Role::Client(_)));
-    let Some((_, first)) = port else { return "nothing was captured\n".to_owned() };
-    let client = first.key.source();
+    // What comes before its first packet is left from an earlier one.
+    let begins = |(role, headers): &(Role, Headers)| {
+        matches!(role, Role::Client(_)) && headers.flags.syn() && !headers.flags.ack()
+    };
+    let Some(begin) = seen.iter().position(begins) else { return "nothing was captured\n".to_owned() };
+    let seen = &seen[begin..];
+    let client = seen[0].1.key.source();
     let mut told = format!("one request of {client}, packet by packet:\n");
     for (role, headers) in seen.iter().filter(|(role, headers)| belongs(*role, headers)).take(MOST) {
         told.push_str(&format!("  {}\n", line(*role, headers)));
