@@ -33,7 +33,7 @@ up() {
     esac
     rewrite="action nat egress $SERVER/32 $VIP"
     down
-    trap down EXIT
+    trap failed EXIT
     # Without classes, htb sends everything on at once: it shapes nothing here.
     tc qdisc replace dev "$INTERFACE" root handle $HANDLE: htb
     for balancer in $BALANCERS; do
@@ -56,6 +56,11 @@ up() {
         fi
     done
     trap - EXIT
+}
+
+failed() {
+    down
+    echo "not set up; where tc has no \`action nat\`, dsr-server-nft.sh does the same with nftables" >&2
 }
 
 down() {

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::available_parallelism;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -12,10 +11,11 @@ use log::{info, warn};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use super::host::{Kernel, load};
 use super::paths::{Parts, Paths};
 use super::show::Show;
 use super::signals::{Signals, Wish};
-use super::{Failure, clock, limits, load};
+use super::{Failure, clock, cores, limits, runtime};
 use crate::admin;
 use crate::config::{self, Config};
 use crate::control::{Events, File, State, Task};
@@ -31,13 +31,16 @@ pub(super) fn run(path: &Path, mode: Option<Mode>, show: &Show) -> Result<ExitCo
     let (reload, reloads) = mpsc::channel(1);
     let watch = watch(path, reload.clone());
     let file = File { path: path.to_owned(), mode };
-    let loaded = load(&file)?;
+    let runtime = runtime()?;
+    let (loaded, kernel) = runtime.block_on(load(&file))?;
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
     let _watch = watch.inspect_err(|error| {
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
     });
     let open_files = limits::raise_file_limit();
-    Ok(run_loaded(loaded.config, file, Reloads { reload, reloads }, open_files, show)?)
+    let start =
+        Start { config: loaded.config, kernel, file, reloads: Reloads { reload, reloads }, open_files };
+    Ok(runtime.block_on(start.run(show))?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -53,22 +56,24 @@ struct Reloads {
     reloads: mpsc::Receiver<()>,
 }
 
-fn run_loaded(
+/// What a balancer is started with.
+struct Start {
     config: Config,
+    kernel: Option<Kernel>,
     file: File,
     reloads: Reloads,
     open_files: u64,
-    show: &Show,
-) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+}
+
+impl Start {
+    async fn run(self, show: &Show) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
-        let _servers = show.start_servers(&config).await?;
-        let mut balancer = Balancer::start(config, file, reloads, open_files).await?;
+        let _servers = show.start_servers(&self.config).await?;
+        let mut balancer = Balancer::start(self).await?;
         show.begin(balancer.config(), balancer.task.snapshot.clone());
         balancer.serve(&mut signals).await;
         Ok(balancer.stop(&mut signals).await)
-    })
+    }
 }
 
 /// Everything that runs.
@@ -81,14 +86,14 @@ struct Balancer {
 
 impl Balancer {
     /// Starts from the inside out: clients are let in last.
-    async fn start(config: Config, file: File, reloads: Reloads, open_files: u64) -> anyhow::Result<Self> {
-        let cores = available_parallelism().map_or(1, |cores| cores.get());
+    async fn start(start: Start) -> anyhow::Result<Self> {
+        let Start { config, kernel, file, reloads: Reloads { reload, reloads }, open_files } = start;
+        let cores = cores();
         let columns = Paths::columns(&config, cores);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let draining = Arc::new(AtomicBool::new(false));
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
-        let Reloads { reload, reloads } = reloads;
         let (network, networks) = mpsc::channel(1);
         let parts = Parts {
             config: &config,
@@ -98,7 +103,7 @@ impl Balancer {
             failures: failure,
             networks: network,
         };
-        let data_path = Paths::start(&parts).await?;
+        let data_path = Paths::start(&parts, kernel).await?;
         serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;
         let mut task = Task {
             state: State::new(columns),
@@ -127,6 +132,11 @@ impl Balancer {
             for listen in frontend.endpoints() {
                 info!("frontend {name} on {listen} in {mode} mode -> backend {backend}");
             }
+        }
+        if config.frontends_in(Mode::Dsr).next().is_some() {
+            info!(
+                "servers answer clients of dsr mode themselves, with the frontend's address: see tc/README.md"
+            );
         }
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
@@ -188,8 +198,9 @@ async fn serve_statistics(
     packets: Option<Arc<PacketStats>>,
 ) -> anyhow::Result<()> {
     let addr = config.stats.listen;
-    let listener =
-        TcpListener::bind(addr).await.with_context(|| format!("cannot serve statistics on {addr}"))?;
+    let listener = TcpListener::bind(addr)
+        .await
+        .with_context(|| format!("cannot serve statistics on {addr} (stats.port)"))?;
     let source = admin::Source {
         snapshot,
         started: clock::wall_clock_start(),

@@ -2,6 +2,7 @@
 
 mod balancer;
 mod clock;
+mod host;
 mod limits;
 mod packet_path;
 mod packet_plan;
@@ -13,18 +14,18 @@ mod signals;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::thread::available_parallelism;
 
 use anyhow::Context;
+use tokio::runtime::Runtime;
 
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Options};
-use crate::config::{self, LoadError, Loaded, Network};
+use crate::config::{self, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
 use crate::model::Mode;
-use crate::net::Netlink;
-use crate::snapshot::NextHops;
 
 /// Carries out the command line.
 pub fn run(cli: &Cli) -> ExitCode {
@@ -77,10 +78,15 @@ fn balance(options: &Options) -> Result<ExitCode, Failure> {
 }
 
 fn check(options: &Options) -> Result<ExitCode, Failure> {
-    let loaded = load(&File { path: options.config().to_owned(), mode: options.mode() })?;
+    let file = File { path: options.config().to_owned(), mode: options.mode() };
+    let (loaded, kernel) = runtime()?.block_on(host::load(&file))?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let config = match kernel {
+        Some(kernel) => packet_plan::resolve(loaded.config, &kernel.network, cores())?,
+        None => loaded.config,
+    };
     print(&format!("{} is valid; it would run:\n\n", options.config().display()));
-    print(&config::describe(&loaded.config));
+    print(&config::describe(&config));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -98,28 +104,13 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
     balancer::run(&path, None, &Show::Servers)
 }
 
-/// Loads a configuration and holds it against this host.
-fn load(file: &File) -> Result<Loaded, Failure> {
-    let mut loaded = file.load().map_err(Failure::Config)?;
-    let hops = match loaded.config.packet_frontends().next() {
-        Some(_) => next_hops()?,
-        None => NextHops::default(),
-    };
-    let network = Network { interfaces: hops.interfaces(), hop_to: &|ip| hops.hop_to(ip) };
-    let odd = config::validate_mode(&loaded, &network);
-    loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
-    Ok(loaded)
+/// Where the control path runs: one thread.
+fn runtime() -> anyhow::Result<Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// The kernel's tables as they are now.
-fn next_hops() -> anyhow::Result<NextHops> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let table = runtime.block_on(async {
-        let netlink = Netlink::open()?;
-        anyhow::Ok(netlink.table().await?)
-    });
-    let table = table.context("cannot ask the kernel for its routes")?;
-    Ok(NextHops::new(&table.interfaces, &table.routes, &table.neighbours))
+fn cores() -> usize {
+    available_parallelism().map_or(1, |cores| cores.get())
 }
 
 /// To standard output; whether anybody still reads it is not our business.

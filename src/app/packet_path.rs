@@ -10,12 +10,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::clock;
+use super::host::Kernel;
 use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
 use super::paths::Parts;
 use crate::dataplane::{Filter, Guard, Pipeline, Plan, Selection};
 use crate::model::{Interface, PacketSettings};
-use crate::net::{Netlink, ReservedPorts};
-use crate::snapshot::{NextHops, Snapshot};
+use crate::net::ReservedPorts;
+use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// Between two looks at the kernel's tables, which may be long.
@@ -38,11 +39,10 @@ pub(super) struct PacketPath {
 
 impl PacketPath {
     /// Starts this many workers, and what they need.
-    pub(super) async fn start(parts: &Parts<'_>, workers: usize) -> anyhow::Result<PacketPath> {
+    pub(super) fn start(parts: &Parts<'_>, kernel: Kernel, workers: usize) -> anyhow::Result<PacketPath> {
         let (config, settings) = (parts.config, &parts.config.passthrough);
-        let netlink = Arc::new(Netlink::open().context("cannot ask the kernel for its routes")?);
-        let table = netlink.table().await?;
-        let network = NextHops::new(&table.interfaces, &table.routes, &table.neighbours);
+        let Kernel { netlink, table, network } = kernel;
+        let netlink = Arc::new(netlink);
         let interfaces = interfaces(config, &network)?;
         let snat_addresses = snat_addresses(config, &network)?;
         let stats = Arc::new(PacketStats::new(Plan::threads(workers, interfaces.len())));
@@ -52,7 +52,10 @@ impl PacketPath {
             [] => None,
             _ => {
                 let ports = settings.snat_ports.clone();
-                Some(ReservedPorts::add(ports).context("cannot reserve the SNAT ports")?)
+                Some(
+                    ReservedPorts::add(ports)
+                        .context("cannot reserve the SNAT ports (needs root: run it with sudo)")?,
+                )
             }
         };
         let (wanted, mut asked) = mpsc::channel::<(IpAddr, u32)>(256);
@@ -108,7 +111,7 @@ impl PacketPath {
             }
         });
         let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        info!("{workers} workers forward packets on {}", names.join(", "));
+        info!("forwarding packets on {} (workers: {workers})", names.join(", "));
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
         Ok(PacketPath {
             settings: settings.clone(),

@@ -66,6 +66,15 @@ pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Res
     families.into_iter().map(address).collect()
 }
 
+/// The configuration with what it leaves to this host: interfaces, SNAT addresses and workers.
+pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> anyhow::Result<Config> {
+    let interfaces = interfaces(&config, network)?;
+    config.passthrough.snat_addresses = snat_addresses(&config, network)?;
+    config.passthrough.workers = Some(workers(&config, cores) as u16);
+    config.passthrough.interfaces = interfaces.into_iter().map(|interface| interface.name).collect();
+    Ok(config)
+}
+
 /// The traffic that is ours. Servers answer us if a passthrough frontend uses them.
 pub(super) fn selection<'a>(
     settings: &PacketSettings,
@@ -209,6 +218,19 @@ mod tests {
         assert_eq!(snat_addresses(&config, &network).unwrap(), expected);
         let dsr = parse(&MIXED.replace("passthrough", "dsr"));
         assert!(snat_addresses(&dsr, &network).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_a_file_leaves_to_the_host_is_chosen_by_it() {
+        let config = resolve(parse(MIXED), &network(), 4).unwrap();
+        let settings = &config.passthrough;
+        assert_eq!(settings.interfaces, ["eth1", "eth2", "eth3"]);
+        assert_eq!(settings.snat_addresses, snat_addresses(&parse(MIXED), &network()).unwrap());
+        assert_eq!(settings.workers, Some(3));
+        assert_eq!(resolve(config.clone(), &network(), 64).unwrap(), config, "what the file says stays");
+
+        let nowhere = resolve(parse(MIXED), &NextHops::default(), 4).unwrap_err().to_string();
+        assert!(nowhere.starts_with("no Ethernet interface"), "{nowhere}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::host::Kernel;
 use super::packet_path::PacketPath;
 use super::packet_plan;
 use super::proxy_path::ProxyPath;
@@ -47,15 +48,12 @@ impl Paths {
         packet_workers(config, cores) + proxy_workers(config, cores)
     }
 
-    /// Starts what the frontends need; nothing is published yet.
-    pub(super) async fn start(parts: &Parts<'_>) -> anyhow::Result<Paths> {
+    /// Starts what the frontends need; nothing is published yet. The kernel has been asked if packets are forwarded.
+    pub(super) async fn start(parts: &Parts<'_>, kernel: Option<Kernel>) -> anyhow::Result<Paths> {
         let packet_workers = packet_workers(parts.config, parts.cores);
         let columns = packet_workers..Paths::columns(parts.config, parts.cores);
         Ok(Paths {
-            packets: match packet_workers {
-                0 => None,
-                workers => Some(PacketPath::start(parts, workers).await?),
-            },
+            packets: kernel.map(|kernel| PacketPath::start(parts, kernel, packet_workers)).transpose()?,
             proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns)?) },
         })
     }

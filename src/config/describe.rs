@@ -22,6 +22,11 @@ pub fn describe(config: &Config) -> String {
     if config.frontends_in(Mode::Passthrough).next().is_some() {
         text.push_str(&snat(config));
     }
+    if config.frontends_in(Mode::Dsr).next().is_some() {
+        text.push_str(
+            "dsr servers answer clients themselves, with the frontend's address: see tc/README.md\n",
+        );
+    }
     text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz)\n", config.stats.listen));
     text
 }
@@ -217,5 +222,6 @@ backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3)
 timeouts connect 5s, idle 600s, drain 30s
 packets interfaces automatic";
         assert!(text.starts_with(expected) && !text.contains("snat"), "{text}");
+        assert!(text.contains("\ndsr servers answer clients themselves"), "{text}");
     }
 }

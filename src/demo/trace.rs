@@ -8,6 +8,7 @@ use std::time::Duration;
 use pnet_datalink::{Channel, Config};
 
 use super::lab::{INTERFACE, Lab, Role};
+use crate::model::FlowKey;
 use crate::wire::{self, Headers};
 
 /// How long a capture waits for a frame before it asks whether it is over.
@@ -42,17 +43,26 @@ pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -
         thread::sleep(PAUSE);
         over.store(true, Ordering::Relaxed);
     });
-    let seen = seen.into_inner().unwrap_or_default();
-    // Health checks pass too; what counts is the connection that both ends are seen of.
-    // What comes before its first packet is left from an earlier one.
-    let begins = |(role, headers): &(Role, Headers)| {
-        matches!(role, Role::Client(_)) && headers.flags.syn() && !headers.flags.ack()
+    tell(&seen.into_inner().unwrap_or_default())
+}
+
+/// The packets of the request: at each place those of the connection that was opened there first. The one before may
+/// still be closing.
+fn tell(seen: &[(Role, Headers)]) -> String {
+    let opens = |headers: &Headers| headers.flags.syn() && !headers.flags.ack();
+    let mut connections: Vec<(Role, FlowKey)> = Vec::new();
+    for (role, headers) in seen.iter().filter(|(_, headers)| opens(headers) && !is_probe(headers)) {
+        if !connections.iter().any(|(at, _)| at == role) {
+            connections.push((*role, headers.key));
+        }
+    }
+    let client = connections.iter().find(|(role, _)| matches!(role, Role::Client(_)));
+    let Some((_, request)) = client else { return "nothing was captured\n".to_owned() };
+    let mut told = format!("one request of {}, packet by packet:\n", request.source());
+    let belongs = |(role, headers): &&(Role, Headers)| {
+        connections.contains(&(*role, headers.key)) || connections.contains(&(*role, headers.key.reversed()))
     };
-    let Some(begin) = seen.iter().position(begins) else { return "nothing was captured\n".to_owned() };
-    let seen = &seen[begin..];
-    let client = seen[0].1.key.source();
-    let mut told = format!("one request of {client}, packet by packet:\n");
-    for (role, headers) in seen.iter().filter(|(role, headers)| belongs(*role, headers)).take(MOST) {
+    for (role, headers) in seen.iter().filter(belongs).take(MOST) {
         told.push_str(&format!("  {}\n", line(*role, headers)));
     }
     told.push('\n');
@@ -72,10 +82,9 @@ fn open() -> Option<Box<dyn pnet_datalink::DataLinkReceiver>> {
 }
 
 /// Health checks come from the balancer's own address and a port below the SNAT range.
-fn belongs(role: Role, headers: &Headers) -> bool {
-    let balancer = Role::Balancer.address();
-    let probe = |addr: std::net::SocketAddr| addr.ip() == balancer && addr.port() < 33_768;
-    matches!(role, Role::Client(_)) || !(probe(headers.key.source()) || probe(headers.key.destination()))
+fn is_probe(headers: &Headers) -> bool {
+    let from = headers.key.source();
+    from.ip() == Role::Balancer.address() && from.port() < 33_768
 }
 
 fn line(role: Role, headers: &Headers) -> String {
@@ -88,4 +97,33 @@ fn line(role: Role, headers: &Headers) -> String {
         n => format!(", {n} bytes"),
     };
     format!("at {role:<8} {source:>18} -> {destination:<18} {}{bytes}", flags.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::TcpPacket;
+
+    #[test]
+    fn only_the_packets_of_one_request_are_told() {
+        let (client, server) = (Role::Client(1), Role::Server(2));
+        let (old, new) = ("10.77.0.201:4000", "10.77.0.201:4001");
+        let (vip, balancer, own) = ("10.77.0.100:80", "10.77.0.1:50000", "10.77.0.12:80");
+        let between = |from: &str, to: &str| TcpPacket::from(from).to(to);
+        let seen = [
+            (client, between(old, vip).fin().ack(9)),
+            (server, between("10.77.0.1:33000", own).syn()),
+            (client, between(new, vip).syn()),
+            (client, between(vip, old).ack(9)),
+            (server, between(balancer, own).syn()),
+            (server, between(own, balancer).syn().ack(1)),
+            (client, between(vip, new).syn().ack(1)),
+        ];
+        let seen = seen.map(|(role, packet)| (role, wire::parse(&packet.bytes()).unwrap()));
+        let told = tell(&seen);
+        let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..4], ["one", "request", "of", "10.77.0.201:4001,"]);
+        let routes: Vec<_> = lines[1..lines.len() - 1].iter().map(|line| (line[2], line[4])).collect();
+        assert_eq!(routes, [(new, vip), (balancer, own), (own, balancer), (vip, new)]);
+    }
 }

@@ -1,0 +1,41 @@
+//! A configuration and the host it is to run on.
+
+use anyhow::Context;
+
+use super::Failure;
+use crate::config::{self, LoadError, Loaded, Network};
+use crate::control::File;
+use crate::net::{Netlink, Table};
+use crate::snapshot::NextHops;
+
+/// What the kernel knows of the network. Read once: routers have tables with a million routes.
+pub(super) struct Kernel {
+    /// Hears of every change since the tables were read.
+    pub(super) netlink: Netlink,
+    pub(super) table: Table,
+    /// The ways in the table.
+    pub(super) network: NextHops,
+}
+
+/// Loads a configuration and holds it against this host, whose kernel is asked if a frontend is in a packet mode. For a
+/// tokio runtime, outside of which the kernel is no use.
+pub(super) async fn load(file: &File) -> Result<(Loaded, Option<Kernel>), Failure> {
+    let mut loaded = file.load().map_err(Failure::Config)?;
+    let kernel = match loaded.config.packet_frontends().next() {
+        Some(_) => Some(ask().await.context("cannot ask the kernel for its routes")?),
+        None => None,
+    };
+    let none = NextHops::default();
+    let hops = kernel.as_ref().map_or(&none, |kernel| &kernel.network);
+    let network = Network { interfaces: hops.interfaces(), hop_to: &|ip| hops.hop_to(ip) };
+    let odd = config::validate_mode(&loaded, &network);
+    loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
+    Ok((loaded, kernel))
+}
+
+async fn ask() -> anyhow::Result<Kernel> {
+    let netlink = Netlink::open()?;
+    let table = netlink.table().await?;
+    let network = NextHops::new(&table.interfaces, &table.routes, &table.neighbours);
+    Ok(Kernel { netlink, table, network })
+}
