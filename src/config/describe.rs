@@ -4,7 +4,7 @@ use std::array;
 
 use super::Config;
 use super::diff::{list, or};
-use crate::model::{Backend, FlowTimeouts, Frontend, HealthCheck, Mode, ProbeKind, Server, Timeouts};
+use crate::model::{Backend, Frontend, HealthCheck, Mode, ProbeKind, Server, Timeouts};
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
 /// are set to, statistics.
@@ -42,23 +42,12 @@ fn timeouts(config: &Config) -> String {
 
 fn packets(config: &Config) -> String {
     let settings = &config.passthrough;
-    let FlowTimeouts {
-        half_open,
-        established,
-        half_closed,
-        closing,
-        time_wait,
-        closed,
-        udp_single,
-        udp_stream,
-    } = settings.timeouts;
+    let timeouts = settings.timeouts.named().map(|(name, time)| format!("{name} {time:?}")).join(", ");
     let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
     let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.capacity);
     format!(
         "packets interfaces {interfaces}; workers {workers}; guard {guard}\n\
-         flows at most {capacity}; timeouts half_open {half_open:?}, established {established:?}, \
-         half_closed {half_closed:?}, closing {closing:?}, time_wait {time_wait:?}, closed {closed:?}, \
-         udp_single {udp_single:?}, udp_stream {udp_stream:?}\n"
+         flows at most {capacity}; timeouts {timeouts}\n"
     )
 }
 

@@ -198,27 +198,8 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
 }
 
 fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
-    let FlowTimeouts {
-        half_open,
-        established,
-        half_closed,
-        closing,
-        time_wait,
-        closed,
-        udp_single,
-        udp_stream,
-    } = old;
-    let changes = [
-        duration("half_open", *half_open, new.half_open),
-        duration("established", *established, new.established),
-        duration("half_closed", *half_closed, new.half_closed),
-        duration("closing", *closing, new.closing),
-        duration("time_wait", *time_wait, new.time_wait),
-        duration("closed", *closed, new.closed),
-        duration("udp_single", *udp_single, new.udp_single),
-        duration("udp_stream", *udp_stream, new.udp_stream),
-    ];
-    changes.into_iter().flatten().collect()
+    let pairs = old.named().into_iter().zip(new.named());
+    pairs.filter_map(|((name, old), (_, new))| duration(name, old, new)).collect()
 }
 
 /// The values, or that they are chosen automatically.

@@ -1,7 +1,6 @@
 //! What a connection costs.
 
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex};
 
 use crate::support::{Balancer, Lab, Need, Server, Setup, connect, stories, wait_for};
 
@@ -12,12 +11,7 @@ stories!("memory":
 fn five_thousand_idle_connections_cost_less_than_20_kilobytes_each() {
     const CONNECTIONS: usize = 5_000;
     let lab = Lab::new();
-    let accepted: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-    let hold = accepted.clone();
-    let _server = Server::start(lab.server(1), move |stream| {
-        hold.lock().unwrap().push(stream);
-        Ok(())
-    });
+    let (_server, accepted) = Server::holding(lab.server(1));
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let (memory, fds) = (balancer.memory(), balancer.fds());
 

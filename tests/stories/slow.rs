@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex};
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
@@ -76,12 +75,7 @@ fn five_hundred_clients_that_reset_their_download_leak_nothing() {
 
 fn a_hundred_clients_that_reset_a_stuck_upload_leak_nothing() {
     let lab = Lab::new();
-    let accepted: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-    let hold = accepted.clone();
-    let _server = Server::start(lab.server(1), move |stream| {
-        hold.lock().unwrap().push(stream);
-        Ok(())
-    });
+    let (_server, _held) = Server::holding(lab.server(1));
     let setup = Setup::new(&lab).timeouts("idle = 20").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
     let base = balancer.fds();

@@ -2,8 +2,8 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use socket2::{Domain, Socket, Type};
@@ -59,6 +59,17 @@ impl Server {
             let length = name.len();
             write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{name}")
         })
+    }
+
+    /// Accepts, and does nothing with the connections it has: they are in the list.
+    pub(crate) fn holding(addr: SocketAddr) -> (Server, Arc<Mutex<Vec<TcpStream>>>) {
+        let held: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let list = held.clone();
+        let server = Server::start(addr, move |stream| {
+            list.lock().unwrap().push(stream);
+            Ok(())
+        });
+        (server, held)
     }
 
     /// Accepts, and says nothing until the other side closes.
