@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use convey::forward::Verdict;
-use convey::wire::TcpPacket;
+use convey::wire::TestPacket;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 use balancer::{Balancer, Setup};
@@ -155,7 +155,7 @@ struct Template {
 }
 
 impl Template {
-    fn new(setup: &Setup, packet: TcpPacket) -> Template {
+    fn new(setup: &Setup, packet: TestPacket) -> Template {
         let fresh = packet.bytes();
         let (ports, src_end) = if setup.is_v6 { (54, 38) } else { (34, 30) };
         Template { bytes: fresh.clone(), fresh, ports, src_end }
@@ -166,7 +166,7 @@ impl Template {
 struct Client(Template);
 
 impl Client {
-    fn new(setup: &Setup, flags: impl FnOnce(TcpPacket) -> TcpPacket) -> Client {
+    fn new(setup: &Setup, flags: impl FnOnce(TestPacket) -> TestPacket) -> Client {
         let from = if setup.is_v6 { "[2001:db8:9::1]:1" } else { "1.1.1.1:1" };
         Client(Template::new(setup, flags(setup.packet(from))))
     }
@@ -184,12 +184,12 @@ impl Client {
 struct Reply(Template);
 
 impl Reply {
-    fn new(setup: &Setup, flags: impl FnOnce(TcpPacket) -> TcpPacket) -> Reply {
+    fn new(setup: &Setup, flags: impl FnOnce(TestPacket) -> TestPacket) -> Reply {
         let [server, snat] = match setup.is_v6 {
             true => ["[fd00::1]:8080", "[fd00::fe]:1"],
             false => ["10.0.0.1:8080", "10.0.0.254:1"],
         };
-        Reply(Template::new(setup, setup.speak(flags(TcpPacket::from(server).to(snat)))))
+        Reply(Template::new(setup, setup.speak(flags(TestPacket::from(server).to(snat)))))
     }
 
     /// Makes it one of this server to this port.

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use convey::model::{FlowKey, NextHop, Rewrite};
-use convey::wire::{Checksum, TcpPacket, parse, rewrite};
+use convey::wire::{Checksum, TestPacket, parse, rewrite};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 criterion_group! {
@@ -21,7 +21,7 @@ fn packets(criterion: &mut Criterion) {
     let hop = NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500 };
     let v4 = ["10.0.0.9:4242", "10.0.0.1:80", "10.0.1.1:40000", "10.0.1.2:8080"];
     let v6 = ["[fd00::9]:4242", "[fd00::1]:80", "[fd01::1]:40000", "[fd01::2]:8080"];
-    let short = |addrs: [&str; 4]| TcpPacket::from(addrs[0]).to(addrs[1]).ack(1);
+    let short = |addrs: [&str; 4]| TestPacket::from(addrs[0]).to(addrs[1]).ack(1);
     let long = |addrs: [&str; 4], payload| short(addrs).payload(&vec![7; payload]);
     let packets = [
         ("60", v4, short(v4)),

@@ -4,18 +4,18 @@ use std::fmt::Display;
 use std::{fs, io};
 
 use convey::model::Addr;
-use convey::wire::{IcmpError, TcpFlags, TcpPacket, icmp_error, parse};
+use convey::wire::{IcmpError, TcpFlags, TestPacket, icmp_error, parse};
 
 fn main() -> io::Result<()> {
     for (family, client, vip, router) in [
         ("v4", "10.0.0.9:4242", "10.0.0.1:80", Addr::v4([10, 0, 0, 7])),
         ("v6", "[fd00::9]:4242", "[fd00::1]:80", Addr::v6([7; 16])),
     ] {
-        let packet = || TcpPacket::from(client).to(vip).seq(7);
+        let packet = || TestPacket::from(client).to(vip).seq(7);
         let mut padded = packet().syn().bytes();
         padded.resize(80, 0);
-        let answer = TcpPacket::from(vip).to(client).seq(7).ack(8).payload(&[7; 60]);
-        let about = |packet: TcpPacket, error| {
+        let answer = TestPacket::from(vip).to(client).seq(7).ack(8).payload(&[7; 60]);
+        let about = |packet: TestPacket, error| {
             let (frame, mut bytes) = (packet.bytes(), Vec::new());
             icmp_error(&frame, &parse(&frame).expect("a packet"), error, router, &mut bytes);
             bytes

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use balancer::{Balancer, Setup};
 use convey::forward::{Direction, Part, Verdict};
 use convey::model::{Addr, DropReason, Mode, Protocol};
-use convey::wire::{IcmpError, TcpPacket, icmp_error, parse};
+use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
 
 /// The system's allocator, counting what each thread asks it for.
 struct Counting;
@@ -69,7 +69,7 @@ fn setups(capacity: u32) -> Vec<(String, Setup)> {
     protocols.map(|setup| (format!("{setup:?}"), setup)).collect()
 }
 
-fn client(setup: &Setup, n: u32) -> TcpPacket {
+fn client(setup: &Setup, n: u32) -> TestPacket {
     let [_, _, high, low] = n.to_be_bytes();
     setup.packet(match setup.is_v6 {
         false => format!("198.51.{high}.{low}:{}", 5_000 + n),
@@ -84,7 +84,7 @@ fn connect(balancer: &mut Balancer, setup: &Setup, n: u32) -> (Vec<u8>, Option<V
         matches!(balancer.handle(&mut syn), Verdict::Transmit(forwarded) if forwarded.part == Part::First)
     );
     let seen = parse(&syn).expect("a packet").key;
-    let server = || setup.speak(TcpPacket::from(seen.destination()).to(seen.source()));
+    let server = || setup.speak(TestPacket::from(seen.destination()).to(seen.source()));
     let is_nat = setup.mode == Mode::Passthrough;
     if is_nat {
         balancer.handle(&mut server().syn().ack(1).bytes());
@@ -130,7 +130,7 @@ fn errors_about_established_flows_allocate_nothing() {
         let mut balancer = Balancer::new(setup);
         connect(&mut balancer, &setup, 1);
         let key = parse(&client(&setup, 1).bytes()).expect("a packet").key;
-        let answer = setup.speak(TcpPacket::from(key.destination()).to(key.source())).bytes();
+        let answer = setup.speak(TestPacket::from(key.destination()).to(key.source())).bytes();
         let (mut error, router) =
             (Vec::new(), if setup.is_v6 { Addr::v6([7; 16]) } else { Addr::v4([7; 4]) });
         let headers = parse(&answer).expect("a packet");
@@ -154,8 +154,8 @@ fn packets_that_are_refused_allocate_nothing_nor_do_their_answers() {
         let mut refused = [
             client(&setup, 1).rst().ttl(1).bytes(),
             setup.packet(martian).syn().bytes(),
-            setup.speak(TcpPacket::from(server).to(snat).ack(5)).bytes(),
-            setup.speak(TcpPacket::from(server).to(stranger).syn()).bytes(),
+            setup.speak(TestPacket::from(server).to(snat).ack(5)).bytes(),
+            setup.speak(TestPacket::from(server).to(stranger).syn()).bytes(),
             vec![0; 9],
         ];
         let mut stray = client(&setup, 1).ack(5).bytes();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use balancer::{Balancer, Setup};
 use convey::forward::{Direction, FlowState, Forwarded, Fragments, Frame, Later, Lead, Part, Verdict};
 use convey::model::{Addr, DsrKind, Mode, Protocol};
-use convey::wire::{Checksum, Headers, IcmpError, Kind, TcpPacket, icmp_error, parse, split};
+use convey::wire::{Checksum, Headers, IcmpError, Kind, TestPacket, icmp_error, parse, split};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/balancer/mod.rs"]
@@ -76,7 +76,7 @@ impl Story {
     }
 
     /// The beginning of a packet of a client.
-    fn client(&self, who: u8) -> TcpPacket {
+    fn client(&self, who: u8) -> TestPacket {
         let who = who % 16;
         self.setup.packet(match self.setup.is_v6 {
             false => format!("198.51.100.{who}:4000"),
@@ -85,10 +85,10 @@ impl Story {
     }
 
     /// The beginning of an answer to a packet that a server got.
-    fn server(&self, which: u8) -> Option<TcpPacket> {
+    fn server(&self, which: u8) -> Option<TestPacket> {
         let got = parse(self.delivered.get(usize::from(which))?).expect("what was sent is a packet");
         let key = got.key.reversed();
-        Some(self.setup.speak(TcpPacket::from(key.source()).to(key.destination())))
+        Some(self.setup.speak(TestPacket::from(key.source()).to(key.destination())))
     }
 
     /// What a router says about a packet that a server got, or, with DSR, about its answer.
@@ -97,7 +97,7 @@ impl Story {
             0 => self.delivered.get(usize::from(which))?.clone(),
             _ => {
                 let key = parse(&self.client(which).bytes()).expect("a packet").key.reversed();
-                let answer = TcpPacket::from(key.source()).to(key.destination()).seq(number.into());
+                let answer = TestPacket::from(key.source()).to(key.destination()).seq(number.into());
                 packet(self.setup.speak(answer), flags, number).bytes()
             }
         };
@@ -109,7 +109,7 @@ impl Story {
         Some(error)
     }
 
-    fn send(&mut self, packet_to: TcpPacket, how: u8, flags: u8, number: u8) {
+    fn send(&mut self, packet_to: TestPacket, how: u8, flags: u8, number: u8) {
         let packet = packet(packet_to, flags, number);
         match how {
             1 => self.arrive(packet.ttl(number % 4).bytes()),
@@ -218,7 +218,7 @@ fn check_answer(was: &Headers, answer: &[u8]) {
     assert!(is.key == was.key.reversed() && (is.is_error() || is.flags.rst()));
 }
 
-fn packet(packet: TcpPacket, flags: u8, number: u8) -> TcpPacket {
+fn packet(packet: TestPacket, flags: u8, number: u8) -> TestPacket {
     let packet = if flags & 0x01 != 0 { packet.fin() } else { packet };
     let packet = if flags & 0x02 != 0 { packet.syn() } else { packet };
     let packet = if flags & 0x04 != 0 { packet.rst() } else { packet };

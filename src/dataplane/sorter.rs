@@ -66,7 +66,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::wire::TcpPacket;
+    use crate::wire::TestPacket;
 
     fn sorter(now: fn() -> Timestamp) -> Sorter {
         Sorter::new(Dispatch::new(4, None), 0, now)
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn all_fragments_of_a_datagram_go_to_the_worker_of_its_flow_in_whatever_order_they_come() {
         for port in 1..50 {
-            let packet = TcpPacket::from(format!("10.0.0.9:{port}")).to("10.0.0.1:53").udp();
+            let packet = TestPacket::from(format!("10.0.0.9:{port}")).to("10.0.0.1:53").udp();
             let mut sorter = sorter(|| Timestamp(0));
             let whole = sorted(&mut sorter, &packet.bytes());
             let (worker, [first, second, third]) =
@@ -103,7 +103,7 @@ mod tests {
     fn what_waits_in_vain_is_counted() {
         static NOW: AtomicU64 = AtomicU64::new(0);
         let mut sorter = sorter(|| Timestamp(NOW.load(Ordering::Relaxed)));
-        let packet = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 80]);
+        let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 80]);
         assert_eq!(sorted(&mut sorter, &packet.fragments(9, 48)[1]), []);
         NOW.store(1_000_000_000, Ordering::Relaxed);
         sorted(&mut sorter, &packet.fragments(10, 48)[0]);

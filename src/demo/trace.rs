@@ -102,14 +102,14 @@ fn line(role: Role, headers: &Headers) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::TcpPacket;
+    use crate::wire::TestPacket;
 
     #[test]
     fn only_the_packets_of_one_request_are_told() {
         let (client, server) = (Role::Client(1), Role::Server(2));
         let (old, new) = ("10.77.0.201:4000", "10.77.0.201:4001");
         let (vip, balancer, own) = ("10.77.0.100:80", "10.77.0.1:50000", "10.77.0.12:80");
-        let between = |from: &str, to: &str| TcpPacket::from(from).to(to);
+        let between = |from: &str, to: &str| TestPacket::from(from).to(to);
         let seen = [
             (client, between(old, vip).fin().ack(9)),
             (server, between("10.77.0.1:33000", own).syn()),

@@ -15,15 +15,15 @@ use crate::model::{Addr, TCP, UDP};
 /// from an ordinary host: TTL 64, "don't fragment", no options, no payload, checksums valid and complete.
 ///
 /// ```
-/// use convey::wire::{TcpPacket, parse};
+/// use convey::wire::{TestPacket, parse};
 ///
-/// let syn = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().seq(7).bytes();
+/// let syn = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().seq(7).bytes();
 /// assert!(parse(&syn).unwrap().flags.syn());
-/// let query = TcpPacket::from("[2001:db8::9]:4242").to("[2001:db8::1]:53").udp().payload(b"?").bytes();
+/// let query = TestPacket::from("[2001:db8::9]:4242").to("[2001:db8::1]:53").udp().payload(b"?").bytes();
 /// assert_eq!(parse(&query).unwrap().payload_len, 1);
 /// ```
 #[derive(Debug, Clone)]
-pub struct TcpPacket {
+pub struct TestPacket {
     src: SocketAddr,
     dst: SocketAddr,
     src_mac: [u8; 6],
@@ -44,15 +44,15 @@ pub struct TcpPacket {
     has_checksum: bool,
 }
 
-impl TcpPacket {
+impl TestPacket {
     /// A packet from an address and port.
     ///
     /// # Panics
     /// If `src` does not read like `10.0.0.9:4242` or `[2001:db8::9]:4242`.
-    pub fn from(src: impl Display) -> TcpPacket {
+    pub fn from(src: impl Display) -> TestPacket {
         let src = endpoint(src);
         let nobody = if src.is_ipv4() { [0; 4].into() } else { std::net::IpAddr::from([0; 16]) };
-        TcpPacket {
+        TestPacket {
             src,
             dst: SocketAddr::new(nobody, 0),
             src_mac: [0x02, 0, 0, 0, 0, 0x01],
@@ -78,98 +78,98 @@ impl TcpPacket {
     ///
     /// # Panics
     /// If `dst` does not read like an address of the source's family and a port.
-    pub fn to(self, dst: impl Display) -> TcpPacket {
+    pub fn to(self, dst: impl Display) -> TestPacket {
         let dst = endpoint(dst);
         assert_eq!(self.src.is_ipv4(), dst.is_ipv4(), "{} and {dst} are of two families", self.src);
-        TcpPacket { dst, ..self }
+        TestPacket { dst, ..self }
     }
 
     /// Makes it a UDP datagram; all that is TCP's is left out.
-    pub fn udp(self) -> TcpPacket {
-        TcpPacket { protocol: UDP, ..self }
+    pub fn udp(self) -> TestPacket {
+        TestPacket { protocol: UDP, ..self }
     }
 
     /// UDP over IPv4: without a checksum.
-    pub fn without_checksum(self) -> TcpPacket {
-        TcpPacket { has_checksum: false, ..self }
+    pub fn without_checksum(self) -> TestPacket {
+        TestPacket { has_checksum: false, ..self }
     }
 
     /// Its link-layer source and destination.
-    pub fn macs(self, src: [u8; 6], dst: [u8; 6]) -> TcpPacket {
-        TcpPacket { src_mac: src, dst_mac: dst, ..self }
+    pub fn macs(self, src: [u8; 6], dst: [u8; 6]) -> TestPacket {
+        TestPacket { src_mac: src, dst_mac: dst, ..self }
     }
 
     /// How many more hops it may take.
-    pub fn ttl(self, ttl: u8) -> TcpPacket {
-        TcpPacket { ttl, ..self }
+    pub fn ttl(self, ttl: u8) -> TestPacket {
+        TestPacket { ttl, ..self }
     }
 
     /// IPv4: routers may cut it; its fragments have this number.
-    pub fn may_be_cut(self, id: u16) -> TcpPacket {
-        TcpPacket { dont_fragment: false, id, ..self }
+    pub fn may_be_cut(self, id: u16) -> TestPacket {
+        TestPacket { dont_fragment: false, id, ..self }
     }
 
     /// IPv4 options, filled up with zeros to a multiple of 4 bytes; at most 40 bytes.
-    pub fn ip_options(self, options: &[u8]) -> TcpPacket {
-        TcpPacket { ip_options: words(options), ..self }
+    pub fn ip_options(self, options: &[u8]) -> TestPacket {
+        TestPacket { ip_options: words(options), ..self }
     }
 
     /// An IPv6 extension header with this number: all of it but the number of the next header; its length is a
     /// multiple of 8 bytes less one.
-    pub fn extension(mut self, number: u8, rest: &[u8]) -> TcpPacket {
+    pub fn extension(mut self, number: u8, rest: &[u8]) -> TestPacket {
         assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
         self.extensions.push((number, rest.to_vec()));
         self
     }
 
     /// The sequence number.
-    pub fn seq(self, seq: u32) -> TcpPacket {
-        TcpPacket { seq, ..self }
+    pub fn seq(self, seq: u32) -> TestPacket {
+        TestPacket { seq, ..self }
     }
 
     /// Sets ACK, and the acknowledgment number.
-    pub fn ack(self, ack: u32) -> TcpPacket {
-        TcpPacket { ack, ..self }.flag(TcpFlags::ACK)
+    pub fn ack(self, ack: u32) -> TestPacket {
+        TestPacket { ack, ..self }.flag(TcpFlags::ACK)
     }
 
     /// Sets SYN.
-    pub fn syn(self) -> TcpPacket {
+    pub fn syn(self) -> TestPacket {
         self.flag(TcpFlags::SYN)
     }
 
     /// Sets FIN.
-    pub fn fin(self) -> TcpPacket {
+    pub fn fin(self) -> TestPacket {
         self.flag(TcpFlags::FIN)
     }
 
     /// Sets RST.
-    pub fn rst(self) -> TcpPacket {
+    pub fn rst(self) -> TestPacket {
         self.flag(TcpFlags::RST)
     }
 
     /// Sets PSH.
-    pub fn psh(self) -> TcpPacket {
+    pub fn psh(self) -> TestPacket {
         self.flag(TcpFlags::PSH)
     }
 
     /// How many bytes its sender is ready to take, not scaled.
-    pub fn window(self, window: u16) -> TcpPacket {
-        TcpPacket { window, ..self }
+    pub fn window(self, window: u16) -> TestPacket {
+        TestPacket { window, ..self }
     }
 
     /// TCP options, filled up with zeros to a multiple of 4 bytes; at most 40 bytes.
-    pub fn tcp_options(self, options: &[u8]) -> TcpPacket {
-        TcpPacket { tcp_options: words(options), ..self }
+    pub fn tcp_options(self, options: &[u8]) -> TestPacket {
+        TestPacket { tcp_options: words(options), ..self }
     }
 
     /// What it carries.
-    pub fn payload(self, payload: &[u8]) -> TcpPacket {
-        TcpPacket { payload: payload.to_vec(), ..self }
+    pub fn payload(self, payload: &[u8]) -> TestPacket {
+        TestPacket { payload: payload.to_vec(), ..self }
     }
 
     /// Leaves the checksum of TCP or UDP to whoever sends it on a wire: [`Checksum::Partial`].
-    pub fn partial(self) -> TcpPacket {
-        TcpPacket { checksum: Checksum::Partial, has_checksum: true, ..self }
+    pub fn partial(self) -> TestPacket {
+        TestPacket { checksum: Checksum::Partial, has_checksum: true, ..self }
     }
 
     /// The frame, without padding.
@@ -190,7 +190,7 @@ impl TcpPacket {
             let (offset, more) = ((n * most / 8) as u16, n < last);
             if self.src.is_ipv4() {
                 let field = if more { offset | ipv4::MORE_FRAGMENTS } else { offset };
-                return TcpPacket { id: id as u16, ..self.clone() }.frame(piece, field, &[]);
+                return TestPacket { id: id as u16, ..self.clone() }.frame(piece, field, &[]);
             }
             let mut header = vec![0; 7];
             put_u16(&mut header, 1, offset << 3 | u16::from(more));
@@ -296,8 +296,8 @@ impl TcpPacket {
         if self.dont_fragment { ipv4::DONT_FRAGMENT } else { 0 }
     }
 
-    fn flag(self, flag: u8) -> TcpPacket {
-        TcpPacket { flags: self.flags | flag, ..self }
+    fn flag(self, flag: u8) -> TestPacket {
+        TestPacket { flags: self.flags | flag, ..self }
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn etherparse_reads_what_was_written() {
-        let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().fin().psh().seq(7).ack(8);
+        let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().fin().psh().seq(7).ack(8);
         let packet = packet.ttl(3).window(99).payload(b"hello").ip_options(&[1; 3]);
         let frame = packet.tcp_options(&[2, 4, 5, 180, 1, 1, 1]).macs([1; 6], [2; 6]).bytes();
         assert_eq!(checksums_hold(&frame), (true, true));
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn etherparse_reads_a_datagram_over_ipv6() {
-        let packet = TcpPacket::from("[2001:db8::9]:4242").to("[2001:db8::1]:53").udp().payload(b"hello");
+        let packet = TestPacket::from("[2001:db8::9]:4242").to("[2001:db8::1]:53").udp().payload(b"hello");
         let frame = packet.ttl(3).bytes();
         assert_eq!(checksums_hold(&frame), (true, true));
         let (ip, rest) = Ipv6Header::from_slice(&frame[14..]).unwrap();
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_partial_packet_is_completed_by_whoever_sends_it() {
-        let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(b"odd");
+        let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(b"odd");
         let mut frame = packet.clone().partial().bytes();
         assert_eq!(checksums_hold(&frame), (true, false));
         complete(&mut frame);
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_longest_packet_can_be_built() {
-        let frame = TcpPacket::from("10.0.0.9:1").to("10.0.0.1:80").payload(&[7; 65_495]).bytes();
+        let frame = TestPacket::from("10.0.0.9:1").to("10.0.0.1:80").payload(&[7; 65_495]).bytes();
         assert_eq!((frame.len(), checksums_hold(&frame)), (65_549, (true, true)));
         let Some(TransportSlice::Tcp(tcp)) = SlicedPacket::from_ethernet(&frame).unwrap().transport else {
             panic!("no TCP");
@@ -372,6 +372,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "an IP address and a port")]
     fn an_address_without_a_port_is_refused() {
-        TcpPacket::from("10.0.0.9");
+        TestPacket::from("10.0.0.9");
     }
 }

@@ -19,7 +19,7 @@ mod testing;
 mod translate;
 
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, reset, reset_reply};
-pub use build::TcpPacket;
+pub use build::TestPacket;
 pub use checksum::Checksum;
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use parse::parse;

@@ -7,7 +7,7 @@ use etherparse::{IpSlice, SlicedPacket, TransportSlice};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{TcpPacket, parse};
+use super::{TestPacket, parse};
 use crate::model::{FlowKey, NextHop, Rewrite};
 
 /// Where rewritten packets go to.
@@ -34,25 +34,25 @@ pub(super) fn any_endpoint(is_v4: bool) -> BoxedStrategy<SocketAddr> {
 }
 
 /// Any valid packet that may go one hop further, and two more endpoints of its family.
-pub(super) fn any_packet_to() -> impl Strategy<Value = (TcpPacket, SocketAddr, SocketAddr)> {
+pub(super) fn any_packet_to() -> impl Strategy<Value = (TestPacket, SocketAddr, SocketAddr)> {
     any::<bool>().prop_flat_map(|is_v4| (any_packet_of(is_v4), any_endpoint(is_v4), any_endpoint(is_v4)))
 }
 
 /// Any valid packet that may go one hop further.
-pub(super) fn any_packet() -> impl Strategy<Value = TcpPacket> {
+pub(super) fn any_packet() -> impl Strategy<Value = TestPacket> {
     any::<bool>().prop_flat_map(any_packet_of)
 }
 
 /// Any TCP segment.
-pub(super) fn any_segment() -> impl Strategy<Value = TcpPacket> {
+pub(super) fn any_segment() -> impl Strategy<Value = TestPacket> {
     any::<bool>().prop_flat_map(|is_v4| any_packet_with(is_v4, false))
 }
 
-fn any_packet_of(is_v4: bool) -> BoxedStrategy<TcpPacket> {
+fn any_packet_of(is_v4: bool) -> BoxedStrategy<TestPacket> {
     any::<bool>().prop_flat_map(move |is_udp| any_packet_with(is_v4, is_udp)).boxed()
 }
 
-fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TcpPacket> {
+fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
     let endpoints = (any_endpoint(is_v4), any_endpoint(is_v4));
     let flags = any::<[bool; 5]>();
     let numbers = (2..=u8::MAX, any::<u32>(), any::<u32>(), any::<u16>());
@@ -69,22 +69,22 @@ fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TcpPacket> {
                 tcp,
                 payload,
             )| {
-                let set = |yes: bool, flag: fn(TcpPacket) -> TcpPacket, packet| match yes {
+                let set = |yes: bool, flag: fn(TestPacket) -> TestPacket, packet| match yes {
                     true => flag(packet),
                     false => packet,
                 };
-                let packet = TcpPacket::from(src).to(dst).ttl(ttl).payload(&payload);
+                let packet = TestPacket::from(src).to(dst).ttl(ttl).payload(&payload);
                 let packet = match is_v4 {
                     true => set(fin, |packet| packet.may_be_cut(7), packet.ip_options(&ip)),
                     // Options that mean nothing, to be skipped (PadN).
                     false => set(syn, |packet| packet.extension(60, &[0, 1, 4, 0, 0, 0, 0]), packet),
                 };
                 if is_udp {
-                    return set(rst && is_v4, TcpPacket::without_checksum, packet.udp());
+                    return set(rst && is_v4, TestPacket::without_checksum, packet.udp());
                 }
                 let packet = packet.seq(seq).window(window).tcp_options(&tcp);
-                let packet = set(syn, TcpPacket::syn, set(fin, TcpPacket::fin, packet));
-                let packet = set(rst, TcpPacket::rst, set(psh, TcpPacket::psh, packet));
+                let packet = set(syn, TestPacket::syn, set(fin, TestPacket::fin, packet));
+                let packet = set(rst, TestPacket::rst, set(psh, TestPacket::psh, packet));
                 if ack { packet.ack(ack_number) } else { packet }
             },
         )

@@ -14,7 +14,7 @@ use convey::model::{
     OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
-use convey::wire::TcpPacket;
+use convey::wire::TestPacket;
 
 /// Where clients connect to over IPv4.
 pub(crate) const VIP: &str = "192.0.2.1:80";
@@ -58,12 +58,12 @@ impl Setup {
     }
 
     /// A packet from this address and port to the VIP.
-    pub(crate) fn packet(&self, from: impl Display) -> TcpPacket {
-        self.speak(TcpPacket::from(from).to(self.vip()))
+    pub(crate) fn packet(&self, from: impl Display) -> TestPacket {
+        self.speak(TestPacket::from(from).to(self.vip()))
     }
 
     /// The packet in the protocol that is spoken here.
-    pub(crate) fn speak(&self, packet: TcpPacket) -> TcpPacket {
+    pub(crate) fn speak(&self, packet: TestPacket) -> TestPacket {
         if self.protocol == Protocol::Udp { packet.udp() } else { packet }
     }
 }

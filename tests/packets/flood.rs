@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use convey::demo::lab::Role;
-use convey::wire::TcpPacket;
+use convey::wire::TestPacket;
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -174,6 +174,6 @@ fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
         SocketAddr::V4(_) => Ipv4Addr::new(198, random.u8(18..20), c, d).into(),
         SocketAddr::V6(_) => Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, random.u16(..), random.u16(1..)).into(),
     };
-    let syn = TcpPacket::from(SocketAddr::new(from, random.u16(1024..))).to(vip).syn().seq(random.u32(..));
+    let syn = TestPacket::from(SocketAddr::new(from, random.u16(1024..))).to(vip).syn().seq(random.u32(..));
     syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
 }

@@ -32,7 +32,7 @@ use std::time::Duration;
 use lab::{Family, LAN, Lab, WAN};
 
 use super::super::FlowState;
-use crate::wire::{self, TcpPacket};
+use crate::wire::{self, TestPacket};
 
 told_over_both_families! {
     a_whole_connection_passes_and_neither_side_sees_the_others_address,
@@ -53,7 +53,7 @@ fn a_whole_connection_passes_and_neither_side_sees_the_others_address(family: Fa
 
     let to_server = syn.route();
     let to_client = (family.vip().to_owned(), family.client_addr(1));
-    let (client, server) = (|| TcpPacket::from(family.client_addr(1)).to(family.vip()), || syn.reply());
+    let (client, server) = (|| TestPacket::from(family.client_addr(1)).to(family.vip()), || syn.reply());
     for (packet, flags, seq, ack, payload, state) in [
         (server().syn().seq(500).ack(101), "S.", 500, 101, "", FlowState::SynReceived),
         (client().seq(101).ack(501), ".", 101, 501, "", FlowState::Established),

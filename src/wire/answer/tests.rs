@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::wire::testing::{HOP, any_packet, any_segment, checksums_hold};
-use crate::wire::{TcpPacket, parse};
+use crate::wire::{TestPacket, parse};
 
 const CLIENT: &str = "10.0.0.9:4242";
 const VIP: &str = "10.0.0.1:80";
@@ -13,8 +13,8 @@ const VIP6: &str = "[2001:db8::1]:80";
 #[test]
 fn a_segment_that_acknowledges_is_reset_at_the_byte_it_expects() {
     for (client, vip) in [(CLIENT, VIP), (CLIENT6, VIP6)] {
-        let segment = TcpPacket::from(client).to(vip).seq(100).ack(7_000).payload(b"hello");
-        let reply = TcpPacket::from(vip).to(client).seq(7_000).rst();
+        let segment = TestPacket::from(client).to(vip).seq(100).ack(7_000).payload(b"hello");
+        let reply = TestPacket::from(vip).to(client).seq(7_000).rst();
         assert_eq!(answer(&segment), expected(reply));
     }
 }
@@ -22,21 +22,21 @@ fn a_segment_that_acknowledges_is_reset_at_the_byte_it_expects() {
 #[test]
 fn a_syn_is_refused_by_acknowledging_it() {
     for (client, vip) in [(CLIENT, VIP), (CLIENT6, VIP6)] {
-        let segment = TcpPacket::from(client).to(vip).seq(100).syn().tcp_options(&[2, 4, 5, 180]);
-        assert_eq!(answer(&segment), expected(TcpPacket::from(vip).to(client).ack(101).rst()));
+        let segment = TestPacket::from(client).to(vip).seq(100).syn().tcp_options(&[2, 4, 5, 180]);
+        assert_eq!(answer(&segment), expected(TestPacket::from(vip).to(client).ack(101).rst()));
     }
 }
 
 #[test]
 fn a_segment_without_ack_is_acknowledged_to_its_last_byte_even_where_numbers_begin_anew() {
-    let segment = TcpPacket::from(CLIENT).to(VIP).seq(u32::MAX - 2).fin().payload(b"hello");
-    assert_eq!(answer(&segment), expected(TcpPacket::from(VIP).to(CLIENT).ack(3).rst()));
+    let segment = TestPacket::from(CLIENT).to(VIP).seq(u32::MAX - 2).fin().payload(b"hello");
+    assert_eq!(answer(&segment), expected(TestPacket::from(VIP).to(CLIENT).ack(3).rst()));
 }
 
 #[test]
 fn ip_options_are_not_sent_back() {
-    let segment = TcpPacket::from(CLIENT).to(VIP).ack(9).ip_options(&[1; 40]);
-    assert_eq!(answer(&segment), expected(TcpPacket::from(VIP).to(CLIENT).seq(9).rst()));
+    let segment = TestPacket::from(CLIENT).to(VIP).ack(9).ip_options(&[1; 40]);
+    assert_eq!(answer(&segment), expected(TestPacket::from(VIP).to(CLIENT).seq(9).rst()));
 }
 
 #[test]
@@ -45,13 +45,13 @@ fn a_client_whose_server_is_gone_is_told_by_the_vip() {
         let key = FlowKey::tcp(vip.parse().unwrap(), client.parse().unwrap());
         let mut told = vec![7; 3];
         reset(&key, 7, &HOP, &mut told);
-        assert_eq!(told, expected(TcpPacket::from(vip).to(client).seq(7).rst()));
+        assert_eq!(told, expected(TestPacket::from(vip).to(client).seq(7).rst()));
     }
 }
 
 #[test]
 fn a_packet_of_228_bytes_that_meets_a_hop_of_200_is_told_so() {
-    let packet = TcpPacket::from(CLIENT).to(VIP).ack(1).payload(&[7; 188]);
+    let packet = TestPacket::from(CLIENT).to(VIP).ack(1).payload(&[7; 188]);
     let (frame, error) = refused(&packet, IcmpError::TooBig { mtu: 200 }, "10.0.0.1");
     assert_eq!((frame.len(), checksums_hold(&error)), (14 + 228, (true, true)));
     let sliced = SlicedPacket::from_ethernet(&error).unwrap();
@@ -65,7 +65,7 @@ fn a_packet_of_228_bytes_that_meets_a_hop_of_200_is_told_so() {
 
 #[test]
 fn over_ipv6_it_is_packet_too_big_and_as_long_as_every_link_takes() {
-    let packet = TcpPacket::from(CLIENT6).to(VIP6).ack(1).payload(&[7; 1400]);
+    let packet = TestPacket::from(CLIENT6).to(VIP6).ack(1).payload(&[7; 1400]);
     let (frame, error) = refused(&packet, IcmpError::TooBig { mtu: 1280 }, "2001:db8::1");
     assert_eq!((error.len(), checksums_hold(&error)), (14 + 1280, (true, true)));
     let sliced = SlicedPacket::from_ethernet(&error).unwrap();
@@ -82,7 +82,7 @@ fn every_error_has_the_numbers_of_its_family() {
         (IcmpError::TimeExceeded, Icmpv4Type::TimeExceeded(TimeExceededCode::TtlExceededInTransit)),
     ];
     for (error, expected) in v4 {
-        let (_, frame) = refused(&TcpPacket::from(CLIENT).to(VIP).udp().payload(b"?"), error, "10.0.0.1");
+        let (_, frame) = refused(&TestPacket::from(CLIENT).to(VIP).udp().payload(b"?"), error, "10.0.0.1");
         let Some(TransportSlice::Icmpv4(icmp)) = SlicedPacket::from_ethernet(&frame).unwrap().transport
         else {
             panic!("no ICMP");
@@ -95,7 +95,7 @@ fn every_error_has_the_numbers_of_its_family() {
     ];
     for (error, expected) in v6 {
         let (_, frame) =
-            refused(&TcpPacket::from(CLIENT6).to(VIP6).udp().payload(b"?"), error, "2001:db8::1");
+            refused(&TestPacket::from(CLIENT6).to(VIP6).udp().payload(b"?"), error, "2001:db8::1");
         let Some(TransportSlice::Icmpv6(icmp)) = SlicedPacket::from_ethernet(&frame).unwrap().transport
         else {
             panic!("no ICMPv6");
@@ -137,7 +137,7 @@ proptest! {
     }
 }
 
-fn refused(packet: &TcpPacket, error: IcmpError, src: &str) -> (Vec<u8>, Vec<u8>) {
+fn refused(packet: &TestPacket, error: IcmpError, src: &str) -> (Vec<u8>, Vec<u8>) {
     let frame = packet.bytes();
     let mut answer = Vec::new();
     let src = src.parse::<std::net::IpAddr>().unwrap().into();
@@ -145,7 +145,7 @@ fn refused(packet: &TcpPacket, error: IcmpError, src: &str) -> (Vec<u8>, Vec<u8>
     (frame, answer)
 }
 
-fn answer(segment: &TcpPacket) -> Vec<u8> {
+fn answer(segment: &TestPacket) -> Vec<u8> {
     let frame = segment.clone().macs(HOP.dst_mac, HOP.src_mac).bytes();
     let mut answer = Vec::new();
     reset_reply(&frame, &parse(&frame).unwrap(), &mut answer);
@@ -153,6 +153,6 @@ fn answer(segment: &TcpPacket) -> Vec<u8> {
 }
 
 /// Sent back to where the segment came from. A reset offers no window.
-fn expected(reply: TcpPacket) -> Vec<u8> {
+fn expected(reply: TestPacket) -> Vec<u8> {
     reply.macs(HOP.src_mac, HOP.dst_mac).window(0).bytes()
 }

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::Protocol;
 use crate::wire::testing::any_packet;
-use crate::wire::{FragmentKey, IcmpError, TcpPacket, icmp_error};
+use crate::wire::{FragmentKey, IcmpError, TestPacket, icmp_error};
 
-fn packet() -> TcpPacket {
-    TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").seq(7).ack(8).ttl(9).payload(b"hello")
+fn packet() -> TestPacket {
+    TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").seq(7).ack(8).ttl(9).payload(b"hello")
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn syn_and_fin_take_a_sequence_number_each() {
 
 #[test]
 fn padding_to_the_shortest_frame_is_not_payload() {
-    let mut frame = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().bytes();
+    let mut frame = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().bytes();
     frame.resize(60, 0);
     let headers = parse(&frame).unwrap();
     assert_eq!((headers.end, headers.payload_len), (54, 0));
@@ -102,7 +102,7 @@ fn a_frame_that_ends_early_says_so() {
 #[test]
 fn a_datagram_says_whose_it_is_and_padding_is_not_payload() {
     for (client, vip) in [("10.0.0.9:4242", "10.0.0.1:53"), ("[fd00::9]:4242", "[fd00::1]:53")] {
-        let mut frame = TcpPacket::from(client).to(vip).udp().payload(b"hello").bytes();
+        let mut frame = TestPacket::from(client).to(vip).udp().payload(b"hello").bytes();
         let end = frame.len();
         frame.resize(80, 0);
         let headers = parse(&frame).unwrap();
@@ -114,7 +114,7 @@ fn a_datagram_says_whose_it_is_and_padding_is_not_payload() {
 
 #[test]
 fn extension_headers_are_stepped_over() {
-    let packet = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn().payload(b"hello");
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn().payload(b"hello");
     let plain = parse(&packet.bytes()).unwrap();
     // A hop-by-hop and a destination header with nothing but padding, the first of 16 bytes.
     let mut long = vec![1, 1, 12];
@@ -127,7 +127,7 @@ fn extension_headers_are_stepped_over() {
 #[test]
 fn more_extension_headers_than_anybody_needs_are_refused() {
     let padding = [0, 1, 4, 0, 0, 0, 0];
-    let packet = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn();
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn();
     let with = |n| (0..n).fold(packet.clone(), |packet, _| packet.extension(60, &padding)).bytes();
     assert!(parse(&with(8)).is_ok());
     assert_eq!(parse(&with(9)), Err(ParseError::BadHeaderLength));
@@ -135,7 +135,7 @@ fn more_extension_headers_than_anybody_needs_are_refused() {
 
 #[test]
 fn a_packet_that_wants_to_go_elsewhere_first_is_refused() {
-    let packet = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn();
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn();
     let routed = |stops| packet.clone().extension(43, &[0, 4, stops, 0, 0, 0, 0]).bytes();
     assert_eq!(parse(&routed(1)), Err(ParseError::SourceRouted));
     assert!(parse(&routed(0)).is_ok(), "it has been there");
@@ -143,7 +143,7 @@ fn a_packet_that_wants_to_go_elsewhere_first_is_refused() {
 
 #[test]
 fn an_ipv4_address_in_an_ipv6_header_is_nobodys() {
-    let packet = |src, dst| parse(&TcpPacket::from(src).to(dst).syn().bytes());
+    let packet = |src, dst| parse(&TestPacket::from(src).to(dst).syn().bytes());
     let (mapped, own) = ("[::ffff:10.0.0.9]:4242", "[fd00::1]:80");
     assert_eq!(packet(mapped, own), Err(ParseError::MappedAddress));
     assert_eq!(packet(own, mapped), Err(ParseError::MappedAddress));
@@ -153,7 +153,7 @@ fn an_ipv4_address_in_an_ipv6_header_is_nobodys() {
 fn fragments_share_a_number_and_only_the_first_has_ports() {
     for (client, vip) in [("10.0.0.9:4242", "10.0.0.1:53"), ("[fd00::9]:4242", "[fd00::1]:53")] {
         let key = FlowKey::udp(client.parse().unwrap(), vip.parse().unwrap());
-        let packet = TcpPacket::from(client).to(vip).udp().payload(&[7; 3_000]);
+        let packet = TestPacket::from(client).to(vip).udp().payload(&[7; 3_000]);
         let read: Vec<_> = packet.fragments(0x1234, 1_400).iter().map(|f| parse(f).unwrap()).collect();
         let whole = Some(FragmentKey { src: key.src, dst: key.dst, id: 0x1234, protocol: 17 });
         assert!(read.iter().all(|headers| headers.fragment() == whole));
@@ -170,7 +170,7 @@ fn a_fragment_that_ends_beyond_the_longest_packet_is_refused() {
     for (client, vip, offset) in
         [("10.0.0.9:4242", "10.0.0.1:53", 20), ("[fd00::9]:4242", "[fd00::1]:53", 56)]
     {
-        let packet = TcpPacket::from(client).to(vip).udp().payload(&[7; 100]);
+        let packet = TestPacket::from(client).to(vip).udp().payload(&[7; 100]);
         let mut last = packet.fragments(9, 56).pop().unwrap();
         let (units, bits) =
             if offset == 20 { ((65_535 - 20 - 52) / 8, 0) } else { ((65_535 - 8 - 52) / 8, 3) };
@@ -186,21 +186,21 @@ fn a_fragment_that_ends_beyond_the_longest_packet_is_refused() {
 
 #[test]
 fn a_fragment_that_is_first_and_last_is_whole() {
-    let packet = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(b"hello");
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(b"hello");
     let [atomic] = &packet.fragments(9, 1_400)[..] else { panic!("one fragment") };
     assert_eq!(parse(atomic).unwrap().kind, Kind::Whole);
 }
 
 #[test]
 fn the_ports_must_be_in_the_first_fragment_with_all_of_the_header() {
-    let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(&[7; 40]);
+    let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(&[7; 40]);
     assert_eq!(parse(&packet.fragments(9, 16)[0]), Err(ParseError::BadTotalLength), "RFC 1858");
     assert!(parse(&packet.fragments(9, 24)[0]).is_ok());
 }
 
 #[test]
 fn fragments_of_what_is_not_forwarded_are_passed_on() {
-    let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(&[7; 40]);
+    let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(&[7; 40]);
     for mut fragment in packet.fragments(9, 24) {
         fragment[23] = 50;
         assert_eq!(parse(&fragment), Err(ParseError::NotForwarded { protocol: 50 }));
@@ -208,7 +208,7 @@ fn fragments_of_what_is_not_forwarded_are_passed_on() {
 }
 
 /// The error of a router at `10.9.9.9` or `fd09::9` about this packet, changed at one byte.
-fn error(packet: &TcpPacket, at: usize, value: Option<u8>) -> Result<Headers, ParseError> {
+fn error(packet: &TestPacket, at: usize, value: Option<u8>) -> Result<Headers, ParseError> {
     let frame = packet.bytes();
     let headers = parse(&frame).unwrap();
     let router = if headers.is_v4() {
@@ -227,7 +227,7 @@ fn error(packet: &TcpPacket, at: usize, value: Option<u8>) -> Result<Headers, Pa
 #[test]
 fn an_error_goes_the_other_way_than_the_packet_it_is_about() {
     for (server, client) in [("10.0.0.1:80", "10.0.0.9:4242"), ("[fd00::1]:80", "[fd00::9]:4242")] {
-        let packet = TcpPacket::from(server).to(client).seq(4711).ack(1).payload(b"hello");
+        let packet = TestPacket::from(server).to(client).seq(4711).ack(1).payload(b"hello");
         let headers = error(&packet, 0, None).unwrap();
         assert_eq!(headers.key, FlowKey::tcp(client.parse().unwrap(), server.parse().unwrap()));
         let (l4, header) = (headers.l4 as u16, if headers.is_v4() { 20 } else { 40 });
@@ -238,7 +238,7 @@ fn an_error_goes_the_other_way_than_the_packet_it_is_about() {
 
 #[test]
 fn an_error_that_quotes_nothing_that_can_be_read_is_refused() {
-    let packet = TcpPacket::from("10.0.0.1:80").to("10.0.0.9:4242").seq(4711).ack(1);
+    let packet = TestPacket::from("10.0.0.1:80").to("10.0.0.9:4242").seq(4711).ack(1);
     let faults = [
         ("a later fragment", 49, 1),
         ("another IP version", 42, 0x65),
@@ -257,7 +257,7 @@ fn an_error_that_quotes_nothing_that_can_be_read_is_refused() {
 #[test]
 fn an_ipv6_packet_has_faults_of_its_own() {
     use ParseError::*;
-    let packet = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:80").seq(7).ack(8).payload(b"hello");
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").seq(7).ack(8).payload(b"hello");
     let faults: [(&str, usize, u8, ParseError); 8] = [
         ("IPv4 where IPv6 was announced", 14, 0x45, BadVersion),
         ("a length one beyond the frame", 19, 26, BadTotalLength),
@@ -323,7 +323,7 @@ fn judge(frame: &[u8]) -> Option<Headers> {
         end: ip.end,
         ttl: ip.ttl,
         dont_fragment: ip.dont_fragment,
-        ..parse(&TcpPacket::from("10.0.0.1:1").to("10.0.0.1:1").bytes()).unwrap()
+        ..parse(&TestPacket::from("10.0.0.1:1").to("10.0.0.1:1").bytes()).unwrap()
     };
     match packet.transport? {
         TransportSlice::Tcp(tcp) => {
@@ -430,7 +430,7 @@ proptest! {
 
     #[test]
     fn no_bytes_are_too_strange(mut frame in prop::collection::vec(any::<u8>(), 0..160), begin in 0..3) {
-        let six = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:80").bytes();
+        let six = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").bytes();
         let start = if begin == 1 { packet().bytes() } else { six };
         if begin > 0 && frame.len() >= 15 {
             frame[..15].copy_from_slice(&start[..15]);

@@ -3,28 +3,28 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::FlowKey;
 use crate::wire::testing::{HOP, any_packet_to, checksums_hold, complete, to};
-use crate::wire::{TcpPacket, parse};
+use crate::wire::{TestPacket, parse};
 
 #[test]
 fn a_client_is_answered_by_the_address_it_asked() {
     let v4 = ["10.0.0.9:4242", "10.0.0.1:80", "10.0.1.1:40000", "10.0.1.2:8080"];
     let v6 = ["[fd00::9]:4242", "[fd00::1]:80", "[fd01::1]:40000", "[fd01::2]:8080"];
     for [client, vip, balancer, server] in [v4, v6] {
-        let mut request = TcpPacket::from(client).to(vip).ack(1).payload(b"GET /").bytes();
+        let mut request = TestPacket::from(client).to(vip).ack(1).payload(b"GET /").bytes();
         forward(&mut request, &to(balancer, server), Checksum::Complete);
-        let sent = TcpPacket::from(balancer).to(server).ack(1).payload(b"GET /");
+        let sent = TestPacket::from(balancer).to(server).ack(1).payload(b"GET /");
         assert_eq!(request, sent.ttl(63).macs(HOP.src_mac, HOP.dst_mac).bytes());
 
-        let mut reply = TcpPacket::from(server).to(balancer).udp().payload(b"200 OK").bytes();
+        let mut reply = TestPacket::from(server).to(balancer).udp().payload(b"200 OK").bytes();
         forward(&mut reply, &to(vip, client), Checksum::Complete);
-        let sent = TcpPacket::from(vip).to(client).udp().payload(b"200 OK");
+        let sent = TestPacket::from(vip).to(client).udp().payload(b"200 OK");
         assert_eq!(reply, sent.ttl(63).macs(HOP.src_mac, HOP.dst_mac).bytes());
     }
 }
 
 #[test]
 fn a_damaged_packet_stays_damaged() {
-    let mut frame = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").payload(b"hello").bytes();
+    let mut frame = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").payload(b"hello").bytes();
     *frame.last_mut().unwrap() ^= 1;
     forward(&mut frame, &to("10.0.1.1:40000", "10.0.1.2:8080"), Checksum::Complete);
     let (ip, tcp) = checksums_hold(&frame);
@@ -33,7 +33,7 @@ fn a_damaged_packet_stays_damaged() {
 
 #[test]
 fn padding_and_options_go_along_untouched() {
-    let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:80").ip_options(&[1; 8]).syn();
+    let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").ip_options(&[1; 8]).syn();
     let mut frame = packet.tcp_options(&[2, 4, 5, 180]).bytes();
     frame.extend([0xaa; 9]);
     let before = frame.clone();
@@ -44,7 +44,7 @@ fn padding_and_options_go_along_untouched() {
 
 #[test]
 fn a_datagram_without_a_checksum_goes_on_without_one() {
-    let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().without_checksum();
+    let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().without_checksum();
     let mut frame = packet.payload(b"?").bytes();
     forward(&mut frame, &to("10.0.1.1:40000", "10.0.1.2:53"), Checksum::Complete);
     assert_eq!(&frame[40..42], [0, 0]);
@@ -53,7 +53,7 @@ fn a_datagram_without_a_checksum_goes_on_without_one() {
 #[test]
 fn a_datagram_whose_checksum_comes_out_as_zero_says_so_by_the_other_zero() {
     let packet = |payload: u16| {
-        let packet = TcpPacket::from("10.0.0.9:4242").to("10.0.1.2:53").udp();
+        let packet = TestPacket::from("10.0.0.9:4242").to("10.0.1.2:53").udp();
         packet.payload(&payload.to_be_bytes()).ttl(63).macs(HOP.src_mac, HOP.dst_mac).bytes()
     };
     // The payload that makes the sum of all else come out.
@@ -62,7 +62,7 @@ fn a_datagram_whose_checksum_comes_out_as_zero_says_so_by_the_other_zero() {
     let expected = packet(zero);
     assert_eq!(&expected[40..42], [0xff, 0xff]);
 
-    let mut frame = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp();
+    let mut frame = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp();
     frame = frame.payload(&zero.to_be_bytes());
     let mut frame = frame.bytes();
     forward(&mut frame, &to("10.0.0.9:4242", "10.0.1.2:53"), Checksum::Complete);
@@ -75,8 +75,8 @@ fn the_fragments_of_a_datagram_arrive_as_those_of_the_rewritten_one() {
     let v6 = ["[fd00::9]:4242", "[fd00::1]:53", "[fd01::1]:40000", "[fd01::2]:5353"];
     for [client, vip, balancer, server] in [v4, v6] {
         let payload: Vec<u8> = (0..4_000).map(|n| n as u8).collect();
-        let sent = TcpPacket::from(client).to(vip).udp().payload(&payload).fragments(77, 1_400);
-        let got = TcpPacket::from(balancer).to(server).udp().payload(&payload);
+        let sent = TestPacket::from(client).to(vip).udp().payload(&payload).fragments(77, 1_400);
+        let got = TestPacket::from(balancer).to(server).udp().payload(&payload);
         let expected = got.ttl(63).macs(HOP.src_mac, HOP.dst_mac).fragments(77, 1_400);
         for (mut fragment, expected) in sent.into_iter().zip(expected) {
             forward(&mut fragment, &to(balancer, server), Checksum::Complete);
@@ -87,8 +87,8 @@ fn the_fragments_of_a_datagram_arrive_as_those_of_the_rewritten_one() {
 
 #[test]
 fn fragments_that_were_somebody_elses_get_numbers_of_their_own() {
-    let v4 = TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&[7; 100]);
-    let v6 = TcpPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 100]);
+    let v4 = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&[7; 100]);
+    let v6 = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 100]);
     // In IPv6 with an extension header before that of fragments.
     for packet in [v4, v6.clone(), v6.extension(0, &[0, 1, 4, 0, 0, 0, 0])] {
         for (mut old, new) in packet.fragments(0x1_004d, 48).into_iter().zip(packet.fragments(0x1_abcd, 48)) {

@@ -3,7 +3,7 @@ use etherparse::{SlicedPacket, checksum::Sum16BitWords};
 use proptest::prelude::*;
 
 use super::*;
-use crate::wire::{TcpPacket, parse};
+use crate::wire::{TestPacket, parse};
 
 /// Cuts a frame.
 fn cut(frame: &[u8], checksum: Checksum, mtu: usize) -> Vec<Vec<u8>> {
@@ -26,9 +26,9 @@ fn together(pieces: &[Vec<u8>]) -> Option<Vec<u8>> {
     whole
 }
 
-fn packet(len: usize) -> TcpPacket {
+fn packet(len: usize) -> TestPacket {
     let payload: Vec<u8> = (0..len).map(|n| n as u8).collect();
-    TcpPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&payload).may_be_cut(77)
+    TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&payload).may_be_cut(77)
 }
 
 #[test]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::wire::testing::{HOP, any_packet_to, checksums_hold, to};
-use crate::wire::{Checksum, IcmpError, TcpPacket, icmp_error, parse, rewrite};
+use crate::wire::{Checksum, IcmpError, TestPacket, icmp_error, parse, rewrite};
 
 /// The error that a router has about a packet, as it leaves the router.
 fn error_about(packet: &[u8], error: IcmpError, router: &str) -> Vec<u8> {
@@ -37,14 +37,14 @@ fn a_client_learns_the_path_mtu_behind_the_balancer_about_the_packet_it_sent_its
         ["10.0.0.9:4242", "10.0.0.1:80", "10.0.1.1:40000", "10.0.1.2:8080", "10.0.1.254"],
         ["[fd00::9]:4242", "[fd00::1]:80", "[fd01::1]:40000", "[fd01::2]:8080", "fd01::fe"],
     ] {
-        let sent = TcpPacket::from(client).to(vip).seq(7).ack(1).payload(&[7; 700]).ttl(9).bytes();
+        let sent = TestPacket::from(client).to(vip).seq(7).ack(1).payload(&[7; 700]).ttl(9).bytes();
         let passed_on = forwarded(&sent, &to(balancer, server));
         let error = error_about(&passed_on, IcmpError::TooBig { mtu: 1280 }, router);
         let translated = forwarded(&error, &to(vip, client));
         assert_eq!(checksums_hold(&translated), (true, true));
         // As if the VIP had had it about what the client sent, a hop later.
         let vip_ip = vip.parse::<std::net::SocketAddr>().unwrap().ip().to_string();
-        let one_hop_on = TcpPacket::from(client).to(vip).seq(7).ack(1).payload(&[7; 700]).ttl(8).bytes();
+        let one_hop_on = TestPacket::from(client).to(vip).seq(7).ack(1).payload(&[7; 700]).ttl(8).bytes();
         let expected = error_about(&one_hop_on, IcmpError::TooBig { mtu: 1280 }, &vip_ip);
         assert_eq!(packet(&translated), packet(&expected));
     }
@@ -54,10 +54,10 @@ fn a_client_learns_the_path_mtu_behind_the_balancer_about_the_packet_it_sent_its
 fn where_clients_are_seen_under_their_own_address_so_are_routers_on_the_way_to_them() {
     let (client, vip, server) = ("10.0.0.9:4242", "10.0.0.1:80", "10.0.1.2:80");
     // What the server sent has been made the VIP's on its way out of the server.
-    let answered = TcpPacket::from(vip).to(client).seq(7).ack(1).payload(&[7; 1400]).bytes();
+    let answered = TestPacket::from(vip).to(client).seq(7).ack(1).payload(&[7; 1400]).bytes();
     let error = error_about(&answered, IcmpError::TooBig { mtu: 1280 }, "172.16.0.1");
     let translated = forwarded(&error, &to(client, server));
-    let own = TcpPacket::from(server).to(client).seq(7).ack(1).payload(&[7; 1400]).bytes();
+    let own = TestPacket::from(server).to(client).seq(7).ack(1).payload(&[7; 1400]).bytes();
     assert_eq!(
         packet(&translated),
         packet(&error_about(&own, IcmpError::TooBig { mtu: 1280 }, "172.16.0.1"))
@@ -66,7 +66,7 @@ fn where_clients_are_seen_under_their_own_address_so_are_routers_on_the_way_to_t
 
 #[test]
 fn an_error_that_quotes_eight_bytes_is_enough() {
-    let sent = TcpPacket::from("10.0.1.1:40000").to("10.0.1.2:53").udp().payload(b"hello").bytes();
+    let sent = TestPacket::from("10.0.1.1:40000").to("10.0.1.2:53").udp().payload(b"hello").bytes();
     let mut error = error_about(&sent, IcmpError::PortUnreachable, "10.0.1.2");
     error.truncate(14 + 20 + 8 + 28);
     error[16..18].copy_from_slice(&56u16.to_be_bytes());

@@ -7,7 +7,7 @@ use super::lab::{Family, Lab, Outcome, Seen, TestServer, World};
 use crate::forward::End;
 use crate::model::{DropReason, Endpoint};
 use crate::snapshot::Draining;
-use crate::wire::TcpPacket;
+use crate::wire::TestPacket;
 
 told_over_both_families! {
     flows_of_a_server_taken_out_of_the_file_go_on_until_their_time_is_over,
@@ -87,7 +87,7 @@ fn a_frontend_taken_out_of_the_file_finishes_its_flows_and_leaves_new_clients_to
         for stranger in [lab.client(2).syn(), lab.client(2).ack(7)] {
             assert_eq!(lab.handle(&stranger), Outcome::Passed);
         }
-        lab.send(TcpPacket::from(family.client_addr(3)).to(elsewhere(family)).syn());
+        lab.send(TestPacket::from(family.client_addr(3)).to(elsewhere(family)).syn());
 
         assert_eq!(told(&lab.change(time_is_over)), [1]);
         assert_eq!(lab.ends(), [End::Cut]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::lab::{Family, LAN, Lab, Outcome, TestServer};
 use crate::forward::FlowState;
 use crate::model::DropReason;
-use crate::wire::TcpPacket;
+use crate::wire::TestPacket;
 
 told_over_both_families! {
     only_the_destination_is_rewritten,
@@ -80,9 +80,9 @@ fn a_server_that_is_its_own_client_is_refused(family: Family) {
     let mut lab = Lab::dsr(family);
     lab.change(|world| world.servers.truncate(1));
     let from = |id| SocketAddr::new(family.server_ip(id), 4000);
-    let own = TcpPacket::from(from(11)).to(family.vip()).syn();
+    let own = TestPacket::from(from(11)).to(family.vip()).syn();
     assert_eq!(lab.handle(&own), Outcome::Dropped(DropReason::ClientIsServer));
-    let seen = lab.send(TcpPacket::from(from(12)).to(family.vip()).syn());
+    let seen = lab.send(TestPacket::from(from(12)).to(family.vip()).syn());
     assert_eq!((seen.from, seen.to), (from(12), SocketAddr::new(family.server_ip(11), 8080)));
 }
 

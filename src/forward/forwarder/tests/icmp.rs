@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about};
 use crate::forward::FlowState;
 use crate::model::DropReason;
-use crate::wire::{IcmpError, TcpPacket};
+use crate::wire::{IcmpError, TestPacket};
 
 told_over_both_families! {
     a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_at_the_vip,
@@ -41,7 +41,7 @@ fn conversations(tcp: Lab, udp: Lab) -> [(Lab, Seen); 2] {
     [(tcp, syn), (udp, question)]
 }
 
-fn of(is_udp: bool, packet: TcpPacket) -> TcpPacket {
+fn of(is_udp: bool, packet: TestPacket) -> TestPacket {
     if is_udp { packet.udp() } else { packet }
 }
 
@@ -82,7 +82,7 @@ fn in_dsr_a_server_is_told_by_the_router_what_happened_to_its_answer(family: Fam
         let first = lab.send(of(is_udp, lab.client(1).seq(101).ack(501)));
         for error in ERRORS {
             // As the server has sent it, with the VIP for its address.
-            let answer = TcpPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
+            let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
             let answer = of(is_udp, answer.payload(b"too much"));
             let told = lab.forwarded(&error_about(&answer.bytes(), error, router));
             assert_eq!(told.says(), (error, router.into(), ip(first.to)));
@@ -105,8 +105,8 @@ fn a_client_of_udp_learns_that_nobody_listens_on_the_servers_port(family: Family
 fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
-    let to_server = |seq| TcpPacket::from(syn.from).to(syn.to).seq(seq).ack(501).bytes();
-    let to_client = |seq| TcpPacket::from(family.vip()).to(family.client_addr(1)).seq(seq).ack(101).bytes();
+    let to_server = |seq| TestPacket::from(syn.from).to(syn.to).seq(seq).ack(501).bytes();
+    let to_client = |seq| TestPacket::from(family.vip()).to(family.client_addr(1)).seq(seq).ack(101).bytes();
     lab.send(syn.reply().seq(501).ack(1_000_101));
     lab.send(lab.client(1).seq(1_000_101).ack(2_000_501));
     let mut outcome = |frame: &[u8]| {
@@ -131,8 +131,8 @@ fn an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes(fami
         let own = |port| SocketAddr::new(family.own_ip().parse().unwrap(), port);
         let vip = |port| SocketAddr::new(family.vip_ip().parse().unwrap(), port);
         let client = family.client_addr(2);
-        let from = |from: SocketAddr| TcpPacket::from(from).to(&client).seq(7);
-        let snat = TcpPacket::from(SocketAddr::new(family.snat().parse().unwrap(), 49_000)).to(syn.to);
+        let from = |from: SocketAddr| TestPacket::from(from).to(&client).seq(7);
+        let snat = TestPacket::from(SocketAddr::new(family.snat().parse().unwrap(), 49_000)).to(syn.to);
         let is_snat = if lab.forwarder.snat_ports_in_use() > 0 {
             Outcome::Dropped(DropReason::NoFlow)
         } else {

@@ -2,7 +2,7 @@
 
 use super::lab::{Family, LAN, Lab, Outcome, Seen, error_about, neighbour};
 use crate::model::{DropReason, DsrKind, Protocol};
-use crate::wire::{IcmpError, TcpPacket};
+use crate::wire::{IcmpError, TestPacket};
 
 told_over_both_families! {
     only_link_layer_addresses_and_the_hop_change,
@@ -75,7 +75,7 @@ fn errors_about_what_a_server_answered_reach_it_as_they_are(family: Family) {
     let mut lab = Lab::l2(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     lab.send(lab.client(1).seq(101).ack(501));
-    let answer = TcpPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
+    let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
     let router = family.pick("203.0.113.7", "2001:db8:7::7");
     let error = error_about(&answer.payload(&[7; 1_200]).bytes(), IcmpError::TooBig { mtu: 1_280 }, router);
     let seen: Seen = lab.forwarded(&error);

@@ -14,7 +14,7 @@ use crate::model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, OnDown, Protocol, Timestamp,
 };
 use crate::snapshot::{Draining, Snapshot};
-use crate::wire::{self, Checksum, IcmpError, Kind, TcpPacket};
+use crate::wire::{self, Checksum, IcmpError, Kind, TestPacket};
 
 /// Of addresses. Its stories are told over each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,8 +173,8 @@ impl Lab {
     }
 
     /// The beginning of a packet of client `n` to the VIP.
-    pub(super) fn client(&self, n: u16) -> TcpPacket {
-        TcpPacket::from(self.family.client_addr(n)).to(self.family.vip())
+    pub(super) fn client(&self, n: u16) -> TestPacket {
+        TestPacket::from(self.family.client_addr(n)).to(self.family.vip())
     }
 
     /// Changes the world, publishes the snapshot and has the balancer notice it. Returns the frames this made
@@ -201,7 +201,7 @@ impl Lab {
     }
 
     /// Has a packet arrive.
-    pub(super) fn handle(&mut self, packet: &TcpPacket) -> Outcome {
+    pub(super) fn handle(&mut self, packet: &TestPacket) -> Outcome {
         self.handle_frame(&mut packet.bytes(), None)
     }
 
@@ -269,7 +269,7 @@ impl Lab {
 
     /// Has a packet arrive that is forwarded.
     #[track_caller]
-    pub(super) fn send(&mut self, packet: TcpPacket) -> Seen {
+    pub(super) fn send(&mut self, packet: TestPacket) -> Seen {
         self.forwarded(&packet.bytes())
     }
 
@@ -284,7 +284,7 @@ impl Lab {
 
     /// Has a packet arrive that is answered.
     #[track_caller]
-    pub(super) fn answer(&mut self, packet: TcpPacket) -> (Seen, DropReason) {
+    pub(super) fn answer(&mut self, packet: TestPacket) -> (Seen, DropReason) {
         match self.handle(&packet) {
             Outcome::Answered(seen, reason) => (seen, reason),
             other => panic!("{} was not answered: {other:?}", short(&packet.bytes())),

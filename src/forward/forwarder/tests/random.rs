@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::lab::{Family, Lab, Outcome, Seen, Size, error_about};
 use crate::forward::FlowState;
 use crate::model::{DropReason, OnDown};
-use crate::wire::{IcmpError, TcpPacket};
+use crate::wire::{IcmpError, TestPacket};
 
 const CLIENTS: u16 = 12;
 const SIZE: Size = Size { capacity: 8, ports: 3 };
@@ -191,7 +191,7 @@ impl Story {
             (false, true) => nth_last(self.answered.len()).map(|at| self.answered[at].frame.clone()),
             // The server has sent it to the client directly.
             (false, false) => delivered.map(|got| {
-                let answer = TcpPacket::from(&vip).to(got.from).seq(98);
+                let answer = TestPacket::from(&vip).to(got.from).seq(98);
                 if self.is_udp { answer.udp().bytes() } else { answer.bytes() }
             }),
         };
@@ -244,7 +244,7 @@ impl Story {
         Ok(())
     }
 
-    fn packet(&self, packet: TcpPacket, content: Content) -> TcpPacket {
+    fn packet(&self, packet: TestPacket, content: Content) -> TestPacket {
         let Content { flags, len, is_last_hop, may_be_cut } = content;
         let packet = packet.payload(&vec![0xa5; len]).ttl(if is_last_hop { 1 } else { 64 });
         let packet = if may_be_cut { packet.may_be_cut(9) } else { packet };

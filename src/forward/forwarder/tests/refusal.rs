@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::lab::{ENOUGH, Family, Lab, Outcome, short};
 use crate::model::DropReason;
-use crate::wire::TcpPacket;
+use crate::wire::TestPacket;
 
 told_over_both_families! {
     a_segment_without_a_flow_is_answered_in_the_words_its_sender_believes,
@@ -37,9 +37,9 @@ fn a_packet_to_a_snat_port_without_a_flow_is_dropped_without_a_word(family: Fami
     let syn = lab.connect(1);
     let stranger = SocketAddr::new(family.server_ip(99), 8080);
     for stray in [
-        TcpPacket::from(syn.to).to(SocketAddr::new(syn.from.ip(), syn.from.port() ^ 1)).ack(5),
-        TcpPacket::from(stranger).to(syn.from).ack(5),
-        TcpPacket::from(SocketAddr::new(syn.to.ip(), 8081)).to(syn.from).syn(),
+        TestPacket::from(syn.to).to(SocketAddr::new(syn.from.ip(), syn.from.port() ^ 1)).ack(5),
+        TestPacket::from(stranger).to(syn.from).ack(5),
+        TestPacket::from(SocketAddr::new(syn.to.ip(), 8081)).to(syn.from).syn(),
         syn.reply().udp(),
     ] {
         let outcome = lab.handle(&stray);
@@ -58,7 +58,7 @@ fn packets_to_nobodys_address_pass_untouched(family: Family) {
     ] {
         let to = SocketAddr::new(ip.parse().unwrap(), port);
         for lab in [&mut passthrough, &mut dsr] {
-            let packet = TcpPacket::from(family.client_addr(1)).to(to);
+            let packet = TestPacket::from(family.client_addr(1)).to(to);
             assert_eq!(lab.handle(&packet.clone().syn()), Outcome::Passed, "{to}");
             assert_eq!(lab.handle(&packet.udp()), Outcome::Passed, "{to}");
         }
@@ -101,7 +101,7 @@ fn what_cannot_be_a_client_begins_no_flow(family: Family) {
     ];
     for (from, reason) in family.pick(&v4[..], &v6[..]) {
         for lab in [&mut passthrough, &mut dsr] {
-            let packet = TcpPacket::from(from).to(family.vip());
+            let packet = TestPacket::from(from).to(family.vip());
             for packet in [packet.clone().syn(), packet.ack(7)] {
                 assert_eq!(lab.handle(&packet), Outcome::Dropped(*reason), "{from}");
             }
@@ -115,7 +115,7 @@ fn a_snat_address_is_ours_though_no_interface_has_it(family: Family) {
     let snat = family.pick("10.0.0.77", "fd00::77");
     let mut lab = Lab::passthrough_from(family, snat, ENOUGH);
     assert_eq!(lab.send(lab.client(1).syn()).from.ip().to_string(), snat);
-    let looped = TcpPacket::from(SocketAddr::new(snat.parse().unwrap(), 40_000)).to(family.vip()).syn();
+    let looped = TestPacket::from(SocketAddr::new(snat.parse().unwrap(), 40_000)).to(family.vip()).syn();
     assert_eq!(lab.handle(&looped), Outcome::Dropped(DropReason::VipLoop));
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lab::{ENOUGH, Family, LAN, Lab, Outcome, Size, WAN};
 use crate::forward::{End, FlowState};
 use crate::model::{Algorithm, DropReason, OnDown};
-use crate::wire::{IcmpError, TcpPacket};
+use crate::wire::{IcmpError, TestPacket};
 
 told_over_both_families! {
     a_question_and_its_answer_pass_and_are_forgotten_after_half_a_minute,
@@ -25,7 +25,7 @@ told_over_both_families! {
 }
 
 /// Client `n` asks.
-fn ask(lab: &Lab, n: u16) -> TcpPacket {
+fn ask(lab: &Lab, n: u16) -> TestPacket {
     lab.client(n).udp().payload(b"?")
 }
 
@@ -116,7 +116,7 @@ fn who_answers_from_another_port_is_nobody(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let seen = lab.send(ask(&lab, 1));
     let other_port = std::net::SocketAddr::new(seen.to.ip(), 8081);
-    let answer = TcpPacket::from(other_port).to(seen.from).udp();
+    let answer = TestPacket::from(other_port).to(seen.from).udp();
     assert_eq!(lab.handle(&answer), Outcome::Dropped(DropReason::NoFlow));
 }
 

@@ -11,7 +11,7 @@ use etherparse::{
     Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type, IpSlice, LaxIpSlice, SlicedPacket, TcpSlice, UdpSlice,
 };
 
-use crate::wire::{IcmpError, TcpPacket};
+use crate::wire::{IcmpError, TestPacket};
 
 /// A packet whose checksums are valid: a TCP segment, a UDP datagram or an ICMP error.
 #[derive(Clone, PartialEq)]
@@ -67,8 +67,8 @@ impl Seen {
     }
 
     /// The beginning of an answer to this packet, from who got it to where it came from.
-    pub(crate) fn reply(&self) -> TcpPacket {
-        let reply = TcpPacket::from(self.to).to(self.from);
+    pub(crate) fn reply(&self) -> TestPacket {
+        let reply = TestPacket::from(self.to).to(self.from);
         if self.is_udp { reply.udp() } else { reply }
     }
 
