@@ -108,6 +108,7 @@ pub(super) fn forwarders(config: &Config, workers: usize, snat_addresses: &[IpAd
             .then(|| NatPorts::new(addresses.clone(), split.ports(worker as u16), fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
         seed: fastrand::u64(..),
+        cache: None,
     });
     settings.map(Forwarder::new).collect()
 }

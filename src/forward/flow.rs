@@ -67,6 +67,7 @@ impl Manner {
     const UDP: u8 = 1;
     const CLIENT_SIDE: u8 = 2;
     const AS_IS: u8 = 4;
+    const CACHED: u8 = 8;
 
     fn new(new: &NewFlow) -> Manner {
         let set = |flag, yes| if yes { flag } else { 0 };
@@ -80,6 +81,10 @@ impl Manner {
     #[inline]
     fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, yes: bool) {
+        self.0 = if yes { self.0 | flag } else { self.0 & !flag };
     }
 
     #[inline]
@@ -214,6 +219,31 @@ impl Flow {
     /// flow then, instead of belonging to this one.
     pub fn is_over(&self) -> bool {
         self.state.is_over(self.view())
+    }
+
+    /// Whether packets of this flow are handed to the flow cache as long as they change nothing: both sides are known
+    /// to be there, and there will be more.
+    pub(super) fn may_be_cached(&self) -> bool {
+        match self.state {
+            FlowState::Established | FlowState::UdpStream => true,
+            FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),
+            _ => false,
+        }
+    }
+
+    /// Whether the flow cache was told to forward packets of this flow.
+    #[inline]
+    pub(super) fn is_cached(&self) -> bool {
+        self.manner.has(Manner::CACHED)
+    }
+
+    pub(super) fn set_cached(&mut self, cached: bool) {
+        self.manner.set(Manner::CACHED, cached);
+    }
+
+    /// Takes note of an acknowledgement number in a packet that went this way without us.
+    pub(super) fn acknowledged(&mut self, direction: Direction, ack: u32) {
+        self.expected[direction.opposite() as usize] = ack;
     }
 
     pub(super) fn class(&self) -> Class {

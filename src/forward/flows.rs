@@ -126,6 +126,16 @@ impl FlowTable {
         &self.flows[id.0 as usize]
     }
 
+    /// The same, to be changed in what its place in the table does not depend on.
+    pub(super) fn get_mut(&mut self, id: FlowId) -> &mut Flow {
+        &mut self.flows[id.0 as usize]
+    }
+
+    /// Notes whether the flow cache was told to forward packets of this flow.
+    pub(super) fn set_cached(&mut self, id: FlowId, cached: bool) {
+        self.flows[id.0 as usize].set_cached(cached);
+    }
+
     /// Sends packets of a flow's direction to another next hop from now on.
     pub fn set_next_hop(&mut self, id: FlowId, direction: Direction, next_hop: u32) {
         self.flows[id.0 as usize].set_next_hop(direction, next_hop);
@@ -163,14 +173,10 @@ impl FlowTable {
         flow.note(direction, segment);
         let state = flow.state.next(flow.view(), direction, segment.flags);
         flow.deadline = tick_from(now) + self.timeouts[state as usize];
-        let too_late = self.wheel.tick_of(flow.slot) > flow.deadline;
         if state != flow.state {
             self.set_state(id, state);
         }
-        if too_late {
-            self.wheel.remove(&mut self.flows, id.0);
-            self.wheel.add(&mut self.flows, id.0);
-        }
+        self.keep_in_time(id);
     }
 
     /// Forgets a flow, which must be in the table. Returns what was known of it.
@@ -187,13 +193,26 @@ impl FlowTable {
         flow
     }
 
-    /// Forgets the flows whose deadline has come and hands them to `ended`. Looks at no more than `budget`
-    /// flows; returns whether that was enough.
-    pub fn expire(&mut self, now: Timestamp, budget: u32, mut ended: impl FnMut(Flow)) -> bool {
+    /// Forgets the flows whose deadline has come and hands them to `ended`. Of those in the flow cache `last_seen` is
+    /// asked first, for what came since. Looks at no more than `budget` flows; returns whether that was enough.
+    pub fn expire(
+        &mut self,
+        now: Timestamp,
+        budget: u32,
+        mut last_seen: impl FnMut(&Flow) -> Option<Timestamp>,
+        mut ended: impl FnMut(Flow),
+    ) -> bool {
         let tick = tick(now);
         for _ in 0..budget {
             let Some(id) = self.wheel.due(tick) else { return true };
-            if self.flows[id as usize].deadline <= tick {
+            let flow = &mut self.flows[id as usize];
+            if flow.deadline <= tick
+                && flow.is_cached()
+                && let Some(seen) = last_seen(flow)
+            {
+                flow.deadline = flow.deadline.max(tick_from(seen) + self.timeouts[flow.state as usize]);
+            }
+            if flow.deadline <= tick {
                 ended(self.remove(FlowId(id)));
             } else {
                 self.wheel.remove(&mut self.flows, id);
@@ -211,22 +230,47 @@ impl FlowTable {
 
     /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with
     /// `from` at 0 and looks at `budget` places; returns where to go on, `None` at the end. A flow that is
-    /// there from the first slice to the last is shown once.
-    pub fn sweep(&mut self, from: u32, budget: u32, mut keep: impl FnMut(&mut Flow) -> bool) -> Option<u32> {
-        let used = self.flows.len() as u32;
+    /// there from the first slice to the last is shown once. No flow that stays may be silent from now on for longer than
+    /// the timeouts say.
+    pub fn sweep(
+        &mut self,
+        now: Timestamp,
+        from: u32,
+        budget: u32,
+        mut keep: impl FnMut(&mut Flow) -> bool,
+    ) -> Option<u32> {
+        let (used, now) = (self.flows.len() as u32, tick_from(now));
         let end = from.saturating_add(budget).min(used);
         for id in from..end {
             let flow = &mut self.flows[id as usize];
-            if flow.slot != Slot::NONE && !keep(flow) {
+            if flow.slot == Slot::NONE {
+                continue;
+            }
+            if keep(flow) {
+                flow.deadline = flow.deadline.min(now + self.timeouts[flow.state as usize]);
+                self.keep_in_time(FlowId(id));
+            } else {
                 self.remove(FlowId(id));
             }
         }
         (end < used).then_some(end)
     }
 
-    /// Changes the timeouts. A flow's deadline follows with its next packet.
-    pub fn set_timeouts(&mut self, timeouts: &FlowTimeouts) {
-        self.timeouts = in_ticks(timeouts);
+    /// Changes the timeouts. Returns whether they were others: longer ones hold from a flow's next packet, shorter ones
+    /// from when it is swept.
+    pub fn set_timeouts(&mut self, timeouts: &FlowTimeouts) -> bool {
+        let before = std::mem::replace(&mut self.timeouts, in_ticks(timeouts));
+        before != self.timeouts
+    }
+
+    /// The wheel finds out by itself that a deadline was put off, but not that it was brought forward.
+    #[inline]
+    fn keep_in_time(&mut self, id: FlowId) {
+        let flow = &self.flows[id.0 as usize];
+        if self.wheel.tick_of(flow.slot) > flow.deadline {
+            self.wheel.remove(&mut self.flows, id.0);
+            self.wheel.add(&mut self.flows, id.0);
+        }
     }
 
     fn set_state(&mut self, id: FlowId, state: FlowState) {

@@ -1,6 +1,7 @@
 //! The one door of the forwarding core: a frame in, a verdict out.
 
 mod begin;
+mod cached;
 mod refuse;
 mod served;
 
@@ -12,7 +13,7 @@ use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{Direction, Flow, FlowId, FlowTable, NatPorts, Segment, View};
+use super::{Direction, FIN, Flow, FlowCache, FlowId, FlowTable, NatPorts, RST, SYN, Segment, View};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP};
 use crate::snapshot::{NextHops, Snapshot};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -43,6 +44,8 @@ pub struct Settings {
     pub capacity: u32,
     /// A secret: who knows it can aim at collisions in the table.
     pub seed: u64,
+    /// What forwards the packets of open flows in our place, if there is something.
+    pub cache: Option<Box<dyn FlowCache>>,
 }
 
 /// The flows of one worker and what is done to their packets.
@@ -50,6 +53,7 @@ pub struct Settings {
 pub struct Forwarder {
     flows: FlowTable,
     ports: Option<NatPorts>,
+    cache: Option<Box<dyn FlowCache>>,
     refusals: Limiter,
     /// Of their own, so that a flood of what is refused does not stop path MTU discovery.
     advice: Limiter,
@@ -90,6 +94,7 @@ impl Forwarder {
         Forwarder {
             flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
             ports: settings.ports,
+            cache: settings.cache,
             refusals: Limiter::new(ANSWERS_PER_SECOND),
             advice: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
@@ -162,12 +167,20 @@ impl Forwarder {
     ) -> bool {
         self.adopt(snapshot);
         let mut gone = Vec::new();
-        let expired_all = self.flows.expire(now, BUDGET, |flow| gone.push((flow, End::Own)));
+        let mut cache = self.cache.as_deref_mut();
+        let last_seen = |flow: &Flow| cached::last_seen(cache.as_deref_mut()?, flow);
+        let expired_all = self.flows.expire(now, BUDGET, last_seen, |flow| gone.push((flow, End::Own)));
         if let Some(from) = self.sweep {
             let (served, answer) = (&self.served, &mut self.answer);
-            self.sweep = self.flows.sweep(from, BUDGET, |flow| {
+            let mut cache = self.cache.as_deref_mut();
+            self.sweep = self.flows.sweep(now, from, BUDGET, |flow| {
                 let end = served.end_of(flow);
-                reroute(flow, snapshot);
+                let is_rerouted = reroute(flow, snapshot);
+                match cache.as_deref_mut().filter(|_| flow.is_cached()) {
+                    Some(cache) if end.is_some() => cached::catch_up(cache, flow),
+                    Some(cache) if is_rerouted => cached::put(cache, flow),
+                    _ => {}
+                }
                 if let Some(end) = end {
                     if let Some(interface) = refuse::farewell(flow, snapshot, answer) {
                         reset(answer, interface);
@@ -223,10 +236,14 @@ impl Forwarder {
         }
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
         let cut = fit(frame, headers, hop)?;
+        if headers.flags.0 & (SYN | FIN | RST) != 0 {
+            self.catch_up(id);
+        }
         let flow = self.flows.get(id);
         let (was_over, parties) = (part != Part::First && flow.is_over(), parties(flow));
         if part != Part::First && !matches!(headers.kind, Kind::LaterFragment { .. }) {
             self.flows.on_segment(id, direction, segment(headers), packet.now);
+            self.follow_in_cache(id);
         }
         if !was_over && self.flows.get(id).is_over() {
             self.news.ended.push(Ended { flow: parties, how: End::Own });
@@ -248,15 +265,12 @@ impl Forwarder {
         frame: &mut Frame<'_>,
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
+        self.catch_up(id);
         let (flow, headers) = (self.flows.get(id), packet.headers);
         if is_martian(wire::source(frame.bytes, headers).ip()) {
             return Err(Stop::Silent(DropReason::Martian));
         }
-        let about = match direction {
-            Direction::ToServer => Direction::ToClient,
-            Direction::ToClient => Direction::ToServer,
-        };
-        if headers.is_tcp() && !flow.may_be_on_its_way(about, headers.seq) {
+        if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
         if headers.ttl <= 1 {
@@ -291,12 +305,14 @@ impl Forwarder {
         };
         rewrite.next_hop = self.find_hop(to.ip(), snapshot)?;
         self.flows.set_next_hop(id, direction, rewrite.next_hop);
+        self.reroute_in_cache(id);
         let hop = snapshot.network.get(rewrite.next_hop);
         Ok((rewrite, hop.ok_or(Stop::Silent(DropReason::NextHopUnresolved))?))
     }
 
     /// Gives back what a flow held that is no longer in the table.
     fn let_go(&mut self, flow: &Flow, how: End) {
+        self.forget_in_cache(flow);
         let key = flow.server();
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
             ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
@@ -312,13 +328,16 @@ impl Forwarder {
             return;
         }
         self.generation = Some(snapshot.generation);
-        self.flows.set_timeouts(&snapshot.flow_timeouts);
+        let has_other_timeouts = self.flows.set_timeouts(&snapshot.flow_timeouts);
         let served = Served::new(snapshot, self.ports.as_ref());
         if let Some(ports) = &mut self.ports {
             ports.retain_servers(|server, protocol| served.has_server(server, protocol));
         }
         // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
-        if served.may_end_flows_of(&self.served) || !snapshot.network.has_routes_of(&self.network) {
+        if has_other_timeouts
+            || served.may_end_flows_of(&self.served)
+            || !snapshot.network.has_routes_of(&self.network)
+        {
             self.sweep = Some(0);
         }
         self.network = snapshot.network.clone();
@@ -330,8 +349,9 @@ impl Forwarder {
     }
 }
 
-/// Has packets of a flow go where the routes lead now, if that is known yet.
-fn reroute(flow: &mut Flow, snapshot: &Snapshot) {
+/// Has packets of a flow go where the routes lead now, if that is known yet. Returns whether that is another way.
+fn reroute(flow: &mut Flow, snapshot: &Snapshot) -> bool {
+    let mut is_other = false;
     let ways = match flow.view() {
         View::BothSides => &[Direction::ToServer, Direction::ToClient][..],
         View::ClientSide => &[Direction::ToServer],
@@ -339,9 +359,11 @@ fn reroute(flow: &mut Flow, snapshot: &Snapshot) {
     for &direction in ways {
         let to = if direction == Direction::ToServer { flow.server().src } else { flow.client().src };
         if let Ok(hop) = snapshot.network.lookup(to.ip()) {
+            is_other |= flow.rewrite(direction).next_hop != hop;
             flow.set_next_hop(direction, hop);
         }
     }
+    is_other
 }
 
 /// Whether a packet opens a connection. Every UDP datagram may.

@@ -1,5 +1,6 @@
 //! The forwarding core of the packet modes. Pure: frames and the time in, verdicts out.
 
+mod cache;
 mod dispatch;
 mod flow;
 mod flows;
@@ -14,6 +15,7 @@ mod state;
 mod verdict;
 mod wheel;
 
+pub use cache::{CachedRoute, FlowCache, Seen};
 pub use dispatch::Dispatch;
 pub use flow::{Flow, NewFlow};
 pub use flows::{FlowId, FlowTable, Full, Inserted};

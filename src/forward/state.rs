@@ -26,6 +26,16 @@ pub enum Direction {
     ToClient,
 }
 
+impl Direction {
+    /// The other one.
+    pub fn opposite(self) -> Direction {
+        match self {
+            Direction::ToServer => Direction::ToClient,
+            Direction::ToClient => Direction::ToServer,
+        }
+    }
+}
+
 /// Whose segments pass us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

@@ -80,7 +80,7 @@ fn pass(flows: &mut FlowTable, id: FlowId, segments: &[(Direction, u8)], now: Ti
 /// Clients whose flows end now.
 fn expire(flows: &mut FlowTable, now: Timestamp) -> Vec<SocketAddr> {
     let mut ended = Vec::new();
-    assert!(flows.expire(now, u32::MAX, |flow| ended.push(flow.client().source())));
+    assert!(flows.expire(now, u32::MAX, |_| None, |flow| ended.push(flow.client().source())));
     ended
 }
 
@@ -281,7 +281,7 @@ fn a_hundred_thousand_forged_syns_evict_no_established_flow() {
         let now = at(f64::from(n) * 1e-5);
         let id = flows.insert(&forged, now).unwrap().id;
         pass(&mut flows, id, &HANDSHAKE[..1], now);
-        assert!(flows.expire(now, 16, |_| panic!("nothing is due")));
+        assert!(flows.expire(now, 16, |_| None, |_| panic!("nothing is due")));
     }
     assert_eq!((flows.count(FlowState::Established), flows.count(FlowState::SynReceived)), (9_000, 1_000));
     assert!((0..9_000).all(|n| flows.lookup(&passthrough(n).server).is_some()));
@@ -318,7 +318,7 @@ fn a_burst_of_ends_is_worked_off_in_slices() {
     }
     let mut ended = 0;
     for slice in 1..=10 {
-        let done = flows.expire(at(60.0), 100, |_| ended += 1);
+        let done = flows.expire(at(60.0), 100, |_| None, |_| ended += 1);
         assert_eq!((ended, done), (slice * 100, slice == 10));
     }
 }
@@ -336,7 +336,7 @@ fn a_sweep_in_slices_sees_every_flow_once_though_others_come_and_go() {
     let mut newcomer = 1_000;
     while let Some(next) = from {
         let before = seen.len();
-        from = flows.sweep(next, 16, |flow| {
+        from = flows.sweep(at(0.0), next, 16, |flow| {
             assert!(seen.insert(flow.client()), "{flow:?} is shown twice");
             flow.set_next_hop(ToServer, 99);
             flow.server_id() == 0

@@ -1,6 +1,6 @@
 //! Stories of packets that pass the balancer, in virtual time, judged by etherparse.
 
-/// Has each of these stories told over IPv4 and over IPv6.
+/// Has each of these stories told over IPv4 and over IPv6, without a flow cache and with one.
 macro_rules! told_over_both_families {
     ($($story:ident),+ $(,)?) => {
         mod over_ipv4 {
@@ -9,9 +9,18 @@ macro_rules! told_over_both_families {
         mod over_ipv6 {
             $(#[test] fn $story() { super::$story($crate::forward::forwarder::tests::lab::Family::V6) })+
         }
+        mod over_ipv4_with_cache {
+            use $crate::forward::forwarder::tests::lab::{Family, told_with_cache};
+            $(#[test] fn $story() { told_with_cache(|| super::$story(Family::V4)) })+
+        }
+        mod over_ipv6_with_cache {
+            use $crate::forward::forwarder::tests::lab::{Family, told_with_cache};
+            $(#[test] fn $story() { told_with_cache(|| super::$story(Family::V6)) })+
+        }
     };
 }
 
+mod cache;
 mod change;
 mod drain;
 mod dsr;

@@ -104,7 +104,7 @@ proptest! {
                     clock += duration;
                     let mut ended = HashSet::new();
                     let now = Timestamp(clock.as_nanos() as u64);
-                    prop_assert!(flows.expire(now, u32::MAX, |flow| assert!(ended.insert(flow.client()))));
+                    prop_assert!(flows.expire(now, u32::MAX, |_| None, |flow| assert!(ended.insert(flow.client()))));
                     let expected = known.extract_if(.., |flow| flow.ended(clock));
                     prop_assert_eq!(ended, expected.map(|flow| new_flow(flow.client).client).collect());
                 }

@@ -16,7 +16,7 @@ told_over_both_families! {
     a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is,
     a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
     flows_go_where_the_routes_lead_when_those_change,
-    timeouts_that_a_reload_changes_hold_from_each_flows_next_packet,
+    timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest,
 }
 
 /// Clients 1 to 29, each with what its server saw.
@@ -155,16 +155,19 @@ fn a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_no
     assert_eq!(lab.send(lab.client(1).ack(501)).mac, 77);
 }
 
-fn timeouts_that_a_reload_changes_hold_from_each_flows_next_packet(family: Family) {
+fn timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest(family: Family) {
     let mut lab = Lab::passthrough(family);
     let (silent, heard) = (lab.connect(1), lab.connect(2));
     lab.change(|world| {
         world.flow_timeouts = FlowTimeouts { established: Duration::from_secs(2), ..FlowTimeouts::default() };
     });
+    lab.wait(Duration::from_millis(1_500));
+    assert_eq!(lab.forwarder.flows().len(), 2);
     lab.send(heard.reply().ack(101));
-    lab.wait(Duration::from_secs(3));
+    lab.wait(Duration::from_secs(1));
     assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 1));
-    lab.send(silent.reply().ack(101));
+    lab.send(heard.reply().ack(101));
+    assert_eq!(lab.handle(&silent.reply().ack(101)), Outcome::Dropped(DropReason::NoFlow));
 }
 
 fn flows_go_where_the_routes_lead_when_those_change(family: Family) {

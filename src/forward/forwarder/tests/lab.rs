@@ -1,5 +1,6 @@
 //! Clients behind a router, a balancer, three servers: all in virtual time.
 
+mod kernel;
 mod seen;
 mod world;
 
@@ -7,6 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+pub(super) use self::kernel::{Kernel, told_with_cache};
 pub(super) use self::seen::Seen;
 pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour};
 use crate::forward::{End, Ended, Forwarder, Fragments, Frame, Later, NatPorts, Part, Settings, Verdict};
@@ -81,6 +83,8 @@ pub(super) struct Lab {
     pub(super) now: Timestamp,
     pub(super) snapshot: Snapshot,
     pub(super) world: World,
+    /// What forwards in the balancer's place, if the story is told so.
+    pub(super) kernel: Option<Kernel>,
     /// Flows begun, as far as verdicts tell.
     pub(super) opened: usize,
     /// Packets forwarded without a record of their flow.
@@ -157,13 +161,16 @@ impl Lab {
             lan_mtu: 1400,
             router: None,
         };
-        let settings = Settings { ports, capacity, seed: 42 };
+        let kernel = Kernel::of_story();
+        let cache = kernel.as_ref().map(Kernel::cache);
+        let settings = Settings { ports, capacity, seed: 42, cache };
         let mut lab = Lab {
             family,
             forwarder: Forwarder::new(settings),
             now: Timestamp(0),
             snapshot: Snapshot::empty(1),
             world,
+            kernel,
             opened: 0,
             unrecorded: 0,
             fragments: Fragments::new(0),
@@ -197,6 +204,7 @@ impl Lab {
         self.forwarder.handle_timeout(&self.snapshot, self.now, |frame, interface| {
             sent.push(Seen::read(frame, interface));
         });
+        self.forwarder.flush_cache();
         sent
     }
 
@@ -234,8 +242,15 @@ impl Lab {
     }
 
     fn decide(&mut self, frame: &mut Frame<'_>) -> Outcome {
+        if let Some(interface) =
+            self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, &self.snapshot, self.now))
+        {
+            return Outcome::Sent(Seen::read(frame.bytes, interface));
+        }
         let before = frame.bytes.to_vec();
-        let forwarded = match self.forwarder.handle_frame(frame, &self.snapshot, self.now) {
+        let verdict = self.forwarder.handle_frame(frame, &self.snapshot, self.now);
+        self.forwarder.flush_cache();
+        let forwarded = match verdict {
             Verdict::Transmit(forwarded) => forwarded,
             Verdict::Reply(reason) => {
                 assert_eq!(frame.bytes, before, "it is told of what it sent");

@@ -1,0 +1,87 @@
+//! Flows whose packets the cache forwards: when they get there, when they leave, and what is learnt of them meanwhile.
+
+use super::Forwarder;
+use crate::forward::{CachedRoute, Direction, Flow, FlowCache, FlowId, Seen, View};
+use crate::model::{FlowKey, Timestamp};
+
+impl Forwarder {
+    /// Carries out what the cache was told since the last time. To be called after each batch of frames.
+    pub fn flush_cache(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            cache.flush();
+        }
+    }
+
+    /// After a packet of a flow: open flows are in the cache, others are not.
+    #[inline]
+    pub(super) fn follow_in_cache(&mut self, id: FlowId) {
+        let Some(cache) = &mut self.cache else { return };
+        let flow = self.flows.get(id);
+        match (flow.is_cached(), flow.may_be_cached()) {
+            (false, true) => put(&mut **cache, flow),
+            (true, false) => remove(&mut **cache, flow),
+            _ => return,
+        }
+        self.flows.set_cached(id, !self.flows.get(id).is_cached());
+    }
+
+    /// Before something of a flow is held against its sequence numbers: learns how far they have got.
+    pub(super) fn catch_up(&mut self, id: FlowId) {
+        if let Some(cache) = &mut self.cache {
+            catch_up(&mut **cache, self.flows.get_mut(id));
+        }
+    }
+
+    /// Tells the cache that a flow goes another way.
+    pub(super) fn reroute_in_cache(&mut self, id: FlowId) {
+        if let Some(cache) = &mut self.cache {
+            let flow = self.flows.get(id);
+            if flow.is_cached() {
+                put(&mut **cache, flow);
+            }
+        }
+    }
+
+    /// A flow is no longer in the table.
+    pub(super) fn forget_in_cache(&mut self, flow: &Flow) {
+        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
+            remove(&mut **cache, flow);
+        }
+    }
+}
+
+/// Has a flow's packets forwarded by the cache. Those of the server first: the client's are what makes it answer.
+pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
+    for (direction, key) in keys(flow).rev() {
+        let rewrite = flow.rewrite(direction);
+        cache.put(&key, &CachedRoute { rewrite, direction, flow: super::parties(flow) });
+    }
+}
+
+/// Learns of the packets that the cache forwarded how far the connection has got.
+pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
+    if !flow.is_cached() {
+        return;
+    }
+    for (direction, key) in keys(flow) {
+        if let Some(ack) = cache.seen(&key).and_then(|seen| seen.ack) {
+            flow.acknowledged(direction, ack);
+        }
+    }
+}
+
+/// When the last packet of a flow came that the cache forwarded.
+pub(super) fn last_seen(cache: &mut dyn FlowCache, flow: &Flow) -> Option<Timestamp> {
+    let seen = |(_, key): (Direction, FlowKey)| cache.seen(&key);
+    keys(flow).filter_map(seen).map(|Seen { at, .. }| at).max()
+}
+
+fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
+    keys(flow).for_each(|(_, key)| cache.remove(&key));
+}
+
+/// The keys of a flow's packets that pass us.
+fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + use<> {
+    let server = (flow.view() == View::BothSides).then(|| (Direction::ToClient, flow.server()));
+    [(Direction::ToServer, flow.client())].into_iter().chain(server)
+}

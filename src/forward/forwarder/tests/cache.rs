@@ -1,0 +1,245 @@
+//! A flow cache forwards the packets of open flows; the balancer sees what begins and ends them.
+
+use std::time::Duration;
+
+use super::lab::{Family, Kernel, Lab, Outcome, Seen, TestServer, error_about, neighbour, told_with_cache};
+use crate::forward::FlowState;
+use crate::model::{DropReason, FlowKey};
+use crate::wire::IcmpError;
+
+/// Has each of these stories told over IPv4 and over IPv6.
+macro_rules! told_with_a_cache {
+    ($($story:ident),+ $(,)?) => {
+        $(#[test] fn $story() { for family in Family::BOTH { told_with_cache(|| story::$story(family)); } })+
+        mod story { pub(super) use super::stories::*; }
+    };
+}
+
+told_with_a_cache! {
+    both_directions_of_a_connection_leave_to_the_cache_with_its_handshake,
+    with_direct_server_return_the_clients_packets_leave_with_its_first_acknowledgement,
+    datagrams_leave_once_they_are_a_stream,
+    a_connection_comes_back_when_both_sides_have_finished,
+    both_sides_may_finish_at_once,
+    a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
+    a_reset_of_either_side_takes_the_connection_back,
+    a_port_that_is_used_again_begins_a_new_flow_of_its_own,
+    a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
+    a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
+    a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
+    packets_in_the_cache_follow_the_routes,
+    an_error_is_held_against_what_the_cache_has_seen,
+    what_the_cache_cannot_do_is_done_here_as_before,
+}
+
+mod stories {
+    use super::*;
+
+    pub(super) fn both_directions_of_a_connection_leave_to_the_cache_with_its_handshake(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        assert_eq!(kernel(&lab).len(), 0, "a handshake that is not complete may be forged");
+        lab.send(lab.client(1).seq(101).ack(501));
+        assert_eq!(kernel(&lab).len(), 2);
+
+        let hi = lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
+        assert_eq!((hi.route(), hi.payload.as_slice()), (syn.route(), &b"hi?"[..]));
+        let hello = lab.send(syn.reply().seq(501).ack(104).payload(b"hello"));
+        assert_eq!(hello.route(), (family.vip().to_owned(), family.client_addr(1)));
+        assert_eq!(forwarded(&lab, 1), (Some(1), Some(1)));
+    }
+
+    pub(super) fn with_direct_server_return_the_clients_packets_leave_with_its_first_acknowledgement(
+        family: Family,
+    ) {
+        for mut lab in [Lab::dsr(family), Lab::l2(family)] {
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            lab.send(lab.client(1).seq(101).ack(501));
+            let get = lab.send(lab.client(1).seq(101).ack(501).payload(b"GET"));
+            assert_eq!((get.route(), get.mac, kernel(&lab).len()), (syn.route(), syn.mac, 1));
+            assert_eq!(kernel(&lab).forwarded(&client_key(&lab, 1)), Some(1));
+        }
+    }
+
+    pub(super) fn datagrams_leave_once_they_are_a_stream(family: Family) {
+        let mut lab = Lab::passthrough(family).udp();
+        let question = lab.send(lab.client(1).udp().payload(b"?"));
+        lab.send(question.reply().payload(b"!"));
+        assert_eq!(kernel(&lab).len(), 0, "mostly that was all");
+        lab.send(lab.client(1).udp().payload(b"more"));
+        assert_eq!(kernel(&lab).len(), 2);
+        lab.send(question.reply().payload(b"more"));
+        lab.wait(Duration::from_secs(290));
+        lab.send(lab.client(1).udp().payload(b"still here"));
+        lab.wait(Duration::from_secs(290));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (1, 2));
+        lab.wait(Duration::from_secs(20));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (0, 0));
+    }
+
+    pub(super) fn a_connection_comes_back_when_both_sides_have_finished(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(syn.reply().seq(501).ack(101).fin());
+        assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::HalfClosedByServer, 2));
+        lab.send(lab.client(1).seq(101).ack(502).fin());
+        assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::Closing, 0));
+        lab.send(syn.reply().seq(502).ack(102));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::TimeWait, 1));
+    }
+
+    pub(super) fn both_sides_may_finish_at_once(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(101).ack(501).fin());
+        lab.send(syn.reply().seq(501).ack(101).fin());
+        lab.send(lab.client(1).seq(102).ack(502));
+        lab.send(syn.reply().seq(502).ack(102));
+        assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::TimeWait, 0, 1));
+    }
+
+    pub(super) fn a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(101).ack(501).fin());
+        for minute in 0..10 {
+            lab.wait(Duration::from_secs(60));
+            let seq = 501 + 1_000 * minute;
+            lab.send(syn.reply().seq(seq).ack(102).payload(&[7; 1_000]));
+            lab.send(lab.client(1).seq(102).ack(seq + 1_000));
+        }
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(10), Some(10)), FlowState::HalfClosedByClient));
+        lab.send(syn.reply().seq(10_501).ack(102).fin());
+        assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::Closing, 0));
+    }
+
+    pub(super) fn a_reset_of_either_side_takes_the_connection_back(family: Family) {
+        for by_client in [true, false] {
+            let mut lab = Lab::passthrough(family);
+            let syn = lab.connect(1);
+            let far = 1_000_000_000;
+            lab.send(lab.client(1).seq(far).ack(2 * far).payload(b"hi"));
+            lab.send(syn.reply().seq(2 * far).ack(far + 2));
+            let reset = if by_client { lab.client(1).seq(far + 2) } else { syn.reply().seq(2 * far) };
+            lab.send(reset.rst());
+            assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::Closed, 0, 1));
+        }
+    }
+
+    pub(super) fn a_port_that_is_used_again_begins_a_new_flow_of_its_own(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let first = lab.connect(1);
+        lab.close(1, &first);
+        let second = lab.connect(1);
+        assert_eq!((second.from, lab.opened, lab.ended()), (first.from, 2, 1), "by the same SNAT port");
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (1, 2));
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        assert_eq!(forwarded(&lab, 1), (Some(1), Some(0)));
+    }
+
+    pub(super) fn a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        for _ in 0..4 {
+            lab.wait(Duration::from_secs(7_000));
+            lab.send(syn.reply().seq(501).ack(101));
+        }
+        lab.wait(Duration::from_secs(7_400));
+        assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 0));
+        lab.wait(Duration::from_secs(50));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len(), lab.ended()), (0, 0, 1));
+        assert_eq!(lab.forwarder.snat_ports_in_use(), 0);
+    }
+
+    pub(super) fn a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        kernel(&lab).lose_all();
+        assert_eq!(lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?")).route(), syn.route());
+        lab.send(syn.reply().seq(501).ack(104).payload(b"hello"));
+        lab.close(1, &syn);
+        lab.wait(Duration::from_secs(61));
+        assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
+    }
+
+    pub(super) fn a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        lab.change(|world| world.servers.truncate(1));
+        lab.connect(1);
+        lab.send(lab.client(1).seq(101).ack(3_000_000_000));
+        let resets = lab.change(|world| {
+            world.servers[0].up = false;
+            world.servers.push(TestServer::new(family, 12));
+        });
+        let reset = (family.vip().into(), family.client_addr(1), "R", 3_000_000_000, 0);
+        assert_eq!(resets.iter().map(Seen::reset).collect::<Vec<_>>(), [reset]);
+        assert_eq!(kernel(&lab).len(), 0);
+        assert_eq!(lab.connect(1).mac, 12);
+    }
+
+    pub(super) fn packets_in_the_cache_follow_the_routes(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfe);
+        let other = family.pick("192.0.2.253", "2001:db8:2::fd");
+        lab.change(|world| {
+            world.neighbours.push(neighbour(super::super::lab::WAN, other.parse().unwrap(), 0xfd));
+            world.router = Some(other.parse().unwrap());
+        });
+        assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "counted from its new way on, and not seen here");
+    }
+
+    pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let far = 2_000_000_000;
+        lab.send(lab.client(1).seq(101).ack(far));
+        let sent = lab.send(syn.reply().seq(far).ack(101).payload(b"too much"));
+        let made_up = lab.send(syn.reply().seq(501).ack(101).payload(b"long ago"));
+        let router = family.pick("203.0.113.7", "2001:db8:7::7");
+        let mut error = |about: &Seen| {
+            let mut error = error_about(&about.frame, IcmpError::TooBig { mtu: 1_280 }, router);
+            lab.handle_frame(&mut error, None)
+        };
+        assert!(matches!(error(&sent), Outcome::Sent(_)));
+        assert_eq!(error(&made_up), Outcome::Dropped(DropReason::IcmpOutOfWindow));
+    }
+
+    pub(super) fn what_the_cache_cannot_do_is_done_here_as_before(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let packet = |lab: &Lab| lab.client(1).seq(101).ack(501).payload(b"hi");
+        let (told, why) = lab.answer(packet(&lab).ttl(1));
+        assert_eq!((why, told.error.is_some()), (DropReason::TtlExceeded, true));
+        let (told, why) = lab.answer(packet(&lab).payload(&[7; 1_400]));
+        assert_eq!((why, told.error.is_some()), (DropReason::TooBig, true));
+        assert_eq!(lab.send(packet(&lab).tcp_options(&[1, 1, 1, 1])).route(), syn.route());
+        assert_eq!(forwarded(&lab, 1), (Some(1), Some(0)), "options of TCP matter to nobody");
+    }
+}
+
+fn kernel(lab: &Lab) -> &Kernel {
+    lab.kernel.as_ref().expect("the story is told with a cache")
+}
+
+fn client_key(lab: &Lab, n: u16) -> FlowKey {
+    crate::wire::parse(&lab.client(n).bytes()).unwrap().key
+}
+
+/// How many packets the cache has forwarded of client `n`, and of its server.
+fn forwarded(lab: &Lab, n: u16) -> (Option<u32>, Option<u32>) {
+    let flows = lab.forwarder.flows();
+    let key = client_key(lab, n);
+    let (id, _) = flows.lookup(&key).expect("there is the flow");
+    (kernel(lab).forwarded(&key), kernel(lab).forwarded(&flows.get(id).server()))
+}
+
+/// Of the only flow.
+fn state(lab: &Lab) -> FlowState {
+    let flows = lab.forwarder.flows();
+    FlowState::ALL.into_iter().find(|&state| flows.count(state) == 1).expect("there is one flow")
+}

@@ -1,0 +1,116 @@
+//! A flow cache as the kernel's is: what it forwards, the forwarder never sees.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::forward::forwarder::fit;
+use crate::forward::{CachedRoute, FlowCache, Frame, Seen};
+use crate::model::{FlowKey, Timestamp};
+use crate::snapshot::Snapshot;
+use crate::wire::{self, Kind, TcpFlags};
+
+thread_local! {
+    static HAS_CACHE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has a story told in which balancers have a flow cache.
+pub(in crate::forward::forwarder::tests) fn told_with_cache(story: impl FnOnce()) {
+    HAS_CACHE.set(true);
+    story();
+}
+
+/// What the forwarder and the story share; the story is the driver that has the packets come by.
+#[derive(Debug, Clone, Default)]
+pub(in crate::forward::forwarder::tests) struct Kernel {
+    entries: Arc<Mutex<HashMap<FlowKey, Entry>>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    route: CachedRoute,
+    seen: Seen,
+    packets: u32,
+}
+
+impl Kernel {
+    /// None where this story is told without.
+    pub(super) fn of_story() -> Option<Kernel> {
+        HAS_CACHE.get().then(Kernel::default)
+    }
+
+    /// The forwarder's end of it.
+    pub(super) fn cache(&self) -> Box<dyn FlowCache> {
+        Box::new(Writer { kernel: self.clone(), changes: Vec::new() })
+    }
+
+    /// Forwards a frame if it can. Returns the interface it leaves by.
+    pub(super) fn forward(&self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Option<u32> {
+        let headers = wire::parse(frame.bytes).ok().filter(|headers| headers.kind == Kind::Whole)?;
+        let ip_len = if headers.is_v4() { 20 } else { 40 };
+        let is_plain = !headers.is_error() && headers.l4 == 14 + ip_len && headers.ttl > 1;
+        if !is_plain || headers.flags.0 & (TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST) != 0 {
+            return None;
+        }
+        let mut entries = self.entries.lock().unwrap();
+        let entry = entries.get_mut(&headers.key)?;
+        let hop = snapshot.network.get(entry.route.rewrite.next_hop)?;
+        if !matches!(fit(frame, &headers, hop), Ok(None)) {
+            return None;
+        }
+        wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
+        let ack = headers.flags.ack().then_some(headers.ack);
+        entry.seen = Seen { at: now, ack: ack.or(entry.seen.ack) };
+        entry.packets += 1;
+        Some(hop.interface)
+    }
+
+    /// How many packets of this key it has forwarded; `None` if it is not there.
+    pub(in crate::forward::forwarder::tests) fn forwarded(&self, key: &FlowKey) -> Option<u32> {
+        self.entries.lock().unwrap().get(key).map(|entry| entry.packets)
+    }
+
+    /// How many keys it knows.
+    pub(in crate::forward::forwarder::tests) fn len(&self) -> usize {
+        self.entries.lock().unwrap().len()
+    }
+
+    /// Loses everything, as if it had never had room.
+    pub(in crate::forward::forwarder::tests) fn lose_all(&self) {
+        self.entries.lock().unwrap().clear();
+    }
+}
+
+#[derive(Debug)]
+struct Writer {
+    kernel: Kernel,
+    changes: Vec<(FlowKey, Option<CachedRoute>)>,
+}
+
+impl FlowCache for Writer {
+    fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
+        self.changes.push((*key, Some(*route)));
+    }
+
+    fn remove(&mut self, key: &FlowKey) {
+        self.changes.push((*key, None));
+    }
+
+    fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
+        let entries = self.kernel.entries.lock().unwrap();
+        entries.get(key).filter(|entry| entry.packets > 0).map(|entry| entry.seen)
+    }
+
+    fn flush(&mut self) {
+        let mut entries = self.kernel.entries.lock().unwrap();
+        for (key, route) in self.changes.drain(..) {
+            match route {
+                Some(route) => {
+                    let seen = Seen { at: Timestamp(0), ack: None };
+                    entries.insert(key, Entry { route, seen, packets: 0 });
+                }
+                None => drop(entries.remove(&key)),
+            }
+        }
+    }
+}
