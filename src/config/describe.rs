@@ -46,8 +46,9 @@ fn packets(config: &Config) -> String {
     let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
     let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.capacity);
     format!(
-        "packets interfaces {interfaces}; workers {workers}; guard {guard}\n\
-         flows at most {capacity}; timeouts {timeouts}\n"
+        "packets interfaces {interfaces}; workers {workers}; guard {guard}; offload {}\n\
+         flows at most {capacity}; timeouts {timeouts}\n",
+        settings.offload
     )
 }
 
@@ -184,7 +185,7 @@ frontend web  passthrough tcp  10.0.0.1:80  -> backend web
 backend web (ring by tuple; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
   server a  10.0.0.2:80  weight 1
 timeouts drain 30s
-packets interfaces eth0, eth1; workers automatic; guard off
+packets interfaces eth0, eth1; workers automatic; guard off; offload auto
 flows at most 1000000; timeouts half_open 60s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s, udp_single 30s, udp_stream 300s
 snat ports 33768-61000; addresses automatic
 statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)

@@ -180,6 +180,7 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         stats_update_frequency: frequency,
         interfaces,
         guard,
+        offload,
         snat_ports,
         snat_addresses,
         timeouts: _, // they hold at once
@@ -191,6 +192,7 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         change("stats_update_frequency", frequency, &new.stats_update_frequency),
         change("interfaces", list(interfaces), list(&new.interfaces)),
         change("guard", guard, &new.guard),
+        change("offload", offload, &new.offload),
         change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
         change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
     ];
@@ -399,6 +401,7 @@ mod tests {
             stats_update_frequency = 1
             interfaces = ["eth0", "eth1"]
             guard = false
+            offload = "off"
             snat_ports = "40000-41000"
             snat_addresses = ["10.0.0.8", "10.0.0.9"]
             [frontends.api]"#;
@@ -420,6 +423,7 @@ mod tests {
                 "passthrough.stats_update_frequency 5 -> 1",
                 "passthrough.interfaces automatic -> eth0, eth1",
                 "passthrough.guard true -> false",
+                "passthrough.offload auto -> off",
                 "passthrough.snat_ports 33768-61000 -> 40000-41000",
                 "passthrough.snat_addresses automatic -> 10.0.0.8, 10.0.0.9",
             ]

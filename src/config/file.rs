@@ -15,8 +15,8 @@ use super::values::{
 };
 use super::{Config, Stats};
 use crate::model::{
-    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, OnDown, PacketSettings, ProbeKind,
-    Protocol, Timeouts,
+    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, Offload, OnDown, PacketSettings,
+    ProbeKind, Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -358,6 +358,7 @@ fn passthrough(mut table: Table<'_>) -> Passthrough {
                 integer(1..=86_400),
             ),
             guard: table.or("guard", default.guard, boolean),
+            offload: table.or("offload", default.offload, choice(&Offload::ALL, Offload::name)),
             snat_ports: table.or("snat_ports", default.snat_ports.clone(), snat_ports),
             timeouts: flow_timeouts(table.table("timeouts")),
             ..default

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use super::FlowTimeouts;
+use super::{FlowTimeouts, Offload};
 
 /// Settings of the packet modes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct PacketSettings {
     pub interfaces: Vec<String>,
     /// Whether the host's own stack is kept from seeing what is forwarded.
     pub guard: bool,
+    /// Whether the kernel forwards packets of open flows by itself.
+    pub offload: Offload,
     /// Ports that stand for clients towards servers, on each of the SNAT addresses; never empty.
     pub snat_ports: RangeInclusive<u16>,
     /// Our addresses that servers see as their clients'; empty: those of the interfaces towards the servers.
@@ -39,6 +41,7 @@ impl Default for PacketSettings {
             stats_update_frequency: 5,
             interfaces: Vec::new(),
             guard: true,
+            offload: Offload::Auto,
             // Linux hands out 32768-60999 to its own connections. The first thousand are left to it: health
             // checks are made from there.
             snat_ports: 33_768..=61_000,

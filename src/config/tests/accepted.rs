@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use crate::model::{
-    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, OnDown, PacketSettings,
-    ProbeKind, Protocol, Server, Timeouts,
+    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, Offload, OnDown,
+    PacketSettings, ProbeKind, Protocol, Server, Timeouts,
 };
 
 #[test]
@@ -57,6 +57,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             stats_update_frequency: 5,
             interfaces: vec![],
             guard: true,
+            offload: Offload::Auto,
             snat_ports: 33_768..=61_000,
             snat_addresses: vec![],
             timeouts: FlowTimeouts::default(),
@@ -95,6 +96,7 @@ fn everything_that_can_be_set_arrives() {
         stats_update_frequency = 1
         interfaces = ["eth0", "eth1"]
         guard = false
+        offload = "tc"
         snat_ports = "40000-41000"
         snat_addresses = "10.0.0.5"
         [passthrough.timeouts]
@@ -142,6 +144,7 @@ fn everything_that_can_be_set_arrives() {
         stats_update_frequency: 1,
         interfaces: vec!["eth0".into(), "eth1".into()],
         guard: false,
+        offload: Offload::Tc,
         snat_ports: 40_000..=41_000,
         snat_addresses: vec!["10.0.0.5".parse().unwrap()],
         timeouts: FlowTimeouts {
