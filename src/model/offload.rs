@@ -74,7 +74,7 @@ impl Layer {
 /// What decides whether XDP is of use on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
-    /// The driver of the device behind it; `None` of what is made of software: bridges, veth, bonds, VLANs.
+    /// The name of its driver; `None` if it does not say. What is made of software has one, too: veth, bridge, bonding.
     pub driver: Option<String>,
     /// Longest IP packet, in bytes.
     pub mtu: u32,
@@ -128,9 +128,9 @@ mod tests {
             (&[("ixgbe", 1_500)][..], Layer::Xdp),
             (&[("mlx5_core", 3_498), ("ice", 1_500)], Layer::Xdp),
             (&[("mlx5_core", 9_000)], Layer::Tc),
-            (&[("ixgbe", 1_500), ("", 1_500)], Layer::Tc),
+            (&[("ixgbe", 1_500), ("veth", 1_500)], Layer::Tc),
             (&[("virtio_net", 1_500)], Layer::Tc),
-            (&[("e1000", 1_500)], Layer::Tc),
+            (&[("bonding", 1_500)], Layer::Tc),
             (&[("", 1_500)], Layer::Tc),
         ] {
             let nics: Vec<Nic> = drivers.iter().map(|(driver, mtu)| nic(driver, *mtu)).collect();

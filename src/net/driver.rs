@@ -1,0 +1,62 @@
+//! Which driver an interface has.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::AsRawFd;
+
+use libc::{c_char, ifreq};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+/// `SIOCETHTOOL` of include/uapi/linux/sockios.h.
+const GET_FROM_DRIVER: u32 = 0x8946;
+
+/// `ETHTOOL_GDRVINFO` of include/uapi/linux/ethtool.h.
+const GET_DRIVER_INFO: u32 = 3;
+
+/// `struct ethtool_drvinfo` of the same file.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    others: [u8; 160],
+}
+
+/// The name of the driver of an interface of the thread's network namespace, `veth` and `bridge` too.
+///
+/// # Errors
+/// There is no such interface, or its driver does not say.
+pub fn driver(interface: &str) -> io::Result<String> {
+    let name = CString::new(interface)?;
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let mut info = DriverInfo { command: GET_DRIVER_INFO, driver: [0; 32], others: [0; 160] };
+    #[expect(unsafe_code, reason = "no crate has this request")]
+    // SAFETY: all bytes zero are a valid `ifreq`; the kernel reads a name of it, which ends with a zero, for none longer
+    // than 15 bytes is copied, and follows the pointer to `info`, which lives through the call and is as long as what
+    // the request writes.
+    let result = unsafe {
+        let mut request: ifreq = zeroed();
+        let room = request.ifr_name.len() - 1;
+        for (to, byte) in request.ifr_name[..room].iter_mut().zip(name.as_bytes()) {
+            *to = *byte as c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut info).cast();
+        libc::ioctl(socket.as_raw_fd(), GET_FROM_DRIVER as _, &raw mut request)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let name = info.driver.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_is_not_there_has_no_driver() {
+        assert_eq!(size_of::<DriverInfo>(), 196);
+        assert_eq!(driver("nothing").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+}
