@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::forward::FlowState;
-use crate::model::DropReason;
+use crate::model::{CacheOutcome, DropReason};
 use crate::stats::{Gauge, PacketStats};
 
 /// What becomes of packets, and how full the tables are.
@@ -21,6 +21,12 @@ pub struct PacketReport {
     pub capture_errors: u64,
     /// Flows by the state of their connection.
     pub flows: BTreeMap<&'static str, u64>,
+    /// Of all flows, those whose packets the kernel's flow cache forwards.
+    pub cached_flows: u64,
+    /// What the kernel's flow cache has done with packets.
+    pub cache: BTreeMap<&'static str, u64>,
+    /// Who forwards open flows, by the interface that they come in on: `xdp`, `tc` or `worker`.
+    pub offload: BTreeMap<String, &'static str>,
     /// SNAT ports in use, each counted once for every server it is used for.
     pub snat_ports_in_use: u64,
 }
@@ -28,12 +34,16 @@ pub struct PacketReport {
 impl PacketReport {
     pub(super) fn new(stats: &PacketStats) -> PacketReport {
         let flows = FlowState::ALL.map(|state| (state.name(), stats.gauge(Gauge::Flows(state as usize))));
+        let layers = stats.layers().into_iter().map(|(interface, layer)| (interface, layer.name()));
         PacketReport {
             drops: DropReason::ALL.map(|reason| (reason.label(), stats.drops(reason))).into(),
             passed: stats.all_passed(),
             unrecorded: stats.all_unrecorded(),
             capture_errors: stats.all_capture_errors(),
             flows: flows.into(),
+            cached_flows: stats.gauge(Gauge::CachedFlows),
+            cache: CacheOutcome::ALL.map(|outcome| (outcome.label(), stats.outcome(outcome))).into(),
+            offload: layers.collect(),
             snat_ports_in_use: stats.gauge(Gauge::SnatPorts),
         }
     }

@@ -84,6 +84,7 @@ impl Worker {
                 self.handle(parcel, now, &mut round);
             }
             let Round { out, spare, .. } = round;
+            self.forwarder.flush_cache();
             self.send(out, spare);
             self.report(&ledger);
         }
@@ -173,6 +174,7 @@ impl Worker {
             self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
         }
         self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
+        self.stats.set(self.core, Gauge::CachedFlows, self.forwarder.flows().cached().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
     }
 }

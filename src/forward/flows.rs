@@ -37,6 +37,7 @@ pub struct FlowTable {
     wheel: Wheel,
     queues: Queues,
     counts: [u32; FlowState::ALL.len()],
+    cached: u32,
     /// By state, in ticks.
     timeouts: [u32; FlowState::ALL.len()],
     capacity: u32,
@@ -60,6 +61,7 @@ impl FlowTable {
             wheel: Wheel::new(),
             queues: Queues::new(),
             counts: Default::default(),
+            cached: 0,
             timeouts: in_ticks(timeouts),
             capacity,
             seed,
@@ -89,6 +91,11 @@ impl FlowTable {
     /// Flows that are open now: the connection has been seen to begin, and not to end.
     pub fn open(&self) -> u32 {
         self.queues.open()
+    }
+
+    /// Flows now whose packets the flow cache was told to forward.
+    pub fn cached(&self) -> u32 {
+        self.cached
     }
 
     /// The flow that packets with this key belong to, and which way they go.
@@ -133,7 +140,10 @@ impl FlowTable {
 
     /// Notes whether the flow cache was told to forward packets of this flow.
     pub(super) fn set_cached(&mut self, id: FlowId, cached: bool) {
-        self.flows[id.0 as usize].set_cached(cached);
+        let flow = &mut self.flows[id.0 as usize];
+        self.cached -= u32::from(flow.is_cached());
+        flow.set_cached(cached);
+        self.cached += u32::from(cached);
     }
 
     /// Sends packets of a flow's direction to another next hop from now on.
@@ -190,6 +200,7 @@ impl FlowTable {
         self.wheel.remove(&mut self.flows, id.0);
         self.vacant.push(&mut self.flows, id.0);
         self.counts[flow.state as usize] -= 1;
+        self.cached -= u32::from(flow.is_cached());
         flow
     }
 

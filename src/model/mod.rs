@@ -13,7 +13,7 @@ pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop};
-pub use offload::{Layer, Nic, Offload};
+pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use reason::DropReason;
 

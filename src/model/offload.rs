@@ -71,6 +71,48 @@ impl Layer {
     }
 }
 
+/// What the kernel's flow cache did with a packet that it might have forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CacheOutcome {
+    /// Forwarded it. All others were left to a worker.
+    Forwarded,
+    /// A segment of a known flow with SYN, FIN or RST, on which the state of its connection depends.
+    ChangesState,
+    /// Of a known flow, but it may go no further: TTL or hop limit is at its end.
+    Expired,
+    /// Of a known flow, but longer than its next hop takes.
+    TooBig,
+    /// Of a known flow whose next hop's link-layer address is not known.
+    NoNextHop,
+    /// To an address of ours, with IP options, extension headers or in fragments.
+    Unusual,
+}
+
+impl CacheOutcome {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [CacheOutcome; CacheOutcome::Unusual as usize + 1] = [
+        CacheOutcome::Forwarded,
+        CacheOutcome::ChangesState,
+        CacheOutcome::Expired,
+        CacheOutcome::TooBig,
+        CacheOutcome::NoNextHop,
+        CacheOutcome::Unusual,
+    ];
+
+    /// The name in metrics; lower case with underscores.
+    pub fn label(self) -> &'static str {
+        match self {
+            CacheOutcome::Forwarded => "forwarded",
+            CacheOutcome::ChangesState => "changes_state",
+            CacheOutcome::Expired => "expired",
+            CacheOutcome::TooBig => "too_big",
+            CacheOutcome::NoNextHop => "no_next_hop",
+            CacheOutcome::Unusual => "unusual",
+        }
+    }
+}
+
 /// What decides whether XDP is of use on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {

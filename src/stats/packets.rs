@@ -1,10 +1,12 @@
 //! What the packet modes count besides traffic: drops by reason, and how full the tables are.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use crossbeam_utils::CachePadded;
 
-use crate::model::DropReason;
+use crate::model::{CacheOutcome, DropReason, Layer};
 
 /// Most states that flows can have; whoever counts them sees to it that there are no more.
 pub const STATES: usize = 16;
@@ -18,12 +20,18 @@ pub enum Gauge {
     OpenFlows,
     /// SNAT ports in use.
     SnatPorts,
+    /// Flows whose packets the kernel's flow cache forwards.
+    CachedFlows,
 }
 
 /// A set of counters for each thread of the pipeline; each has one writer.
 #[derive(Debug)]
 pub struct PacketStats {
     threads: Box<[CachePadded<Thread>]>,
+    /// Counted by the kernel.
+    outcomes: [AtomicU64; CacheOutcome::ALL.len()],
+    /// By the names of the interfaces that are captured.
+    layers: RwLock<BTreeMap<String, Layer>>,
 }
 
 #[derive(Debug, Default)]
@@ -33,13 +41,17 @@ struct Thread {
     unrecorded: AtomicU64,
     capture_errors: AtomicU64,
     overruns: AtomicU64,
-    gauges: [AtomicU64; STATES + 2],
+    gauges: [AtomicU64; STATES + 3],
 }
 
 impl PacketStats {
     /// Zeroes, for this many threads.
     pub fn new(threads: usize) -> PacketStats {
-        PacketStats { threads: (0..threads).map(|_| CachePadded::default()).collect() }
+        PacketStats {
+            threads: (0..threads).map(|_| CachePadded::default()).collect(),
+            outcomes: Default::default(),
+            layers: RwLock::default(),
+        }
     }
 
     /// A thread dropped packets.
@@ -73,6 +85,27 @@ impl PacketStats {
     /// What a thread has now.
     pub fn set(&self, thread: usize, gauge: Gauge, n: u64) {
         self.threads[thread].gauges[index(gauge)].store(n, Ordering::Relaxed);
+    }
+
+    /// What the flow cache has done so far.
+    pub fn set_outcome(&self, outcome: CacheOutcome, n: u64) {
+        self.outcomes[outcome as usize].store(n, Ordering::Relaxed);
+    }
+
+    /// Says who forwards open flows that come in on an interface from now on.
+    pub fn set_layer(&self, interface: &str, layer: Layer) {
+        let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
+        layers.insert(interface.to_owned(), layer);
+    }
+
+    /// Packets of which the flow cache has made this.
+    pub fn outcome(&self, outcome: CacheOutcome) -> u64 {
+        self.outcomes[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// Who forwards open flows, by the interface that they come in on.
+    pub fn layers(&self) -> BTreeMap<String, Layer> {
+        self.layers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Packets dropped for a reason, by all threads.
@@ -114,6 +147,7 @@ fn index(gauge: Gauge) -> usize {
         Gauge::Flows(state) => state,
         Gauge::OpenFlows => STATES,
         Gauge::SnatPorts => STATES + 1,
+        Gauge::CachedFlows => STATES + 2,
     }
 }
 
@@ -141,8 +175,10 @@ mod tests {
     #[test]
     fn every_gauge_is_a_number_of_its_own() {
         let stats = PacketStats::new(1);
-        let gauges: Vec<Gauge> =
-            (0..STATES).map(Gauge::Flows).chain([Gauge::OpenFlows, Gauge::SnatPorts]).collect();
+        let gauges: Vec<Gauge> = (0..STATES)
+            .map(Gauge::Flows)
+            .chain([Gauge::OpenFlows, Gauge::SnatPorts, Gauge::CachedFlows])
+            .collect();
         (1..).zip(&gauges).for_each(|(value, gauge)| stats.set(0, *gauge, value));
         let read: Vec<u64> = gauges.iter().map(|gauge| stats.gauge(*gauge)).collect();
         assert_eq!(read, (1..=gauges.len() as u64).collect::<Vec<_>>());

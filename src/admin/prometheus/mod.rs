@@ -188,6 +188,29 @@ fn packets(page: &mut Page, report: &Report) {
         |n| *n as f64,
     );
     page.gauge(
+        "convey_flows_cached",
+        "Flows whose packets the kernel's flow cache forwards.",
+        &[(Vec::new(), packets.cached_flows)],
+        |n| *n as f64,
+    );
+    page.counter(
+        "convey_cache_packets_total",
+        "Packets that the kernel's flow cache forwarded, or left to a worker, by reason.",
+        &by("outcome", &packets.cache),
+        |n| *n as f64,
+    );
+    let offload: Vec<_> = packets
+        .offload
+        .iter()
+        .map(|(interface, layer)| (labels([("interface", interface.as_str()), ("layer", *layer)]), 1))
+        .collect();
+    page.gauge(
+        "convey_interface_info",
+        "Who forwards open flows that come in on an interface: xdp, tc or worker. Always 1.",
+        &offload,
+        |n| f64::from(*n),
+    );
+    page.gauge(
         "convey_snat_ports_in_use",
         "SNAT ports in use, each counted once for every server it is used for.",
         &[(Vec::new(), packets.snat_ports_in_use)],
