@@ -22,19 +22,24 @@ typedef __u32 __be32;
 #define htonl(value) (value)
 #endif
 #define htons(value) ntohs(value)
+#define ntohl(value) htonl(value)
+#define NULL ((void *)0)
 
 /* Maps describe themselves by the types of these members (BTF). */
 #define MAP_UINT(name, value) int(*name)[value]
 #define MAP_TYPE(name, type) type *name
 
-enum { BPF_MAP_TYPE_HASH = 1 };
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_LRU_HASH = 9 };
 enum { BPF_F_NO_PREALLOC = 1 };
+enum { BPF_ANY = 0 };
+/* The same numbers as those of a classifier on clsact, which kernels without tcx have. */
 enum { TCX_NEXT = -1, TCX_DROP = 2 };
+enum { XDP_DROP = 1, XDP_PASS = 2, XDP_TX = 3 };
 enum { PACKET_HOST = 0 };
 enum { BPF_TCP_LISTEN = 10 };
 #define BPF_F_CURRENT_NETNS ((__u64)-1)
 
-/* What a tc program is given; only the beginning, which is all we read. */
+/* What the programs of tc and of sockets are given. */
 struct __sk_buff {
 	__u32 len;
 	__u32 pkt_type;
@@ -42,6 +47,19 @@ struct __sk_buff {
 	__u32 queue_mapping;
 	__u32 protocol;
 	__u32 vlan_present;
+	__u32 unused[13];
+	__u32 data; /* tc alone */
+	__u32 data_end;
+	__u32 unused_2[23];
+	__u32 gso_size; /* of a super-frame: payload of each packet that it will be cut into */
+};
+
+/* What an XDP program is given. */
+struct xdp_md {
+	__u32 data;
+	__u32 data_end;
+	__u32 data_meta;
+	__u32 ingress_ifindex;
 };
 
 struct bpf_sock {
@@ -79,10 +97,23 @@ struct bpf_sock_tuple {
 	};
 };
 
+/* Flags of bpf_l4_csum_replace: what is replaced is part of the pseudo-header; 0 means none, and is not computed. */
+enum { BPF_F_PSEUDO_HDR = 1 << 4, BPF_F_MARK_MANGLED_0 = 1 << 5 };
+enum { BPF_HDR_START_NET = 1 };
+
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
+static __u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
+static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len) = (void *)26;
+static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static long (*bpf_csum_update)(struct __sk_buff *skb, __u32 change) = (void *)40;
+static long (*bpf_skb_load_bytes_relative)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len,
+					   __u32 start) = (void *)68;
 static struct bpf_sock *(*bpf_sk_lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
 					     __u64 flags) = (void *)85;
 static long (*bpf_sk_release)(void *sock) = (void *)86;
 static struct bpf_sock *(*bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
 					      __u64 flags) = (void *)99;
+static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)160;

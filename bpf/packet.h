@@ -7,8 +7,8 @@ enum { ETH_HLEN = 14, ETH_P_IP = 0x0800, ETH_P_IPV6 = 0x86dd };
 enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
 /* Where the flags of the TCP header are. */
 enum { TCP_FLAGS = 13 };
-enum { TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
-enum { IPV4_OFFSET = 0x1fff, IPV6_OFFSET = 0xfff8 };
+enum { TCP_FIN = 0x01, TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
+enum { IPV4_MORE = 0x2000, IPV4_OFFSET = 0x1fff, IPV6_OFFSET = 0xfff8 };
 /* Extension headers, by protocol number, and most of them that a packet may have (as in `wire`). */
 enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, DESTINATION_OPTIONS = 60, MAX_EXTENSIONS = 8 };
 
@@ -72,6 +72,22 @@ static ALWAYS_INLINE struct addr v4_mapped(__be32 address)
 	return (struct addr){ { 0, 0, htonl(0xffff), address } };
 }
 
+static ALWAYS_INLINE int is_v4(const struct addr *addr)
+{
+	return !(addr->words[0] | addr->words[1]) && addr->words[2] == htonl(0xffff);
+}
+
+static ALWAYS_INLINE int is_extension(__u8 protocol)
+{
+	return protocol == HOP_BY_HOP || protocol == ROUTING || protocol == FRAGMENT || protocol == DESTINATION_OPTIONS;
+}
+
+/* Whether TCP's flags are those of a SYN that opens a connection. */
+static ALWAYS_INLINE int is_opening(__u8 flags)
+{
+	return (flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
+}
+
 /* Addresses and protocol; where the ports are, or 0 if this is a later fragment or cannot be read. */
 static ALWAYS_INLINE __u32 parse_v4(const struct __sk_buff *skb, struct flow_key *key)
 {
@@ -100,7 +116,7 @@ static ALWAYS_INLINE __u32 parse_v6(const struct __sk_buff *skb, struct flow_key
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		__u8 protocol = key->protocol;
 
-		if (protocol != HOP_BY_HOP && protocol != ROUTING && protocol != FRAGMENT && protocol != DESTINATION_OPTIONS)
+		if (!is_extension(protocol))
 			break;
 		if (bpf_skb_load_bytes(skb, at, &header, sizeof(header)))
 			return 0;

@@ -2,12 +2,14 @@
 //! from the traffic we forward.
 
 mod buffer;
+mod cache;
 mod capture;
 mod filter;
 mod guard;
 mod ledger;
 mod pipeline;
 mod selection;
+mod selection_maps;
 mod socket;
 mod sorter;
 mod transmit;
@@ -15,6 +17,7 @@ mod waiting;
 mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
+pub use cache::{CacheError, FlowEntry, FlowMap, KernelCache, Outcome, Sizes, SynLimit, Traffic};
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use filter::{Filter, Precision};
 pub use guard::{Guard, GuardError, GuardKind, NftablesError, TcxError};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// An IP address of either family in 16 bytes; IPv4 is held as `::ffff:a.b.c.d` (RFC 4291, section
 /// 2.5.5.2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
 pub struct Addr([u8; 16]);
 

@@ -4,7 +4,7 @@
 //! computed checksum is never 0xffff; updating with equation 3 of RFC 1624 keeps it so.
 
 use super::fields::{put_u16, u16_at};
-use crate::model::Addr;
+use crate::model::{Addr, FlowKey, Rewrite};
 
 /// What a frame's TCP or UDP checksum field holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,17 @@ impl Delta {
     pub(super) fn apply_partial(self, sum: u16) -> u16 {
         fold(self.0 + u64::from(sum))
     }
+}
+
+/// What the new addresses and the new ports of a packet with this key change in a checksum over them: the sum of what was,
+/// complemented, and what is (RFC 1624, equation 3).
+pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> (u16, u16) {
+    let is_v4 = key.dst.is_v4();
+    let addresses =
+        Delta::default().replace_addr(&key.src, &to.src, is_v4).replace_addr(&key.dst, &to.dst, is_v4);
+    let ports =
+        Delta::default().replace_u16(key.src_port, to.src_port).replace_u16(key.dst_port, to.dst_port);
+    (fold(addresses.0), fold(ports.0))
 }
 
 /// The checksum of a header whose checksum field is zero.

@@ -20,7 +20,7 @@ mod translate;
 
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, reset, reset_reply};
 pub use build::TestPacket;
-pub use checksum::Checksum;
+pub use checksum::{Checksum, checksum_changes};
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};

@@ -1,24 +1,19 @@
 //! The guard of tcx: a BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface. Its links belong
 //! to descriptors of this process.
 
-use std::collections::HashSet;
-
-use aya::maps::{HashMap, MapData, MapError};
+use aya::maps::MapError;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
-use aya::{Ebpf, EbpfError, Pod};
+use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 
-use super::super::{Replies, Selection};
-use crate::model::{Addr, Endpoint, Interface};
+use super::super::{Selection, selection_maps};
+use crate::model::Interface;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/guard.bpf.o"));
 
-/// The program's name, and its maps'.
+/// The program's name.
 const PROGRAM: &str = "guard";
-const FRONTENDS: &str = "frontends";
-const SERVERS: &str = "servers";
-const SNAT: &str = "snat";
 
 /// The program, attached. Detached when dropped.
 #[derive(Debug)]
@@ -57,17 +52,10 @@ impl Tcx {
 
     /// Drops by another selection. What is in both is dropped throughout.
     pub(super) fn select(&mut self, selection: &Selection) -> Result<(), TcxError> {
-        let replies = selection.replies.as_ref();
-        let servers = replies.iter().flat_map(|replies| &replies.servers);
-        let snat: Vec<(IpKey, PortRange)> = replies.iter().flat_map(|replies| snat_ports(replies)).collect();
-        replace(
-            self.map(FRONTENDS)?,
-            (selection.draining.iter().map(|frontend| (endpoint(frontend), DRAINING)))
-                .chain(selection.frontends.iter().map(|frontend| (endpoint(frontend), SERVING)))
-                .collect(),
-        )?;
-        replace(self.map(SERVERS)?, servers.map(|server| (endpoint(server), 1u8)).collect())?;
-        replace(self.map(SNAT)?, snat)?;
+        for name in selection_maps::NAMES {
+            let map = self.0.map_mut(name).ok_or(TcxError::Missing(name))?;
+            selection_maps::fill(name, map, selection)?;
+        }
         Ok(())
     }
 
@@ -75,52 +63,4 @@ impl Tcx {
         let program = self.0.program_mut(PROGRAM).ok_or(TcxError::Missing(PROGRAM))?;
         Ok(program.try_into()?)
     }
-
-    fn map<K: Pod, V: Pod>(&mut self, name: &'static str) -> Result<HashMap<&mut MapData, K, V>, TcxError> {
-        let map = self.0.map_mut(name).ok_or(TcxError::Missing(name))?;
-        Ok(HashMap::try_from(map)?)
-    }
-}
-
-/// Makes `entries` the map's contents: what is new goes in before what is old comes out.
-fn replace<K, V>(mut map: HashMap<&mut MapData, K, V>, entries: Vec<(K, V)>) -> Result<(), MapError>
-where
-    K: Pod + Eq + std::hash::Hash,
-    V: Pod,
-{
-    for (key, value) in &entries {
-        map.insert(key, value, 0)?;
-    }
-    let wanted: HashSet<K> = entries.into_iter().map(|(key, _)| key).collect();
-    let present: Vec<K> = map.keys().collect::<Result<_, _>>()?;
-    for key in present.iter().filter(|key| !wanted.contains(key)) {
-        map.remove(key)?;
-    }
-    Ok(())
-}
-
-/// `struct endpoint` of `bpf/guard.bpf.c`: address, port, protocol, a zero.
-type EndpointKey = [u8; 20];
-
-/// What the map of frontends says of one, as in `bpf/guard.bpf.c`.
-const SERVING: u8 = 1;
-const DRAINING: u8 = 2;
-
-/// `struct addr` of `bpf/packet.h`.
-type IpKey = [u8; 16];
-
-/// `struct port_range` of `bpf/guard.bpf.c`: first and last.
-type PortRange = [u16; 2];
-
-fn endpoint(endpoint: &Endpoint) -> EndpointKey {
-    let mut key = [0; 20];
-    key[..16].copy_from_slice(Addr::from(endpoint.addr.ip()).bytes());
-    key[16..18].copy_from_slice(&endpoint.addr.port().to_ne_bytes());
-    key[18] = endpoint.protocol as u8;
-    key
-}
-
-fn snat_ports(replies: &Replies) -> impl Iterator<Item = (IpKey, PortRange)> {
-    let ports = [*replies.snat_ports.start(), *replies.snat_ports.end()];
-    replies.snat_addresses.iter().map(move |ip| (*Addr::from(*ip).bytes(), ports))
 }

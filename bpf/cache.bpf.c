@@ -1,0 +1,209 @@
+/*
+ * The flow cache: forwards the packets of flows that userspace has decided on, so that they never leave the kernel.
+ *
+ *   cache_tc      on tc ingress, before the guard: a hit is rewritten and sent on, all else goes its way
+ *   cache_xdp     the same on XDP, where the driver has it
+ *   cache_filter  the filter of the packet sockets: a copy of all that is ours, but for what cache_tc is going to send on
+ *
+ * The filter runs before cache_tc, and what is a hit is asked by one function in both.
+ */
+#include "kernel.h"
+#include "limit.h"
+#include "maps.h"
+#include "packet.h"
+#include "parse.h"
+#include "rewrite.h"
+#include "selection.h"
+
+enum { IPPROTO_ICMP = 1, IPPROTO_ICMPV6 = 58 };
+
+struct ethernet_header {
+	struct macs macs;
+	__be16 protocol;
+};
+
+/* FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. */
+static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, struct flow_entry **entry,
+					struct next_hop **hop)
+{
+	*entry = bpf_map_lookup_elem(&flows, &packet->key);
+	if (!*entry)
+		return UNKNOWN;
+	if (packet->flags & (TCP_FIN | TCP_SYN | TCP_RST))
+		return CHANGES_STATE;
+	if (packet->hops <= 1)
+		return EXPIRED;
+	*hop = bpf_map_lookup_elem(&next_hops, &(*entry)->next_hop);
+	if (!*hop || !(*hop)->ifindex)
+		return NO_NEXT_HOP;
+	if ((gso_size ? packet->headers_len + gso_size : packet->len) > (*hop)->mtu)
+		return TOO_BIG;
+	return FORWARDED;
+}
+
+/* Takes note of a packet that is forwarded; `len` is with its Ethernet header. */
+static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *entry, __u32 len)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct traffic *sum = bpf_map_lookup_elem(&traffic, &entry->party);
+
+	if (packet->flags & TCP_ACK)
+		entry->ack = ntohl(packet->ack);
+	/* Of many packets in a tick, one writes. */
+	if (entry->last_seen != now)
+		entry->last_seen = now;
+	if (sum && entry->flags & FLOW_TO_CLIENT) {
+		sum->packets_to_client++;
+		sum->bytes_to_client += len;
+	} else if (sum) {
+		sum->packets_to_server++;
+		sum->bytes_to_server += len;
+	}
+	count(FORWARDED);
+}
+
+/* Counts what is left to userspace. */
+static ALWAYS_INLINE void note_miss(enum shape shape, const struct packet *packet, enum outcome outcome)
+{
+	if (shape == WHOLE && outcome != UNKNOWN)
+		count(outcome);
+	if (shape == FANCY && is_ours(&packet->key.dst))
+		count(UNUSUAL);
+}
+
+/* Whether it begins one connection too many; at a frontend that drains it is the host's. */
+static ALWAYS_INLINE int is_refused(const struct packet *packet)
+{
+	if (!is_opening(packet->flags) || to_frontend(&packet->key) != SERVING || !is_too_early(&packet->key.src))
+		return 0;
+	count(TOO_EARLY);
+	return 1;
+}
+
+/* Has the headers be where they can be read. */
+static ALWAYS_INLINE int pull(struct __sk_buff *skb)
+{
+	__u32 ip_len = skb->protocol == htons(ETH_P_IP) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header);
+	__u32 wanted = ETH_HLEN + ip_len + sizeof(struct tcp_header);
+
+	if ((void *)(long)skb->data + wanted <= (void *)(long)skb->data_end)
+		return 0;
+	return bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted);
+}
+
+SEC("classifier")
+int cache_tc(struct __sk_buff *skb)
+{
+	enum outcome outcome = UNKNOWN;
+	struct packet packet = {};
+	struct flow_entry *entry;
+	struct next_hop *hop;
+	enum shape shape;
+	void *ethernet;
+
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || pull(skb))
+		return TCX_NEXT;
+	ethernet = (void *)(long)skb->data;
+	struct source from = {
+		.at = ethernet + ETH_HLEN, .end = (void *)(long)skb->data_end, .len = skb->len - ETH_HLEN
+	};
+
+	shape = parse_whole(skb->protocol, &from, NULL, &packet);
+	if (shape == WHOLE)
+		outcome = judge(&packet, skb->gso_size, &entry, &hop);
+	if (outcome != FORWARDED) {
+		note_miss(shape, &packet, outcome);
+		return TCX_NEXT;
+	}
+	note(&packet, entry, skb->len);
+	rewrite_headers(ethernet, &packet, entry, hop);
+	rewrite_checksum_in_kernel(skb, &packet, entry);
+	return bpf_redirect(hop->ifindex, 0);
+}
+
+/* Whether it was sent to this host, without a VLAN tag. */
+static ALWAYS_INLINE int is_to_host(struct xdp_md *ctx, const struct ethernet_header *ethernet)
+{
+	__u32 interface = ctx->ingress_ifindex;
+	struct mac *mac = bpf_map_lookup_elem(&interfaces, &interface);
+	const struct mac *dst = &ethernet->macs.dst;
+
+	return mac && mac->words[0] == dst->words[0] && mac->words[1] == dst->words[1] && mac->words[2] == dst->words[2];
+}
+
+SEC("xdp")
+int cache_xdp(struct xdp_md *ctx)
+{
+	struct ethernet_header *ethernet = (void *)(long)ctx->data;
+	struct source from = { .at = ethernet + 1, .end = (void *)(long)ctx->data_end, .len = ~0 };
+	enum outcome outcome = UNKNOWN;
+	struct packet packet = {};
+	struct flow_entry *entry;
+	struct next_hop *hop;
+	enum shape shape;
+
+	if ((void *)(ethernet + 1) > from.end || !is_to_host(ctx, ethernet))
+		return XDP_PASS;
+	shape = parse_whole(ethernet->protocol, &from, NULL, &packet);
+	if (shape == WHOLE && packet.ip + packet.len > from.end)
+		shape = FANCY;
+	if (shape == WHOLE)
+		outcome = judge(&packet, 0, &entry, &hop);
+	if (outcome != FORWARDED) {
+		note_miss(shape, &packet, outcome);
+		return shape == WHOLE && is_refused(&packet) ? XDP_DROP : XDP_PASS;
+	}
+	note(&packet, entry, ETH_HLEN + packet.len);
+	rewrite_headers(ethernet, &packet, entry, hop);
+	rewrite_checksum(&packet, entry);
+	return hop->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(hop->ifindex, 0);
+}
+
+/* Whether it is an ICMP error: it may be about a flow. */
+static ALWAYS_INLINE int is_icmp_error(const struct source *from, __be16 protocol, const struct packet *packet)
+{
+	struct ipv4_header ip;
+	__u8 type;
+
+	if (packet->key.protocol != (protocol == htons(ETH_P_IP) ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+		return 0;
+	if (protocol == htons(ETH_P_IP) && (!look(from, 0, &ip, sizeof(ip)) || ip.fragment & htons(IPV4_OFFSET)))
+		return 0;
+	if (!look(from, packet->ip_len, &type, sizeof(type)))
+		return 0;
+	if (protocol == htons(ETH_P_IP))
+		return type == 3 || type == 11 || type == 12; /* RFC 792: unreachable, time exceeded, parameter problem */
+	return 1 <= type && type <= 4; /* RFC 4443: the same and packet too big */
+}
+
+/* Whether it is left to userspace, and userspace is to know of it. */
+static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *skb)
+{
+	struct packet packet = {};
+	struct copies copies;
+	struct flow_entry *entry;
+	struct next_hop *hop;
+
+	switch (parse_whole(skb->protocol, from, &copies, &packet)) {
+	case WHOLE:
+		if (judge(&packet, skb->gso_size, &entry, &hop) == FORWARDED || is_refused(&packet))
+			return 0;
+		return to_frontend(&packet.key) || reply_of_server(&packet.key);
+	case FANCY:
+		return is_ours(&packet.key.dst);
+	default:
+		return is_icmp_error(from, skb->protocol, &packet) && is_ours(&packet.key.dst);
+	}
+}
+
+SEC("socket")
+int cache_filter(struct __sk_buff *skb)
+{
+	struct source from = { .skb = skb, .len = skb->len - ETH_HLEN };
+
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+		return 0;
+	return is_for_us(&from, skb) ? ~0 : 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,23 @@
+/*
+ * The Internet checksum, updated by what a change does to it (RFC 1624, equation 3). A change is the ones' complement
+ * sum of what was, complemented, and what is: in the order of the bytes on the wire, like the checksum itself.
+ */
+#pragma once
+
+#include "kernel.h"
+
+/* What a hop less changes: the TTL of IPv4 is the upper byte of a word, the hop limit of IPv6 the lower. */
+#define TTL_SUM htons(0xfeff)
+#define HOP_LIMIT_SUM htons(0xfffe)
+
+static ALWAYS_INLINE __u16 fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* The checksum after a change. */
+static ALWAYS_INLINE __u16 changed(__u16 checksum, __u32 change)
+{
+	return ~fold((__u16)~checksum + change);
+}

@@ -1,0 +1,140 @@
+/* What userspace tells the cache, and what the cache tells userspace. Mirrored in `dataplane::cache`. */
+#pragma once
+
+#include "packet.h"
+
+enum {
+	/* Nothing but hop count and link-layer addresses changes (L2 DSR). */
+	FLOW_AS_IS = 1,
+	/* It goes to the client; else to the server. */
+	FLOW_TO_CLIENT = 2,
+};
+
+/* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */
+struct flow_entry {
+	struct addr src;
+	struct addr dst;
+	__u16 src_port; /* in the machine's order, as in the key */
+	__u16 dst_port;
+	__u32 next_hop;	   /* index into next_hops */
+	__u16 address_sum; /* what the new addresses change in a checksum, and the new ports: see checksum.h */
+	__u16 port_sum;
+	__u32 party; /* index into traffic */
+	__u32 flags;
+	/* Written here: */
+	__u32 ack;	 /* the last acknowledgement number of TCP; as userspace has set it before the first */
+	__u64 last_seen; /* when the last packet passed, to a tick: CLOCK_MONOTONIC, ns */
+};
+
+/* An Ethernet address. */
+struct mac {
+	__u16 words[3];
+};
+
+/* What an Ethernet header begins with. */
+struct macs {
+	struct mac dst;
+	struct mac src;
+};
+
+/* A neighbour. Mirrors `cache::NextHopEntry`. */
+struct next_hop {
+	struct macs macs; /* its address and ours */
+	__u32 ifindex; /* 0: leads nowhere */
+	__u32 mtu;
+};
+
+/* What has been sent from clients to a server and back; lengths with the Ethernet header. Mirrors `cache::Traffic`. */
+struct traffic {
+	__u64 packets_to_server;
+	__u64 bytes_to_server;
+	__u64 packets_to_client;
+	__u64 bytes_to_client;
+};
+
+/* What has become of packets; what is not forwarded or dropped is left to userspace. Mirrors `cache::Outcome`. */
+enum outcome {
+	FORWARDED,
+	/* Of a flow that is known: TCP with SYN, FIN or RST, on which the connection's state depends; */
+	CHANGES_STATE,
+	/* a packet that may go no further; */
+	EXPIRED,
+	/* one that is longer than its next hop takes; */
+	TOO_BIG,
+	/* one whose next hop leads nowhere. */
+	NO_NEXT_HOP,
+	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments. */
+	UNUSUAL,
+	/* A SYN to a frontend from a network that has begun too many connections: dropped. */
+	TOO_EARLY,
+	OUTCOMES,
+	/* Of no known flow: not counted. */
+	UNKNOWN,
+};
+
+/* How fast connections may begin. Mirrors `cache::SynLimit`. */
+struct syn_limit {
+	__u64 interval; /* ns from one to the next; 0: no limit */
+	__u64 burst;	/* ns by which they may come too early: so many intervals at once */
+};
+
+/* Sizes are set when it is loaded. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_HASH);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, struct flow_key);
+	MAP_TYPE(value, struct flow_entry);
+} flows SEC(".maps");
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, struct next_hop);
+} next_hops SEC(".maps");
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, struct traffic);
+} traffic SEC(".maps");
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	MAP_UINT(max_entries, OUTCOMES);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, __u64);
+} outcomes SEC(".maps");
+
+/* All our addresses: the VIPs and those of SNAT. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_HASH);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_UINT(max_entries, 65536);
+	MAP_TYPE(key, struct addr);
+	MAP_TYPE(value, __u8);
+} ours SEC(".maps");
+
+/* The addresses of the interfaces that XDP is on. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_HASH);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_UINT(max_entries, 4096);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, struct mac);
+} interfaces SEC(".maps");
+
+static ALWAYS_INLINE void count(__u32 outcome)
+{
+	__u64 *counter = bpf_map_lookup_elem(&outcomes, &outcome);
+
+	if (counter)
+		*counter += 1;
+}
+
+static ALWAYS_INLINE int is_ours(const struct addr *addr)
+{
+	return bpf_map_lookup_elem(&ours, addr) != NULL;
+}

@@ -1,0 +1,164 @@
+/* Packets that the cache may forward: whole TCP segments and UDP datagrams whose lengths agree, as `wire::parse` has it. */
+#pragma once
+
+#include "packet.h"
+
+struct tcp_header {
+	__be16 src_port;
+	__be16 dst_port;
+	__be32 seq;
+	__be32 ack;
+	__u8 len; /* in words of 32 bits: the upper half */
+	__u8 flags;
+	__be16 window;
+	__u16 checksum;
+	__be16 urgent;
+};
+
+struct udp_header {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 len;
+	__u16 checksum;
+};
+
+/* Where a packet is read: from the IP header on to `end`, or, by a socket's filter that may not, through `skb`. */
+struct source {
+	void *at;
+	void *end;
+	const struct __sk_buff *skb;
+	__u32 len; /* from the IP header on, with what is beyond `end` and padding */
+};
+
+/* Room for what has to be copied to be read. */
+struct copies {
+	union {
+		struct ipv4_header v4;
+		struct ipv6_header v6;
+	};
+	union {
+		struct tcp_header tcp;
+		struct udp_header udp;
+	};
+};
+
+struct packet {
+	struct flow_key key;
+	__u32 ip_len; /* of the IP header */
+	/* Only if it is WHOLE: */
+	void *ip;
+	struct ports *ports;
+	__u16 *checksum; /* of TCP or UDP */
+	__u32 headers_len;
+	__u32 len; /* from the IP header to the end of what it carries */
+	__u8 hops;
+	__u8 flags; /* of TCP */
+	__be32 ack; /* of TCP */
+};
+
+enum shape {
+	/* Not for the cache, nor for convey if it is not ICMP: only the addresses are known, if it is IP. */
+	OTHER,
+	/* TCP or UDP with options, extension headers, wrong lengths, or in fragments: only the addresses are known. */
+	FANCY,
+	/* All is known. */
+	WHOLE,
+};
+
+/* Bytes of the packet; NULL if they are not there. */
+static ALWAYS_INLINE void *look(const struct source *from, __u32 offset, void *copy, __u32 len)
+{
+	if (from->skb)
+		return bpf_skb_load_bytes_relative(from->skb, offset, copy, len, BPF_HDR_START_NET) ? NULL : copy;
+	return from->at + offset + len > from->end ? NULL : from->at + offset;
+}
+
+/* What the IP header carries. */
+static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struct copies *copies, struct packet *packet)
+{
+	__u32 len;
+
+	if (packet->len > from->len)
+		return FANCY;
+	if (packet->key.protocol == IPPROTO_TCP) {
+		struct tcp_header *tcp = look(from, packet->ip_len, &copies->tcp, sizeof(*tcp));
+
+		if (!tcp)
+			return FANCY;
+		len = (tcp->len >> 4) * 4;
+		if (len < sizeof(*tcp) || packet->len < packet->ip_len + len)
+			return FANCY;
+		packet->ports = (struct ports *)tcp;
+		packet->checksum = &tcp->checksum;
+		packet->headers_len = packet->ip_len + len;
+		packet->key.src_port = ntohs(tcp->src_port);
+		packet->key.dst_port = ntohs(tcp->dst_port);
+		packet->flags = tcp->flags;
+		packet->ack = tcp->ack;
+	} else {
+		struct udp_header *udp = look(from, packet->ip_len, &copies->udp, sizeof(*udp));
+
+		if (!udp)
+			return FANCY;
+		len = ntohs(udp->len);
+		if (len < sizeof(*udp) || packet->len < packet->ip_len + len)
+			return FANCY;
+		packet->ports = (struct ports *)udp;
+		packet->checksum = &udp->checksum;
+		packet->headers_len = packet->ip_len + sizeof(*udp);
+		packet->key.src_port = ntohs(udp->src_port);
+		packet->key.dst_port = ntohs(udp->dst_port);
+		packet->flags = 0;
+		packet->ack = 0;
+	}
+	return WHOLE;
+}
+
+static ALWAYS_INLINE enum shape parse_whole_v4(const struct source *from, struct copies *copies, struct packet *packet)
+{
+	struct ipv4_header *ip = look(from, 0, &copies->v4, sizeof(*ip));
+
+	if (!ip || ip->version_ihl >> 4 != 4)
+		return OTHER;
+	packet->key = (struct flow_key){ .src = v4_mapped(ip->src), .dst = v4_mapped(ip->dst), .protocol = ip->protocol };
+	packet->ip_len = (ip->version_ihl & 0xf) * 4;
+	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
+		return OTHER;
+	if (ip->version_ihl != 0x45 || ip->fragment & htons(IPV4_OFFSET | IPV4_MORE))
+		return FANCY;
+	packet->ip = ip;
+	packet->ip_len = sizeof(*ip);
+	packet->len = ntohs(ip->total_len);
+	packet->hops = ip->ttl;
+	return parse_transport(from, copies, packet);
+}
+
+static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct copies *copies, struct packet *packet)
+{
+	struct ipv6_header *ip = look(from, 0, &copies->v6, sizeof(*ip));
+
+	if (!ip || (ip->version_class_flow & htonl(0xf0000000)) != htonl(0x60000000))
+		return OTHER;
+	packet->key = (struct flow_key){ .src = ip->src, .dst = ip->dst, .protocol = ip->next };
+	packet->ip_len = sizeof(*ip);
+	if (is_extension(ip->next))
+		return FANCY;
+	/* On a wire nobody has an address that stands for one of IPv4; as a key it would be that of another flow. */
+	if ((ip->next != IPPROTO_TCP && ip->next != IPPROTO_UDP) || is_v4(&ip->src) || is_v4(&ip->dst))
+		return OTHER;
+	packet->ip = ip;
+	packet->len = sizeof(*ip) + ntohs(ip->payload_len);
+	packet->hops = ip->hop_limit;
+	return parse_transport(from, copies, packet);
+}
+
+/* `protocol` is that of the Ethernet header. */
+static ALWAYS_INLINE enum shape parse_whole(__be16 protocol, const struct source *from, struct copies *copies,
+					    struct packet *packet)
+{
+	if (protocol == htons(ETH_P_IP))
+		return parse_whole_v4(from, copies, packet);
+	if (protocol == htons(ETH_P_IPV6))
+		return parse_whole_v6(from, copies, packet);
+	return OTHER;
+}

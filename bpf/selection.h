@@ -1,0 +1,65 @@
+/* What is forwarded: the maps that hold a `dataplane::Selection`. */
+#pragma once
+
+#include "packet.h"
+
+/* One end of a flow. Mirrors `selection_maps::EndpointKey`. */
+struct endpoint {
+	struct addr addr;
+	__u16 port;
+	__u8 protocol;
+	__u8 reserved;
+};
+
+struct port_range {
+	__u16 first;
+	__u16 last;
+};
+
+/* What is said of a frontend. Mirrors `selection_maps::SERVING` and `selection_maps::DRAINING`. */
+enum { SERVING = 1, DRAINING = 2 };
+
+/* Where clients connect to. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_HASH);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_UINT(max_entries, 65536);
+	MAP_TYPE(key, struct endpoint);
+	MAP_TYPE(value, __u8);
+} frontends SEC(".maps");
+
+/* Whose replies come to the SNAT addresses. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_HASH);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_UINT(max_entries, 65536);
+	MAP_TYPE(key, struct endpoint);
+	MAP_TYPE(value, __u8);
+} servers SEC(".maps");
+
+/* The SNAT addresses, and the ports on them that belong to convey, of TCP and UDP. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_HASH);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_UINT(max_entries, 4096);
+	MAP_TYPE(key, struct addr);
+	MAP_TYPE(value, struct port_range);
+} snat SEC(".maps");
+
+/* SERVING or DRAINING if it goes to a frontend, else 0. */
+static ALWAYS_INLINE int to_frontend(const struct flow_key *key)
+{
+	struct endpoint dst = { key->dst, key->dst_port, key->protocol, 0 };
+	__u8 *frontend = bpf_map_lookup_elem(&frontends, &dst);
+
+	return frontend ? *frontend : 0;
+}
+
+static ALWAYS_INLINE int reply_of_server(const struct flow_key *key)
+{
+	struct endpoint src = { key->src, key->src_port, key->protocol, 0 };
+	struct port_range *range = bpf_map_lookup_elem(&snat, &key->dst);
+
+	return range && range->first <= key->dst_port && key->dst_port <= range->last &&
+	       bpf_map_lookup_elem(&servers, &src);
+}

@@ -1,0 +1,56 @@
+//! What the cache is told of a flow.
+
+use crate::forward::Direction;
+use crate::model::{Addr, FlowKey, Rewrite};
+use crate::wire;
+
+/// What is done to the packets of a flow that go one way: `struct flow_entry` of `bpf/maps.h`, in a cache line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct FlowEntry {
+    src: Addr,
+    dst: Addr,
+    src_port: u16,
+    dst_port: u16,
+    next_hop: u32,
+    /// In the order of the bytes on the wire, like a checksum.
+    address_sum: [u8; 2],
+    port_sum: [u8; 2],
+    party: u32,
+    flags: u32,
+    /// The last acknowledgement number of TCP that went this way. What is told is the last before the cache; the kernel
+    /// writes it from then on.
+    pub ack: u32,
+    /// When the last packet went this way, to about 10 ms: nanoseconds of `CLOCK_MONOTONIC`. 0: none has yet.
+    pub last_seen: u64,
+}
+
+const _: () = assert!(size_of::<FlowEntry>() == 64, "as the kernel's programs have it");
+const _: () = assert!(size_of::<FlowKey>() == 40, "as the kernel's programs have it");
+
+// Flags, as in `bpf/maps.h`.
+const AS_IS: u32 = 1;
+const TO_CLIENT: u32 = 2;
+
+impl FlowEntry {
+    /// Rewrites packets with this key so, and counts them for the party (an index below `Sizes::parties`).
+    pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, party: u32) -> FlowEntry {
+        let (addresses, ports) = wire::checksum_changes(key, to);
+        let stays =
+            (key.src, key.dst, key.src_port, key.dst_port) == (to.src, to.dst, to.src_port, to.dst_port);
+        let to_client = if direction == Direction::ToClient { TO_CLIENT } else { 0 };
+        FlowEntry {
+            src: to.src,
+            dst: to.dst,
+            src_port: to.src_port,
+            dst_port: to.dst_port,
+            next_hop: to.next_hop,
+            address_sum: addresses.to_be_bytes(),
+            port_sum: ports.to_be_bytes(),
+            party,
+            flags: to_client | if stays { AS_IS } else { 0 },
+            ack: 0,
+            last_seen: 0,
+        }
+    }
+}

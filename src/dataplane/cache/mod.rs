@@ -1,0 +1,188 @@
+//! The kernel flow cache: BPF programs (`bpf/cache.bpf.c`) that send on the packets of flows that were decided on here,
+//! and the maps that tell them how. Loaded by [`KernelCache`], filled through it and [`FlowMap`].
+
+mod entry;
+mod flow_map;
+mod outcome;
+
+use std::os::fd::AsFd;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use thiserror::Error;
+
+pub use entry::FlowEntry;
+pub use flow_map::FlowMap;
+pub use outcome::{Outcome, Traffic};
+
+use super::{Selection, selection_maps};
+use crate::model::{Addr, NextHop};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/cache.bpf.o"));
+
+// Programs and maps, as `bpf/cache.bpf.c` names them.
+const TC: &str = "cache_tc";
+const XDP: &str = "cache_xdp";
+const FILTER: &str = "cache_filter";
+const FLOWS: &str = "flows";
+const NEXT_HOPS: &str = "next_hops";
+const TRAFFIC: &str = "traffic";
+const OUTCOMES: &str = "outcomes";
+const OURS: &str = "ours";
+const INTERFACES: &str = "interfaces";
+const SYN_LIMIT: &str = "syn_limit";
+
+/// How much the cache has room for; at least 1 of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Entries: a flow has one for each direction that passes us. Memory is taken as they come.
+    pub entries: u32,
+    /// Next hops.
+    pub next_hops: u32,
+    /// Parties whose traffic is counted.
+    pub parties: u32,
+}
+
+/// How fast clients of one network (IPv4: /24, IPv6: /48) may begin TCP connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SynLimit {
+    /// SYNs a second, at least 1.
+    pub rate: u32,
+    /// SYNs at once after a silence, at least 1.
+    pub burst: u32,
+}
+
+/// The programs and their maps. What the programs are attached to outlives it only where the kernel holds the link.
+#[derive(Debug)]
+pub struct KernelCache(Ebpf);
+
+/// Why there is no cache, or it could not be told something.
+#[derive(Debug, Error)]
+pub enum CacheError {
+    /// The programs could not be loaded.
+    #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
+    Load(#[from] EbpfError),
+    /// The kernel refused a program.
+    #[error("the flow cache's program: {0}")]
+    Program(#[from] ProgramError),
+    /// A map could not be read or changed.
+    #[error("the flow cache's map: {0}")]
+    Map(#[from] MapError),
+    /// The object is not what this program was built for.
+    #[error("the flow cache's object lacks `{0}`")]
+    Missing(&'static str),
+    /// The system call that only we make failed.
+    #[error("the flow cache's map: {0}")]
+    System(#[from] std::io::Error),
+}
+
+impl KernelCache {
+    /// Loads programs and maps, the maps empty: the cache knows no flow and forwards nothing. Nothing is attached.
+    pub fn load(sizes: &Sizes) -> Result<KernelCache, CacheError> {
+        let mut loader = EbpfLoader::new();
+        loader.map_max_entries(FLOWS, sizes.entries);
+        loader.map_max_entries(NEXT_HOPS, sizes.next_hops);
+        loader.map_max_entries(TRAFFIC, sizes.parties);
+        let mut cache = KernelCache(loader.load(OBJECT)?);
+        cache.tc()?.load()?;
+        cache.xdp()?.load()?;
+        cache.filter()?.load()?;
+        Ok(cache)
+    }
+
+    /// The program for tc ingress.
+    pub fn tc(&mut self) -> Result<&mut SchedClassifier, CacheError> {
+        let program = self.0.program_mut(TC).ok_or(CacheError::Missing(TC))?;
+        Ok(program.try_into()?)
+    }
+
+    /// The program for XDP.
+    pub fn xdp(&mut self) -> Result<&mut Xdp, CacheError> {
+        let program = self.0.program_mut(XDP).ok_or(CacheError::Missing(XDP))?;
+        Ok(program.try_into()?)
+    }
+
+    /// The filter of packet sockets (`SOCK_RAW`) where the cache is on tc.
+    pub fn filter(&mut self) -> Result<&mut SocketFilter, CacheError> {
+        let program = self.0.program_mut(FILTER).ok_or(CacheError::Missing(FILTER))?;
+        Ok(program.try_into()?)
+    }
+
+    /// The flows, to be written by any thread.
+    pub fn flows(&self) -> Result<FlowMap, CacheError> {
+        let Some(Map::HashMap(map)) = self.0.map(FLOWS) else { return Err(CacheError::Missing(FLOWS)) };
+        Ok(FlowMap::new(map.fd().as_fd().try_clone_to_owned()?))
+    }
+
+    /// Has the next hop with this index lead there, or nowhere.
+    pub fn set_next_hop(&mut self, index: u32, hop: Option<&NextHop>) -> Result<(), CacheError> {
+        let mut hops: Array<_, [u8; 20]> = Array::try_from(self.map(NEXT_HOPS)?)?;
+        Ok(hops.set(index, hop.map_or([0; 20], next_hop), 0)?)
+    }
+
+    /// Takes to userspace by another selection: what `cache_filter` lets in. What is in both is let in throughout.
+    pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
+        let ours = selection.addresses().into_iter().map(|ip| (*Addr::from(ip).bytes(), 1u8)).collect();
+        selection_maps::replace(HashMap::try_from(self.map(OURS)?)?, ours)?;
+        for name in selection_maps::NAMES {
+            selection_maps::fill(name, self.map(name)?, selection)?;
+        }
+        Ok(())
+    }
+
+    /// Tells XDP the Ethernet address of an interface it is attached to: it forwards what is sent there.
+    pub fn set_interface(&mut self, index: u32, mac: [u8; 6]) -> Result<(), CacheError> {
+        let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
+        Ok(interfaces.insert(index, mac, 0)?)
+    }
+
+    /// Limits how fast connections begin; `None`: no longer.
+    pub fn limit_syns(&mut self, limit: Option<SynLimit>) -> Result<(), CacheError> {
+        let times = limit.map_or([0; 2], |SynLimit { rate, burst }| {
+            let interval = 1_000_000_000 / u64::from(rate.max(1));
+            [interval, interval * u64::from(burst.saturating_sub(1))]
+        });
+        let mut limit: Array<_, [u64; 2]> = Array::try_from(self.map(SYN_LIMIT)?)?;
+        Ok(limit.set(0, times, 0)?)
+    }
+
+    /// What was forwarded for a party since the cache was loaded.
+    pub fn traffic(&self, party: u32) -> Result<Traffic, CacheError> {
+        Ok(Traffic::from(self.sum::<4>(TRAFFIC, party)?))
+    }
+
+    /// How many packets have had this outcome since the cache was loaded.
+    pub fn count(&self, outcome: Outcome) -> Result<u64, CacheError> {
+        let [n] = self.sum::<1>(OUTCOMES, outcome as u32)?;
+        Ok(n)
+    }
+
+    /// Counters, over all cores.
+    fn sum<const N: usize>(&self, name: &'static str, index: u32) -> Result<[u64; N], CacheError>
+    where
+        [u64; N]: Pod,
+    {
+        let map = self.0.map(name).ok_or(CacheError::Missing(name))?;
+        let counters: PerCpuArray<&MapData, [u64; N]> = PerCpuArray::try_from(map)?;
+        let mut sum = [0; N];
+        for core in counters.get(&index, 0)?.iter() {
+            sum.iter_mut().zip(core).for_each(|(sum, n)| *sum += n);
+        }
+        Ok(sum)
+    }
+
+    fn map(&mut self, name: &'static str) -> Result<&mut Map, CacheError> {
+        self.0.map_mut(name).ok_or(CacheError::Missing(name))
+    }
+}
+
+/// `struct next_hop` of `bpf/maps.h`.
+fn next_hop(hop: &NextHop) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[..6].copy_from_slice(&hop.dst_mac);
+    bytes[6..12].copy_from_slice(&hop.src_mac);
+    bytes[12..16].copy_from_slice(&hop.interface.to_ne_bytes());
+    bytes[16..].copy_from_slice(&hop.mtu.to_ne_bytes());
+    bytes
+}
