@@ -1,7 +1,7 @@
 //! The one place that reads the clocks.
 
 use std::sync::OnceLock;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::model::Timestamp;
 
@@ -10,6 +10,13 @@ use crate::model::Timestamp;
 pub(super) fn now() -> Timestamp {
     static START: OnceLock<Instant> = OnceLock::new();
     Timestamp(START.get_or_init(Instant::now).elapsed().as_nanos() as u64)
+}
+
+/// The time of `Timestamp(0)` as the kernel's programs tell it: nanoseconds of `CLOCK_MONOTONIC`.
+pub(super) fn monotonic_start() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let time = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+    (time - now().since(Timestamp::default())).as_nanos() as u64
 }
 
 /// The wall-clock time of `Timestamp(0)`.

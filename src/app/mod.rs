@@ -4,6 +4,7 @@ mod balancer;
 mod clock;
 mod host;
 mod limits;
+mod offload;
 mod packet_path;
 mod packet_plan;
 mod paths;

@@ -9,12 +9,12 @@ use log::{info, warn};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::clock;
 use super::host::Kernel;
 use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
 use super::paths::Parts;
-use crate::dataplane::{Filter, Guard, Pipeline, Plan, Selection};
-use crate::model::{Interface, PacketSettings};
+use super::{clock, offload};
+use crate::dataplane::{CacheError, Filter, Guard, Offloader, Pipeline, Plan, PlannedCache, Selection};
+use crate::model::{Interface, Layer, PacketSettings};
 use crate::net::ReservedPorts;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -33,6 +33,7 @@ pub(super) struct PacketPath {
     stats: Arc<PacketStats>,
     pipeline: Pipeline,
     guard: Option<Guard>,
+    offloader: Option<Offloader>,
     _reserved: Option<ReservedPorts>,
     _tasks: JoinSet<()>,
 }
@@ -58,13 +59,22 @@ impl PacketPath {
                 )
             }
         };
+        let offloader = offload::start(settings, &selection, &interfaces)?;
+        let layer = offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
+        interfaces.iter().for_each(|interface| stats.set_layer(&interface.name, layer));
+        let epoch = clock::monotonic_start();
+        let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
+        let cache = |offloader: &Offloader| -> Result<_, CacheError> {
+            Ok(PlannedCache { filter: offloader.filter()?, tally: offloader.tally() })
+        };
         let (wanted, mut asked) = mpsc::channel::<(IpAddr, u32)>(256);
         let filter = Filter::new(&selection);
         let pipeline = Pipeline::start(Plan {
             interfaces: interfaces.iter().map(|interface| interface.index).collect(),
             filter,
             dispatch: dispatch(config, workers, &snat_addresses),
-            forwarders: forwarders(config, workers, &snat_addresses),
+            forwarders: forwarders(config, workers, &snat_addresses, writer),
+            cache: offloader.as_ref().map(cache).transpose()?,
             snapshot: parts.snapshot.clone(),
             stats: stats.clone(),
             wanted,
@@ -121,6 +131,7 @@ impl PacketPath {
             stats,
             pipeline,
             guard,
+            offloader,
             _reserved: reserved,
             _tasks: tasks,
         })
@@ -138,12 +149,22 @@ impl PacketPath {
 
     /// Captures and guards what this snapshot forwards.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+        if let Some(offloader) = &mut self.offloader
+            && let Err(error) = offloader.follow(&snapshot.network)
+        {
+            warn!("the kernel does not follow the routes: {error}");
+        }
         let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
         if selection == self.selection {
             return;
         }
         if let Err(error) = self.pipeline.set_filter(&Filter::new(&selection)) {
+            warn!("new frontends are not captured: {error}");
+        }
+        if let Some(offloader) = &mut self.offloader
+            && let Err(error) = offloader.select(&selection)
+        {
             warn!("new frontends are not captured: {error}");
         }
         if let Some(guard) = &mut self.guard

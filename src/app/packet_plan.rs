@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::config::Config;
 use crate::dataplane::Selection;
-use crate::forward::{Dispatch, Forwarder, NatPorts, PortSplit, Settings};
+use crate::forward::{Dispatch, FlowCache, Forwarder, NatPorts, PortSplit, Settings};
 use crate::model::{Addr, Backend, Frontend, Interface, Mode, PacketSettings};
 use crate::snapshot::NextHops;
 
@@ -99,7 +99,12 @@ pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr
 }
 
 /// One for each worker, with its part of the flows and of the SNAT ports.
-pub(super) fn forwarders(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Vec<Forwarder> {
+pub(super) fn forwarders(
+    config: &Config,
+    workers: usize,
+    snat_addresses: &[IpAddr],
+    mut cache: impl FnMut() -> Option<Box<dyn FlowCache>>,
+) -> Vec<Forwarder> {
     let settings = &config.passthrough;
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
     let split = split(config, workers);
@@ -108,7 +113,7 @@ pub(super) fn forwarders(config: &Config, workers: usize, snat_addresses: &[IpAd
             .then(|| NatPorts::new(addresses.clone(), split.ports(worker as u16), fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
         seed: fastrand::u64(..),
-        cache: None,
+        cache: cache(),
     });
     settings.map(Forwarder::new).collect()
 }

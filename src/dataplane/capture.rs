@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +114,11 @@ impl CaptureHandle {
     /// Captures by another filter from the next frame on.
     pub fn set_filter(&self, filter: &Filter) -> io::Result<()> {
         socket::attach(&self.socket, filter)
+    }
+
+    /// Captures what this program lets in, one of the kernel's for socket filters, from the next frame on.
+    pub fn set_program(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        socket::attach_program(&self.socket, program)
     }
 
     /// Frames that were lost because the receive buffer was full, since the last call.

@@ -17,10 +17,12 @@ mod waiting;
 mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
-pub use cache::{CacheError, FlowEntry, FlowMap, KernelCache, Outcome, Sizes, SynLimit, Traffic};
+pub use cache::{
+    CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Sizes, SynLimit, Tally, Traffic,
+};
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use filter::{Filter, Precision};
 pub use guard::{Guard, GuardError, GuardKind, NftablesError, TcxError};
-pub use pipeline::{Overruns, Pipeline, Plan};
+pub use pipeline::{Overruns, Pipeline, Plan, PlannedCache};
 pub use selection::{Replies, Selection};
 pub use transmit::Transmit;

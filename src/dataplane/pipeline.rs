@@ -10,6 +10,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 use super::sorter::Sorter;
 use super::waiting::Waiting;
 use super::worker::{Parcel, Worker};
-use super::{Buffer, Capture, CaptureHandle, Filter, Transmit, Wake};
+use super::{Buffer, Capture, CaptureHandle, Filter, Tally, Transmit, Wake};
 use crate::forward::{Dispatch, Forwarder};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
@@ -39,6 +40,8 @@ pub struct Plan {
     pub interfaces: Vec<u32>,
     /// What is captured.
     pub filter: Filter,
+    /// The flow cache, if there is one.
+    pub cache: Option<PlannedCache>,
     /// Whose frames are whose.
     pub dispatch: Dispatch,
     /// One for each worker.
@@ -51,6 +54,14 @@ pub struct Plan {
     pub wanted: tokio::sync::mpsc::Sender<(IpAddr, u32)>,
     /// Tells the time.
     pub now: fn() -> Timestamp,
+}
+
+/// What the pipeline has to do with the flow cache.
+pub struct PlannedCache {
+    /// Captures in place of the filter what the cache does not forward. It follows selections by itself.
+    pub filter: Option<OwnedFd>,
+    /// Counts what the cache forwards.
+    pub tally: Tally,
 }
 
 impl Plan {
@@ -66,6 +77,7 @@ pub struct Pipeline {
     threads: Vec<JoinHandle<()>>,
     stats: Arc<PacketStats>,
     first_capture: usize,
+    cache_filter: Option<OwnedFd>,
 }
 
 impl Pipeline {
@@ -76,11 +88,18 @@ impl Pipeline {
     pub fn start(plan: Plan) -> io::Result<Pipeline> {
         let workers = plan.forwarders.len();
         let first_capture = workers + 1;
+        let (cache_filter, mut tally) = match plan.cache {
+            Some(PlannedCache { filter, tally }) => (filter, Some(tally)),
+            None => (None, None),
+        };
         let opened: Vec<(u32, Capture, CaptureHandle)> = plan
             .interfaces
             .iter()
             .map(|&interface| {
                 let (capture, handle) = Capture::open(interface, &plan.filter)?;
+                if let Some(program) = &cache_filter {
+                    handle.set_program(program.as_fd())?;
+                }
                 Ok((interface, capture, handle))
             })
             .collect::<io::Result<_>>()?;
@@ -94,6 +113,8 @@ impl Pipeline {
             let worker = Worker {
                 core,
                 forwarder,
+                // Any worker can count for all.
+                tally: tally.take(),
                 waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),
                 stats: plan.stats.clone(),
@@ -123,14 +144,17 @@ impl Pipeline {
             };
             threads.push(named(format!("capture-{interface}"), move || reader.run())?);
         }
-        Ok(Pipeline { captures, threads, stats: plan.stats, first_capture })
+        Ok(Pipeline { captures, threads, stats: plan.stats, first_capture, cache_filter })
     }
 
-    /// Captures by another filter from the next frame on.
+    /// Captures by another filter from the next frame on, unless the flow cache says what is captured.
     ///
     /// # Errors
     /// The kernel refused it; where it did, the old one stays.
     pub fn set_filter(&self, filter: &Filter) -> io::Result<()> {
+        if self.cache_filter.is_some() {
+            return Ok(());
+        }
         self.captures.iter().try_for_each(|capture| capture.set_filter(filter))
     }
 

@@ -1,7 +1,7 @@
 //! Packet sockets, made ready by us and then handed to pnet.
 
 use std::io;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
@@ -20,8 +20,8 @@ const PACKET_IGNORE_OUTGOING: c_int = 23;
 pub(super) fn open(filter: &Filter) -> io::Result<Socket> {
     let no_protocol = Protocol::from(0);
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(no_protocol))?;
-    set_packet_option(&socket, PACKET_VNET_HDR)?;
-    set_packet_option(&socket, PACKET_IGNORE_OUTGOING)?;
+    set_option(&socket, libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
+    set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
     attach(&socket, filter)?;
     Ok(socket)
 }
@@ -31,6 +31,11 @@ pub(super) fn attach(socket: &Socket, filter: &Filter) -> io::Result<()> {
     let program: Vec<SockFilter> =
         filter.instructions().iter().map(|i| SockFilter::new(i.code, i.jt, i.jf, i.k)).collect();
     socket.attach_filter(&program)
+}
+
+/// The same with a program that is in the kernel already.
+pub(super) fn attach_program(socket: &Socket, program: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program.as_raw_fd())
 }
 
 /// Has pnet bind the socket to the interface. Its buffer for reading has `read_len` bytes (longer frames are cut
@@ -85,15 +90,13 @@ pub(super) fn take_drops(socket: &Socket) -> io::Result<u32> {
     if result == 0 { Ok(statistics.drops) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Switches an option on.
-fn set_packet_option(socket: &Socket, option: c_int) -> io::Result<()> {
-    let on: c_int = 1;
+fn set_option(socket: &Socket, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as socklen_t;
     #[expect(unsafe_code, reason = "no crate has these options")]
-    // SAFETY: the kernel reads `len` bytes, the size of `on`.
+    // SAFETY: the kernel reads `len` bytes, the size of `value`.
     let result = unsafe {
-        let value = (&raw const on).cast::<c_void>();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value, len)
+        let value = (&raw const value).cast::<c_void>();
+        libc::setsockopt(socket.as_raw_fd(), level, option, value, len)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

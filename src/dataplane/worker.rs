@@ -6,10 +6,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
-use super::Buffer;
 use super::ledger::Ledger;
 use super::pipeline::PATIENCE;
 use super::waiting::Waiting;
+use super::{Buffer, Tally};
 use crate::forward::{Direction, FlowState, Forwarder, Frame, Part, Verdict};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
@@ -21,6 +21,9 @@ const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge")
 /// How often time passes for a worker that gets no frames.
 const TICK: Duration = Duration::from_millis(50);
 
+/// How often what the flow cache has forwarded is added to the counters.
+const TALLY: Duration = Duration::from_millis(250);
+
 /// A frame and the interface it came from or goes to.
 pub(super) type Parcel = (u32, Buffer);
 
@@ -29,6 +32,8 @@ pub(super) struct Worker {
     /// Index of its counters.
     pub(super) core: usize,
     pub(super) forwarder: Forwarder,
+    /// Counts what the flow cache forwards, if that is this worker's part.
+    pub(super) tally: Option<Tally>,
     pub(super) waiting: Waiting,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) stats: Arc<PacketStats>,
@@ -54,6 +59,7 @@ impl Worker {
     pub(super) fn run(mut self) {
         let mut ledger = Ledger::new(self.core);
         let mut is_behind = false;
+        let mut tallied = Timestamp::default();
         loop {
             let patience = if is_behind { Duration::ZERO } else { TICK };
             let batch = match self.frames.recv_timeout(patience) {
@@ -87,6 +93,10 @@ impl Worker {
             self.forwarder.flush_cache();
             self.send(out, spare);
             self.report(&ledger);
+            if let Some(tally) = self.tally.as_mut().filter(|_| now.since(tallied) >= TALLY) {
+                tally.read(&self.stats, |parties, counter, n| ledger.count(parties, counter, n));
+                tallied = now;
+            }
         }
     }
 

@@ -15,14 +15,14 @@ pub trait FlowCache: fmt::Debug + Send {
     /// Packets with this key are no longer to be forwarded, from the next [`FlowCache::flush`] on at the latest.
     fn remove(&mut self, key: &FlowKey);
 
-    /// What was seen of packets with this key since they were last put in; `None` if there were none.
+    /// What was seen of packets with this key since they were put in; `None` if there were none.
     fn seen(&mut self, key: &FlowKey) -> Option<Seen>;
 
     /// Carries out what is still to be done.
     fn flush(&mut self);
 }
 
-/// How the cache is to forward packets that have a key.
+/// How a cache is to forward packets that have a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachedRoute {
     /// What they become, and where they go.
@@ -31,6 +31,8 @@ pub struct CachedRoute {
     pub direction: Direction,
     /// Who they are counted for.
     pub flow: Parties,
+    /// What the cache has seen of them before, if they only go another way from now on.
+    pub seen: Option<Seen>,
 }
 
 /// What a cache has seen of packets that have a key.

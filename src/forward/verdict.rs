@@ -85,7 +85,7 @@ pub enum End {
 }
 
 /// Whose flow it is, by the numbers the control path gave them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Parties {
     /// The server.
     pub server: u32,

@@ -81,6 +81,11 @@ impl NextHops {
         Err(unreachable)
     }
 
+    /// How many there have been so far, those that lead nowhere now too.
+    pub fn count(&self) -> u32 {
+        self.hops.len() as u32
+    }
+
     /// The next hop with this index; `None` while it is not resolved.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&NextHop> {

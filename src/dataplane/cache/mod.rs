@@ -3,7 +3,10 @@
 
 mod entry;
 mod flow_map;
-mod outcome;
+mod offloader;
+mod parties;
+mod traffic;
+mod writer;
 
 use std::os::fd::AsFd;
 
@@ -14,9 +17,12 @@ use thiserror::Error;
 
 pub use entry::FlowEntry;
 pub use flow_map::FlowMap;
-pub use outcome::{Outcome, Traffic};
+pub use offloader::Offloader;
+pub use parties::Tally;
+pub use traffic::Traffic;
 
 use super::{Selection, selection_maps};
+pub use crate::model::CacheOutcome as Outcome;
 use crate::model::{Addr, NextHop};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/cache.bpf.o"));

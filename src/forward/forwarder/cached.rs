@@ -54,7 +54,8 @@ impl Forwarder {
 pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
     for (direction, key) in keys(flow).rev() {
         let rewrite = flow.rewrite(direction);
-        cache.put(&key, &CachedRoute { rewrite, direction, flow: super::parties(flow) });
+        let seen = if flow.is_cached() { cache.seen(&key) } else { None };
+        cache.put(&key, &CachedRoute { rewrite, direction, flow: super::parties(flow), seen });
     }
 }
 

@@ -29,7 +29,7 @@ pub(in crate::forward::forwarder::tests) struct Kernel {
 #[derive(Debug)]
 struct Entry {
     route: CachedRoute,
-    seen: Seen,
+    seen: Option<Seen>,
     packets: u32,
 }
 
@@ -60,7 +60,7 @@ impl Kernel {
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
         let ack = headers.flags.ack().then_some(headers.ack);
-        entry.seen = Seen { at: now, ack: ack.or(entry.seen.ack) };
+        entry.seen = Some(Seen { at: now, ack: ack.or(entry.seen.and_then(|seen| seen.ack)) });
         entry.packets += 1;
         Some(hop.interface)
     }
@@ -98,7 +98,7 @@ impl FlowCache for Writer {
 
     fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
         let entries = self.kernel.entries.lock().unwrap();
-        entries.get(key).filter(|entry| entry.packets > 0).map(|entry| entry.seen)
+        entries.get(key)?.seen
     }
 
     fn flush(&mut self) {
@@ -106,8 +106,7 @@ impl FlowCache for Writer {
         for (key, route) in self.changes.drain(..) {
             match route {
                 Some(route) => {
-                    let seen = Seen { at: Timestamp(0), ack: None };
-                    entries.insert(key, Entry { route, seen, packets: 0 });
+                    entries.insert(key, Entry { route, seen: route.seen, packets: 0 });
                 }
                 None => drop(entries.remove(&key)),
             }

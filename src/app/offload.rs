@@ -1,0 +1,82 @@
+//! Whether the kernel forwards packets of open flows, and where.
+
+use anyhow::Context;
+use log::{info, warn};
+
+use crate::dataplane::{CacheError, Offloader, Selection, Sizes};
+use crate::model::{Interface, Layer, Nic, Offload, PacketSettings};
+use crate::net;
+
+/// A next hop takes 20 bytes, so there may be many; whoever is beyond them goes through a worker.
+const NEXT_HOPS: u32 = 1 << 16;
+
+/// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
+const PARTIES: u32 = 1 << 14;
+
+/// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker.
+///
+/// # Errors
+/// The file asks for what this host does not permit.
+pub(super) fn start(
+    settings: &PacketSettings,
+    selection: &Selection,
+    interfaces: &[Interface],
+) -> anyhow::Result<Option<Offloader>> {
+    // A flow has an entry for each direction.
+    let entries = settings.capacity.saturating_mul(2);
+    let sizes = Sizes { entries, next_hops: NEXT_HOPS, parties: PARTIES };
+    let start = |layer| Offloader::start(layer, sizes, selection, interfaces);
+    let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
+    let started = match (settings.offload, settings.offload.layer(&nics)) {
+        (_, Layer::Worker) => return Ok(None),
+        (Offload::Auto, Layer::Xdp) => start(Layer::Xdp).or_else(|error| {
+            info!("no native XDP: {}", Chain(&error));
+            start(Layer::Tc)
+        }),
+        (_, layer) => start(layer),
+    };
+    let offloader = match (started, settings.offload) {
+        (Ok(offloader), _) => offloader,
+        (Err(error), Offload::Auto) => {
+            warn!(
+                "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache: {}",
+                Chain(&error)
+            );
+            return Ok(None);
+        }
+        (Err(error), offload) => return Err(refused(error, offload)),
+    };
+    let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    info!(
+        "the kernel forwards packets of open flows, by {} on {}",
+        offloader.layer().name(),
+        names.join(", ")
+    );
+    Ok(Some(offloader))
+}
+
+fn refused(error: CacheError, offload: Offload) -> anyhow::Error {
+    Err::<(), _>(error)
+        .with_context(|| format!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without)"))
+        .unwrap_err()
+}
+
+fn nic(interface: &Interface) -> Nic {
+    Nic { driver: net::driver(&interface.name).ok(), mtu: interface.mtu }
+}
+
+/// An error and all that is behind it, in one line.
+struct Chain<'a>(&'a CacheError);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        // Its own text has that of its source.
+        let mut source = std::error::Error::source(self.0).and_then(std::error::Error::source);
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}

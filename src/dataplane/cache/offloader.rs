@@ -1,0 +1,134 @@
+//! The flow cache at work: attached to interfaces, and kept as the snapshots say.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aya::programs::tc::{NlOptions, TcAttachOptions, qdisc_add_clsact, qdisc_detach_program};
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, XdpMode};
+
+use super::parties::{Numbers, Tally};
+use super::writer::Writer;
+use super::{CacheError, KernelCache, Sizes, TC};
+use crate::dataplane::Selection;
+use crate::forward::FlowCache;
+use crate::model::{Interface, Layer, NextHop};
+use crate::snapshot::NextHops;
+
+/// Has the kernel forward packets of open flows that come in on some interfaces. Detached when dropped, and but for
+/// kernels before 6.6, with the process.
+#[derive(Debug)]
+pub struct Offloader {
+    cache: Arc<Mutex<KernelCache>>,
+    layer: Layer,
+    sizes: Sizes,
+    numbers: Numbers,
+    /// Next hops as the cache was told.
+    hops: Vec<Option<NextHop>>,
+}
+
+impl Offloader {
+    /// Loads the programs and attaches them; the cache knows no flow yet.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the layer is [`Layer::Worker`]; then nothing is attached.
+    pub fn start(
+        layer: Layer,
+        sizes: Sizes,
+        selection: &Selection,
+        interfaces: &[Interface],
+    ) -> Result<Offloader, CacheError> {
+        let mut cache = KernelCache::load(&sizes)?;
+        cache.select(selection)?;
+        let offloader = Offloader {
+            cache: Arc::new(Mutex::new(cache)),
+            layer,
+            sizes,
+            numbers: Numbers::default(),
+            hops: Vec::new(),
+        };
+        interfaces.iter().try_for_each(|interface| offloader.attach(interface))?;
+        Ok(offloader)
+    }
+
+    /// Attaches the cache to one more interface.
+    pub fn attach(&self, interface: &Interface) -> Result<(), CacheError> {
+        let mut cache = self.cache();
+        match self.layer {
+            Layer::Worker => Ok(()),
+            Layer::Tc => Ok(attach_tc(cache.tc()?, &interface.name)?),
+            Layer::Xdp => {
+                if let Some(mac) = interface.mac {
+                    cache.set_interface(interface.index, mac)?;
+                }
+                cache.xdp()?.attach_to_if_index(interface.index, XdpMode::Driver)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Where it forwards.
+    pub fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// Has packets go where these next hops are now.
+    pub fn follow(&mut self, network: &NextHops) -> Result<(), CacheError> {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = network.count().min(self.sizes.next_hops);
+        self.hops.resize(count as usize, None);
+        for (index, known) in (0..count).zip(&mut self.hops) {
+            let hop = network.get(index);
+            if hop != known.as_ref() {
+                cache.set_next_hop(index, hop)?;
+                *known = hop.copied();
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves to us what another selection takes in.
+    pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
+        self.cache().select(selection)
+    }
+
+    /// A worker's end of the cache. `epoch` is `Timestamp(0)`, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
+        let flows = self.cache().flows()?;
+        Ok(Box::new(Writer::new(flows, self.sizes, epoch, self.numbers.clone())))
+    }
+
+    /// What reads its counters.
+    pub fn tally(&self) -> Tally {
+        Tally::new(self.cache.clone(), self.numbers.clone())
+    }
+
+    /// The program that packet sockets filter by, lest they get a copy of what is forwarded here. With XDP they see none of
+    /// it anyway.
+    pub fn filter(&self) -> Result<Option<OwnedFd>, CacheError> {
+        if self.layer != Layer::Tc {
+            return Ok(None);
+        }
+        let mut cache = self.cache();
+        let program = cache.filter()?.fd().map_err(CacheError::from)?;
+        Ok(Some(program.as_fd().try_clone_to_owned()?))
+    }
+
+    fn cache(&self) -> MutexGuard<'_, KernelCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Before others: what we forward concerns nobody else, and the guard drops what we do not.
+fn attach_tc(program: &mut SchedClassifier, interface: &str) -> Result<(), ProgramError> {
+    let first = TcAttachOptions::TcxOrder(LinkOrder::first());
+    let Err(refused) = program.attach_with_options(interface, TcAttachType::Ingress, first) else {
+        return Ok(());
+    };
+    // Before Linux 6.6 there is no tcx, but a qdisc to attach to. It belongs to nobody: after a crash what was attached is
+    // still there.
+    let _ = qdisc_add_clsact(interface); // there may be one
+    let _ = qdisc_detach_program(interface, TcAttachType::Ingress, TC);
+    let options = TcAttachOptions::Netlink(NlOptions { priority: 1, ..NlOptions::default() });
+    program.attach_with_options(interface, TcAttachType::Ingress, options).map_err(|_| refused)?;
+    Ok(())
+}
