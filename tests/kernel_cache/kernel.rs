@@ -1,6 +1,6 @@
 //! The programs in the kernel, and what they do with a frame.
 
-use aya::programs::{TestRun, TestRunOptions};
+use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use convey::dataplane::{KernelCache, Sizes};
 
 /// Room for what a test puts there.
@@ -23,14 +23,38 @@ pub(crate) struct Run {
 }
 
 /// Runs a program on a frame once. Programs of tc and XDP are given it as from the loopback interface.
-pub(crate) fn run<P>(program: &P, frame: &[u8]) -> Run
-where
-    P: for<'a> TestRun<Opts<'a> = TestRunOptions<'a>, Result = aya::TestRunResult>,
-{
+pub(crate) fn run<P: Runs>(program: &P, frame: &[u8]) -> Run {
+    run_with(program, frame, None)
+}
+
+/// The same for a super-frame, which will be cut into packets of so much payload.
+pub(crate) fn run_super_frame<P: Runs>(program: &P, frame: &[u8], segment_size: u16) -> Run {
+    // `gso_size` in `struct __sk_buff`.
+    let mut context = [0; 192];
+    context[176..180].copy_from_slice(&u32::from(segment_size).to_ne_bytes());
+    run_with(program, frame, Some(&context))
+}
+
+fn run_with<P: Runs>(program: &P, frame: &[u8], context: Option<&[u8]>) -> Run {
     let mut out = vec![0; frame.len() + 256];
-    let options =
-        TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::default() };
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ctx_in: context,
+        ..Default::default()
+    };
     let result = program.test_run(options).unwrap();
     out.truncate(result.data_size_out as usize);
     Run { verdict: result.return_value as i32, frame: out }
 }
+
+/// Now, as the kernel's programs have it.
+pub(crate) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A program that can be tried.
+pub(crate) trait Runs: for<'a> TestRun<Opts<'a> = TestRunOptions<'a>, Result = TestRunResult> {}
+
+impl<P: for<'a> TestRun<Opts<'a> = TestRunOptions<'a>, Result = TestRunResult>> Runs for P {}

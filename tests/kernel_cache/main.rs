@@ -4,8 +4,12 @@
 
 #[path = "../balancer/mod.rs"]
 mod balancer;
+mod filter;
+mod hits;
 mod kernel;
 mod map;
+mod misses;
+mod twin;
 
 use std::process::ExitCode;
 
@@ -22,7 +26,8 @@ use stories;
 
 fn main() -> ExitCode {
     let missing = kernel::missing();
-    let stories: Vec<Story> = [map::stories()].concat();
+    let stories: Vec<Story> =
+        [map::stories(), hits::stories(), misses::stories(), filter::stories()].concat();
     let trials = stories.into_iter().map(|(name, story)| {
         let trial = Trial::test(name, move || {
             story();

@@ -9,6 +9,7 @@ mod traffic;
 mod writer;
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
@@ -53,9 +54,9 @@ pub struct Sizes {
 /// How fast clients of one network (IPv4: /24, IPv6: /48) may begin TCP connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SynLimit {
-    /// SYNs a second, at least 1.
-    pub rate: u32,
-    /// SYNs at once after a silence, at least 1.
+    /// From one to the next in the long run; above zero.
+    pub interval: Duration,
+    /// So many at once after a silence, at least 1.
     pub burst: u32,
 }
 
@@ -145,9 +146,9 @@ impl KernelCache {
 
     /// Limits how fast connections begin; `None`: no longer.
     pub fn limit_syns(&mut self, limit: Option<SynLimit>) -> Result<(), CacheError> {
-        let times = limit.map_or([0; 2], |SynLimit { rate, burst }| {
-            let interval = 1_000_000_000 / u64::from(rate.max(1));
-            [interval, interval * u64::from(burst.saturating_sub(1))]
+        let times = limit.map_or([0; 2], |SynLimit { interval, burst }| {
+            let early = interval.saturating_mul(burst.saturating_sub(1));
+            [interval, early].map(|time| time.as_nanos() as u64)
         });
         let mut limit: Array<_, [u64; 2]> = Array::try_from(self.map(SYN_LIMIT)?)?;
         Ok(limit.set(0, times, 0)?)

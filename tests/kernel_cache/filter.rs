@@ -1,0 +1,214 @@
+//! What the filter of the packet sockets lets in of what is no hit: as the filter without the cache does.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use convey::dataplane::{KernelCache, Outcome, Replies, Selection, SynLimit};
+use convey::model::Endpoint;
+use convey::wire::{self, IcmpError, TestPacket};
+
+use super::kernel::{self, SIZES};
+use super::twin::US;
+use super::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        clients_of_frontends_get_in_and_replies_of_servers,
+        what_has_no_ports_gets_in_by_our_addresses,
+        a_reload_changes_what_gets_in,
+        a_network_that_begins_too_many_connections_is_not_heard_and_others_are,
+        syns_that_are_not_for_a_frontend_use_up_nothing,
+        a_network_is_heard_again_in_time,
+        without_a_limit_every_syn_is_heard,
+    ]
+}
+
+struct Filter(KernelCache);
+
+fn endpoint(text: &str) -> Endpoint {
+    match text.strip_suffix("/udp") {
+        Some(addr) => Endpoint::udp(addr.parse().unwrap()),
+        None => Endpoint::tcp(text.parse().unwrap()),
+    }
+}
+
+fn selection(frontends: &[&str]) -> Selection {
+    let replies = Replies {
+        servers: ["10.0.0.7:80", "10.0.0.7:53/udp", "[fd00::7]:80"].map(endpoint).into(),
+        snat_addresses: ["10.0.0.1", "fd00::1"].map(|ip| ip.parse().unwrap()).into(),
+        snat_ports: 33768..=61000,
+    };
+    Selection {
+        frontends: frontends.iter().map(|text| endpoint(text)).collect(),
+        draining: [endpoint("203.0.113.9:80")].into(),
+        replies: Some(replies),
+    }
+}
+
+impl Filter {
+    fn new() -> Filter {
+        let mut cache = KernelCache::load(&SIZES).unwrap();
+        cache.select(&selection(&["203.0.113.1:80", "203.0.113.1:53/udp", "[2001:db8::1]:80"])).unwrap();
+        cache.set_interface(1, US).unwrap();
+        Filter(cache)
+    }
+
+    fn accepts(&mut self, packet: TestPacket) -> bool {
+        self.accepts_frame(packet.macs([2; 6], US).bytes())
+    }
+
+    fn accepts_frame(&mut self, mut frame: Vec<u8>) -> bool {
+        frame[..6].copy_from_slice(&US);
+        frame.extend([0; 14]); // see `Twin::lets_in`
+        kernel::run(self.0.filter().unwrap(), &frame).verdict == -1
+    }
+}
+
+fn tcp(from: &str, to: &str) -> TestPacket {
+    TestPacket::from(from).to(to).ack(1)
+}
+
+fn clients_of_frontends_get_in_and_replies_of_servers() {
+    let mut filter = Filter::new();
+    for (from, to, by_tcp, by_udp) in [
+        ("198.51.100.9:40000", "203.0.113.1:80", true, false),
+        ("198.51.100.9:40000", "203.0.113.1:53", false, true),
+        ("198.51.100.9:40000", "203.0.113.9:80", true, false),
+        ("198.51.100.9:40000", "203.0.113.1:22", false, false),
+        ("198.51.100.9:40000", "203.0.113.2:80", false, false),
+        ("[2001:db8::9]:40000", "[2001:db8::1]:80", true, false),
+        ("[2001:db8::9]:40000", "[2001:db8::1]:53", false, false),
+        ("10.0.0.7:80", "10.0.0.1:33768", true, false),
+        ("10.0.0.7:53", "10.0.0.1:61000", false, true),
+        ("10.0.0.7:80", "10.0.0.1:61001", false, false),
+        ("10.0.0.7:81", "10.0.0.1:50000", false, false),
+        ("10.0.0.8:80", "10.0.0.1:50000", false, false),
+        ("10.0.0.7:80", "203.0.113.1:50000", false, false),
+        ("[fd00::7]:80", "[fd00::1]:50000", true, false),
+        ("[fd00::8]:80", "[fd00::1]:50000", false, false),
+    ] {
+        assert_eq!(filter.accepts(tcp(from, to)), by_tcp, "{from} -> {to}");
+        assert_eq!(filter.accepts(tcp(from, to).udp()), by_udp, "{from} -> {to} by UDP");
+        let elsewhere = tcp(from, to).macs([2; 6], [2, 0, 0, 0, 0, 1]).bytes();
+        assert_eq!(kernel::run(filter.0.filter().unwrap(), &elsewhere).verdict, 0, "not to this host");
+    }
+}
+
+fn what_has_no_ports_gets_in_by_our_addresses() {
+    let mut filter = Filter::new();
+    for (from, to, ours) in [
+        ("198.51.100.9:80", "203.0.113.1:9", true),
+        ("198.51.100.9:80", "203.0.113.9:9", true),
+        ("198.51.100.9:80", "10.0.0.1:9", true),
+        ("198.51.100.9:80", "203.0.113.2:80", false),
+        ("[2001:db8::9]:80", "[2001:db8::1]:9", true),
+        ("[2001:db8::9]:80", "[fd00::1]:9", true),
+        ("[2001:db8::9]:80", "[2001:db8::2]:80", false),
+    ] {
+        let packet = || TestPacket::from(from).to(to).ack(1).payload(&[7; 100]);
+        for fragment in packet().fragments(7, 64) {
+            assert_eq!(filter.accepts_frame(fragment), ours, "a fragment to {to}");
+        }
+        let unusual = match from.starts_with('[') {
+            true => packet().extension(60, &[0, 1, 4, 0, 0, 0, 0]),
+            false => packet().ip_options(&[1; 8]),
+        };
+        assert_eq!(filter.accepts(unusual), ours, "to {to}");
+
+        // An ICMP error about a packet that `to` has sent.
+        let mut error = Vec::new();
+        let sent = TestPacket::from(to).to(from).bytes();
+        let headers = wire::parse(&sent).unwrap();
+        let router = if from.starts_with('[') { "2001:db8::fe" } else { "198.51.100.254" };
+        wire::icmp_error(
+            &sent,
+            &headers,
+            IcmpError::TimeExceeded,
+            router.parse::<IpAddr>().unwrap().into(),
+            &mut error,
+        );
+        assert_eq!(filter.accepts_frame(error.clone()), ours, "an ICMP error to {to}");
+        // An echo request is the host's.
+        let kind = if from.starts_with('[') { (54, 128) } else { (34, 8) };
+        error[kind.0] = kind.1;
+        assert!(!filter.accepts_frame(error));
+    }
+    let mut arp = tcp("198.51.100.9:80", "203.0.113.1:80").bytes();
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    assert!(!filter.accepts_frame(arp));
+}
+
+fn a_reload_changes_what_gets_in() {
+    let mut filter = Filter::new();
+    filter.0.select(&Selection { replies: None, ..selection(&["203.0.113.5:80"]) }).unwrap();
+    assert!(filter.accepts(tcp("198.51.100.9:40000", "203.0.113.5:80")));
+    assert!(!filter.accepts(tcp("198.51.100.9:40000", "203.0.113.1:80")));
+    assert!(!filter.accepts(tcp("10.0.0.7:80", "10.0.0.1:40000")));
+    let fragment = |to: &str| tcp("198.51.100.9:80", to).payload(&[7; 100]).fragments(7, 64).remove(1);
+    assert!(filter.accepts_frame(fragment("203.0.113.5:80")));
+    assert!(!filter.accepts_frame(fragment("203.0.113.1:80")));
+}
+
+/// Three, and the next in an hour.
+const THREE: SynLimit = SynLimit { interval: Duration::from_secs(3600), burst: 3 };
+
+fn syn(from: &str, to: &str) -> TestPacket {
+    TestPacket::from(from).to(to).syn()
+}
+
+fn a_network_that_begins_too_many_connections_is_not_heard_and_others_are() {
+    for (vip, noisy, neighbour, other) in [
+        ("203.0.113.1:80", "198.51.100.9", "198.51.100.200", "198.51.101.9"),
+        ("[2001:db8::1]:80", "[2001:db8:7::9]", "[2001:db8:7:ff::1]", "[2001:db8:8::9]"),
+    ] {
+        let mut filter = Filter::new();
+        filter.0.limit_syns(Some(THREE)).unwrap();
+        let heard = (1..=20).filter(|port| filter.accepts(syn(&format!("{noisy}:{port}"), vip))).count();
+        assert_eq!(heard, 3);
+        assert_eq!(filter.0.count(Outcome::TooEarly).unwrap(), 17);
+        assert!(!filter.accepts(syn(&format!("{neighbour}:1"), vip)), "of the same network");
+        assert!(filter.accepts(syn(&format!("{other}:1"), vip)), "of another");
+        assert!(filter.accepts(tcp(&format!("{noisy}:1"), vip)), "its connections go on");
+        assert!(filter.accepts(syn(&format!("{noisy}:1"), vip).ack(1)), "that opens nothing");
+    }
+}
+
+fn syns_that_are_not_for_a_frontend_use_up_nothing() {
+    let mut filter = Filter::new();
+    filter.0.limit_syns(Some(THREE)).unwrap();
+    for port in 1..=20 {
+        assert!(!filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.1:22")));
+        assert!(
+            filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.9:80")),
+            "it drains: the host's"
+        );
+    }
+    assert!(filter.accepts(syn("198.51.100.9:1", "203.0.113.1:80")));
+    assert_eq!(filter.0.count(Outcome::TooEarly).unwrap(), 0);
+
+    // XDP drops what the filter does not let in: there is no guard behind it that would.
+    let frame = syn("198.51.100.9:1", "203.0.113.1:80").macs([2; 6], US).bytes();
+    let verdicts = [0; 4].map(|_| kernel::run(filter.0.xdp().unwrap(), &frame).verdict);
+    assert_eq!(verdicts, [2, 2, 1, 1], "one was used up by the filter");
+}
+
+fn a_network_is_heard_again_in_time() {
+    let mut filter = Filter::new();
+    let limit = SynLimit { interval: Duration::from_millis(50), burst: 1 };
+    filter.0.limit_syns(Some(limit)).unwrap();
+    let syn = || syn("198.51.100.9:1", "203.0.113.1:80");
+    let begin = kernel::now();
+    assert!(filter.accepts(syn()));
+    while !filter.accepts(syn()) {}
+    assert!(kernel::now() - begin >= 50_000_000, "before it is due");
+}
+
+fn without_a_limit_every_syn_is_heard() {
+    let mut filter = Filter::new();
+    for limit in [None, Some(THREE), None] {
+        filter.0.limit_syns(limit).unwrap();
+        let heard =
+            (1..=20).filter(|port| filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.1:80")));
+        assert_eq!(heard.count(), if limit.is_some() { 3 } else { 20 });
+    }
+}

@@ -1,0 +1,141 @@
+//! Packets of flows that are known leave as the forwarding core would have sent them.
+
+use convey::dataplane::FlowEntry;
+use convey::forward::Direction;
+use convey::model::{FlowKey, Mode, NextHop, Rewrite};
+use convey::wire::{self, Checksum, TestPacket};
+use proptest::prelude::*;
+
+use super::balancer::Setup;
+use super::kernel;
+use super::twin::{Ends, Made, PARTY, Twin, US, client, is_tcp, setups};
+use super::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        packets_of_every_mode_leave_as_the_core_sends_them,
+        packets_between_any_addresses_leave_as_the_core_sends_them,
+        a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
+        what_has_passed_is_told,
+    ]
+}
+
+/// Packets of all kinds that hit, both ways.
+fn packets(setup: &Setup, ends: &Ends) -> Vec<TestPacket> {
+    let mut packets = Vec::new();
+    let ways = [Some(ends.to_server()), (setup.mode == Mode::Passthrough).then(|| ends.to_client())];
+    for packet in ways.into_iter().flatten().map(|packet| packet.seq(7).ack(9)) {
+        packets
+            .extend([0, 1, 2, 7, 17, 18, 64, 999, 1000].map(|len| packet.clone().payload(&vec![0xa5; len])));
+        packets.extend([2, 64, 128, 255].map(|ttl| packet.clone().ttl(ttl)));
+        if is_tcp(setup) {
+            packets.push(packet.clone().psh().window(9).payload(b"hello"));
+            packets.push(packet.clone().tcp_options(&[1; 12]).payload(b"hello"));
+            packets.push(packet.clone().tcp_options(&[1; 40]));
+        }
+        if !setup.is_v6 {
+            packets.push(packet.clone().may_be_cut(77).payload(b"hello"));
+            packets.push(packet.without_checksum().payload(b"hello"));
+        }
+    }
+    packets
+}
+
+fn packets_of_every_mode_leave_as_the_core_sends_them() {
+    for setup in setups() {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        for packet in packets(&setup, &ends) {
+            for padding in [0, 1, 30] {
+                let frame = [packet.bytes(), vec![0; padding]].concat();
+                let sent = twin.core(&frame, None).unwrap();
+                assert_ne!(sent, frame);
+                assert_eq!(twin.see(&frame), Made::Sent(sent), "{setup:?} {packet:?}");
+            }
+        }
+    }
+}
+
+const HOP: NextHop =
+    NextHop { interface: 7, src_mac: [2, 0, 0, 0, 0, 0xa], dst_mac: [2, 0, 0, 0, 0, 0xb], mtu: 1500 };
+
+fn packets_between_any_addresses_leave_as_the_core_sends_them() {
+    let twin = std::cell::RefCell::new(Twin::new(Setup::passthrough(1, 100)));
+    twin.borrow_mut().cache.set_next_hop(0, Some(&HOP)).unwrap();
+    let endpoints = any::<[(u128, u16); 4]>();
+    let contents = (any::<[bool; 3]>(), 2u8.., any::<u32>(), proptest::collection::vec(any::<u8>(), 0..80));
+    let config = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
+    let runner = &mut proptest::test_runner::TestRunner::new(config);
+    let ran =
+        runner.run(&(endpoints, contents), |(ends, ([is_v6, is_udp, has_checksum], ttl, ack, payload))| {
+            let [client, vip, snat, server] = ends.map(|(ip, port)| match is_v6 {
+                true => format!("[{}]:{port}", std::net::Ipv6Addr::from(ip)),
+                false => format!("{}:{port}", std::net::Ipv4Addr::from(ip as u32)),
+            });
+            let packet =
+                TestPacket::from(&client).to(&vip).macs([4; 6], US).ttl(ttl).ack(ack).payload(&payload);
+            let packet = if is_udp { packet.udp() } else { packet };
+            let packet = if is_udp && !has_checksum && !is_v6 { packet.without_checksum() } else { packet };
+            let frame = packet.bytes();
+            let Ok(headers) = wire::parse(&frame) else {
+                return Err(TestCaseError::reject("an IPv4 address in IPv6"));
+            };
+            let made = FlowKey::tcp(snat.parse().unwrap(), server.parse().unwrap());
+            let FlowKey { src, dst, src_port, dst_port, .. } = made;
+            let to = Rewrite { src, dst, src_port, dst_port, next_hop: 0 };
+            let mut sent = frame.clone();
+            wire::rewrite(&mut sent, &headers, &to, &HOP, Checksum::Complete);
+
+            let mut twin = twin.borrow_mut();
+            let entry = FlowEntry::new(&headers.key, &to, Direction::ToServer, 0);
+            twin.flows.put(&[headers.key], &[entry]).unwrap();
+            let seen = twin.see(&frame);
+            twin.flows.remove(&[headers.key]).unwrap();
+            prop_assert_eq!(seen, Made::Sent(sent));
+            Ok(())
+        });
+    ran.unwrap();
+}
+
+fn a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero() {
+    for setup in [Setup::passthrough(1, 100).udp(), Setup::passthrough(1, 100).udp().over_ipv6()] {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let at = if setup.is_v6 { 60 } else { 40 };
+        let comes_out = |frame: &[u8]| frame[at..at + 2] == [0xff, 0xff];
+        let found = (0..=u16::MAX).find_map(|word| {
+            let frame = ends.to_server().payload(&word.to_be_bytes()).bytes();
+            let sent = twin.core(&frame, None)?;
+            comes_out(&sent).then_some((frame, sent))
+        });
+        let (frame, sent) = found.unwrap();
+        assert_eq!(twin.see(&frame), Made::Sent(sent));
+    }
+}
+
+fn what_has_passed_is_told() {
+    for setup in setups().into_iter().filter(|setup| setup.mode == Mode::Passthrough) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let frames = [ends.to_server().ack(1001).payload(b"1"), ends.to_client().ack(2002).payload(b"22")];
+        let frames = frames.map(|packet| packet.bytes());
+        let keys = frames.each_ref().map(|frame| wire::parse(frame).unwrap().key);
+        let now = kernel::now();
+        for (frame, n) in frames.iter().zip([3, 5]) {
+            for _ in 0..n {
+                kernel::run(twin.cache.tc().unwrap(), frame);
+            }
+        }
+        let traffic = twin.cache.traffic(PARTY).unwrap();
+        assert_eq!((traffic.packets_to_server, traffic.packets_to_client), (3, 5));
+        let bytes = frames.each_ref().map(|frame| frame.len() as u64);
+        assert_eq!((traffic.bytes_to_server, traffic.bytes_to_client), (3 * bytes[0], 5 * bytes[1]));
+        assert_eq!(twin.cache.traffic(PARTY - 1).unwrap().packets_to_server, 0);
+        for (key, ack) in keys.iter().zip([1001, 2002]) {
+            let entry = twin.flows.get(key).unwrap().unwrap();
+            assert_eq!(entry.ack, if is_tcp(&setup) { ack } else { 0 });
+            let tick = 10_000_000;
+            assert!(now - tick <= entry.last_seen && entry.last_seen <= kernel::now(), "seen now");
+        }
+    }
+}

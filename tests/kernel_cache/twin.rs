@@ -1,0 +1,223 @@
+//! A forwarding core and a kernel cache that know the same flows.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use convey::dataplane::{FlowEntry, FlowMap, KernelCache, Outcome, Replies, Selection};
+use convey::forward::{Direction, Frame, Verdict, View};
+use convey::model::{Endpoint, Mode, Protocol, UDP};
+use convey::wire::{self, TestPacket};
+
+use super::balancer::{Balancer, Setup};
+use super::kernel::{self, Run, SIZES};
+
+/// What a program of tc returns for frames that it redirects, and for those that go their way.
+const TC_REDIRECT: i32 = 7;
+const TCX_NEXT: i32 = -1;
+/// The same of XDP, and where a frame goes back to the interface it came from.
+const XDP_REDIRECT: i32 = 4;
+const XDP_PASS: i32 = 2;
+const XDP_TX: i32 = 3;
+
+/// The Ethernet address of the loopback interface, where frames come from when a program is tried.
+pub(crate) const US: [u8; 6] = [0; 6];
+const THEM: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const LOOPBACK: u32 = 1;
+
+/// The party that everything is counted for.
+pub(crate) const PARTY: u32 = 3;
+
+pub(crate) struct Twin {
+    pub(crate) balancer: Balancer,
+    pub(crate) cache: KernelCache,
+    pub(crate) flows: FlowMap,
+    setup: Setup,
+}
+
+/// Client and server of a flow, as each other knows them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    client: SocketAddr,
+    vip: SocketAddr,
+    server: SocketAddr,
+    snat: SocketAddr,
+    is_udp: bool,
+}
+
+/// What the cache makes of a frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// It is sent on like this.
+    Sent(Vec<u8>),
+    /// It is left to userspace, for this reason if that is counted.
+    Left(Option<Outcome>),
+}
+
+impl Twin {
+    pub(crate) fn new(setup: Setup) -> Twin {
+        let (balancer, mut cache) = (Balancer::new(setup), KernelCache::load(&SIZES).unwrap());
+        for index in 0..SIZES.next_hops {
+            cache.set_next_hop(index, balancer.snapshot.network.get(index)).unwrap();
+        }
+        cache.set_interface(LOOPBACK, US).unwrap();
+        cache.select(&selection(&setup)).unwrap();
+        let flows = cache.flows().unwrap();
+        Twin { balancer, cache, flows, setup }
+    }
+
+    /// Has a client begin a flow with the core, which then tells the cache of it.
+    pub(crate) fn establish(&mut self, client: &str) -> Ends {
+        let (syn, answer) = (|packet: TestPacket| packet.syn(), |packet: TestPacket| packet.syn().ack(1));
+        let mut first = syn(self.setup.packet(client)).bytes();
+        let before = wire::parse(&first).unwrap().key;
+        assert!(matches!(self.balancer.handle(&mut first), Verdict::Transmit(_)));
+        let after = wire::parse(&first).unwrap().key;
+        let ends = Ends {
+            client: before.source(),
+            vip: before.destination(),
+            server: after.destination(),
+            snat: after.source(),
+            is_udp: before.protocol == UDP,
+        };
+        if self.setup.mode == Mode::Passthrough {
+            self.balancer.handle(&mut answer(ends.to_client()).bytes());
+        }
+        self.balancer.handle(&mut ends.to_server().ack(1).bytes());
+
+        let table = self.balancer.forwarder.flows();
+        let (id, _) = table.lookup(&before).unwrap();
+        let flow = table.get(id);
+        let mut ways = vec![(flow.client(), Direction::ToServer)];
+        if flow.view() == View::BothSides {
+            ways.push((flow.server(), Direction::ToClient));
+        }
+        for (key, direction) in ways {
+            let entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, PARTY);
+            assert_eq!(self.flows.put(&[key], &[entry]).unwrap(), 1);
+        }
+        ends
+    }
+
+    /// What the cache makes of a frame. On tc and on XDP it is the same, and the filter of the packet sockets lets in
+    /// what is left to userspace and nothing else.
+    #[track_caller]
+    pub(crate) fn see(&mut self, frame: &[u8]) -> Made {
+        let tc = self.run(|cache| kernel::run(cache.tc().unwrap(), frame));
+        let xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
+        let is_let_in = self.lets_in(frame);
+        match tc.0.verdict {
+            TC_REDIRECT => {
+                assert!(
+                    [XDP_REDIRECT, XDP_TX].contains(&xdp.0.verdict),
+                    "tc forwards, XDP says {}",
+                    xdp.0.verdict
+                );
+                assert_eq!((tc.1, xdp.1), (Some(Outcome::Forwarded), Some(Outcome::Forwarded)));
+                assert!(!is_let_in, "forwarded and copied to userspace");
+                assert_eq!(tc.0.frame, xdp.0.frame, "tc and XDP forward it differently");
+                Made::Sent(tc.0.frame)
+            }
+            TCX_NEXT => {
+                assert_eq!((xdp.0.verdict, tc.1), (XDP_PASS, xdp.1), "tc leaves it");
+                assert_eq!(
+                    (&tc.0.frame[..], &xdp.0.frame[..]),
+                    (frame, frame),
+                    "what is left is left as it is"
+                );
+                Made::Left(tc.1)
+            }
+            other => panic!("tc says {other}"),
+        }
+    }
+
+    /// Whether XDP lets a frame go its way, as it is.
+    pub(crate) fn xdp_passes(&mut self, frame: &[u8]) -> bool {
+        let run = kernel::run(self.cache.xdp().unwrap(), frame);
+        run == Run { verdict: XDP_PASS, frame: frame.to_vec() }
+    }
+
+    /// Whether the filter of the packet sockets lets a frame in.
+    pub(crate) fn lets_in(&mut self, frame: &[u8]) -> bool {
+        // Tried, a filter is told a length without the Ethernet header; of a packet socket's frame it is with it.
+        let frame = [frame, &[0; 14]].concat();
+        match kernel::run(self.cache.filter().unwrap(), &frame).verdict {
+            0 => false,
+            -1 => true,
+            other => panic!("the filter takes {other} bytes"),
+        }
+    }
+
+    /// What the core makes of it: the frame as it sends it on.
+    pub(crate) fn core(&mut self, frame: &[u8], segment_size: Option<u16>) -> Option<Vec<u8>> {
+        let mut bytes = frame.to_vec();
+        let verdict = self.balancer.handle_frame(&mut Frame { segment_size, ..Frame::new(&mut bytes) });
+        matches!(verdict, Verdict::Transmit(_)).then_some(bytes)
+    }
+
+    /// Runs a program; what it has counted then.
+    fn run(&mut self, program: impl FnOnce(&mut KernelCache) -> Run) -> (Run, Option<Outcome>) {
+        let counts = |cache: &KernelCache| Outcome::ALL.map(|outcome| cache.count(outcome).unwrap());
+        let before = counts(&self.cache);
+        let run = program(&mut self.cache);
+        let after = counts(&self.cache);
+        let counted =
+            Outcome::ALL.into_iter().filter(|outcome| after[*outcome as usize] > before[*outcome as usize]);
+        let counted: Vec<_> = counted.collect();
+        assert!(counted.len() <= 1, "counted more than once: {counted:?}");
+        (run, counted.first().copied())
+    }
+}
+
+impl Ends {
+    /// A packet of the client.
+    pub(crate) fn to_server(self) -> TestPacket {
+        self.packet(self.client, self.vip)
+    }
+
+    /// A packet of the server.
+    pub(crate) fn to_client(self) -> TestPacket {
+        self.packet(self.server, self.snat)
+    }
+
+    fn packet(self, from: SocketAddr, to: SocketAddr) -> TestPacket {
+        let packet = TestPacket::from(from).to(to).macs(THEM, US);
+        if self.is_udp { packet.udp() } else { packet }
+    }
+}
+
+/// What is forwarded.
+fn selection(setup: &Setup) -> Selection {
+    let endpoint = |addr| Endpoint { protocol: setup.protocol, addr };
+    let (servers, snat): (Vec<SocketAddr>, IpAddr) = match setup.is_v6 {
+        true => (vec!["[fd00::1]:8080".parse().unwrap()], "fd00::fe".parse().unwrap()),
+        false => (vec!["10.0.0.1:8080".parse().unwrap()], "10.0.0.254".parse().unwrap()),
+    };
+    let replies = Replies {
+        servers: servers.into_iter().map(endpoint).collect(),
+        snat_addresses: BTreeSet::from([snat]),
+        snat_ports: 33_768..=61_000,
+    };
+    Selection {
+        frontends: [endpoint(setup.vip().parse().unwrap())].into(),
+        draining: BTreeSet::new(),
+        replies: (setup.mode == Mode::Passthrough).then_some(replies),
+    }
+}
+
+/// Every mode, family and protocol, with one server.
+pub(crate) fn setups() -> Vec<Setup> {
+    let l2 = Setup { dsr: convey::model::DsrKind::L2, ..Setup::dsr(1, 100) };
+    let modes = [Setup::passthrough(1, 100), Setup::dsr(1, 100), l2];
+    let families = modes.into_iter().flat_map(|setup| [setup, setup.over_ipv6()]);
+    families.flat_map(|setup| [setup, setup.udp()]).collect()
+}
+
+/// An address and port of a client.
+pub(crate) fn client(setup: &Setup) -> &'static str {
+    if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
+}
+
+/// Whether TCP is spoken.
+pub(crate) fn is_tcp(setup: &Setup) -> bool {
+    setup.protocol == Protocol::Tcp
+}
