@@ -21,7 +21,7 @@ use super::sorter::Sorter;
 use super::waiting::Waiting;
 use super::worker::{Parcel, Worker};
 use super::{Buffer, Capture, CaptureHandle, Filter, Transmit, Wake};
-use crate::forward::{Dispatch, Forwarder};
+use crate::forward::{Dispatch, Forwarder, Ids};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -76,6 +76,9 @@ impl Pipeline {
     pub fn start(plan: Plan) -> io::Result<Pipeline> {
         let workers = plan.forwarders.len();
         let first_capture = workers + 1;
+        let ids = |share: usize| {
+            Ids::new(share as u16, (workers + plan.interfaces.len()) as u16, fastrand::u16(..))
+        };
         let opened: Vec<(u32, Capture, CaptureHandle)> = plan
             .interfaces
             .iter()
@@ -94,6 +97,7 @@ impl Pipeline {
             let worker = Worker {
                 core,
                 forwarder,
+                ids: ids(core),
                 waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),
                 stats: plan.stats.clone(),
@@ -116,7 +120,7 @@ impl Pipeline {
                 thread: first_capture + n,
                 interface,
                 capture,
-                sorter: Sorter::new(plan.dispatch.clone(), fastrand::u16(..), plan.now),
+                sorter: Sorter::new(plan.dispatch.clone(), ids(workers + n), plan.now),
                 inboxes: inboxes.clone(),
                 spare: spare.clone(),
                 stats: plan.stats.clone(),

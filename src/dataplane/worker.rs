@@ -10,11 +10,11 @@ use super::Buffer;
 use super::ledger::Ledger;
 use super::pipeline::PATIENCE;
 use super::waiting::Waiting;
-use crate::forward::{Direction, FlowState, Forwarder, Frame, Part, Verdict};
+use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats, STATES};
-use crate::wire::{self, Checksum};
+use crate::wire::Checksum;
 
 const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
 
@@ -29,6 +29,8 @@ pub(super) struct Worker {
     /// Index of its counters.
     pub(super) core: usize,
     pub(super) forwarder: Forwarder,
+    /// For packets that it cuts.
+    pub(super) ids: Ids,
     pub(super) waiting: Waiting,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) stats: Arc<PacketStats>,
@@ -111,8 +113,17 @@ impl Worker {
                 }
                 match forwarded.cut {
                     None => round.out.push((forwarded.interface, buffer)),
-                    Some(mtu) => {
-                        cut(buffer.frame_mut(), checksum, mtu, forwarded.interface, &mut round.out);
+                    Some(Cut::Segments(payload)) => {
+                        buffer.set_segment_size(payload);
+                        round.out.push((forwarded.interface, buffer));
+                    }
+                    Some(Cut::Fragments { mtu, renumber }) => {
+                        let ids = renumber.then_some(&mut self.ids);
+                        cut(&mut frame, mtu, ids, |fragment| {
+                            let mut buffer = Buffer::default();
+                            buffer.set_frame(fragment);
+                            round.out.push((forwarded.interface, buffer));
+                        });
                         round.spare.push((interface, buffer));
                     }
                 }
@@ -175,14 +186,4 @@ impl Worker {
         self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
     }
-}
-
-/// Cuts a packet into fragments that are sent one by one.
-fn cut(frame: &mut [u8], checksum: Checksum, mtu: u32, interface: u32, out: &mut Vec<Parcel>) {
-    let Ok(headers) = wire::parse(frame) else { return };
-    wire::split(frame, &headers, checksum, mtu as usize, |fragment| {
-        let mut buffer = Buffer::default();
-        buffer.set_frame(fragment);
-        out.push((interface, buffer));
-    });
 }
