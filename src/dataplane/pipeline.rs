@@ -199,7 +199,7 @@ impl Reader {
                 spare.extend(self.spare.try_iter().flatten().map(|(_, buffer)| buffer));
             }
             match self.capture.read_batch(&mut spare, &mut frames) {
-                Wake::Stopped => return,
+                Wake::Stopped => break,
                 Wake::Frames { errors } => self.stats.capture_errors(self.thread, errors.into()),
             }
             let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
@@ -221,6 +221,7 @@ impl Reader {
                 }
             }
         }
+        self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.sorter.held());
     }
 }
 

@@ -50,6 +50,11 @@ impl Sorter {
         }
     }
 
+    /// How many frames wait for what they follow: lost with this.
+    pub(super) fn held(&self) -> u64 {
+        self.fragments.held() as u64
+    }
+
     /// How many frames were dropped since this was last asked, and why; for every batch, so that none waits for long.
     pub(super) fn take_lost(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
         if !self.fragments.is_empty() {

@@ -61,7 +61,7 @@ impl Worker {
             let batch = match self.frames.recv_timeout(patience) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
             };
             let snapshot = self.snapshot.load();
             let now = (self.now)();
@@ -89,6 +89,7 @@ impl Worker {
             self.send(out, spare);
             self.report(&ledger);
         }
+        self.stats.dropped(self.core, DropReason::NextHopUnresolved, self.waiting.len() as u64);
     }
 
     /// A frame that came at `since`.
@@ -185,5 +186,38 @@ impl Worker {
         }
         self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::Settings;
+
+    #[test]
+    fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
+        let (inbox, frames) = crossbeam_channel::bounded(1);
+        let (out, _sent) = crossbeam_channel::bounded(1);
+        let (spares, _spare) = crossbeam_channel::bounded(1);
+        let stats = Arc::new(PacketStats::new(1));
+        let mut worker = Worker {
+            core: 0,
+            forwarder: Forwarder::new(Settings { ports: None, capacity: 1, seed: 1 }),
+            ids: Ids::new(0, 1, 0),
+            waiting: Waiting::default(),
+            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            stats: stats.clone(),
+            frames,
+            out,
+            spares,
+            wanted: tokio::sync::mpsc::channel(1).0,
+            now: || Timestamp(0),
+        };
+        for _ in 0..3 {
+            worker.waiting.push(Timestamp(0), (1, Buffer::default()), Timestamp(0)).unwrap();
+        }
+        drop(inbox);
+        worker.run();
+        assert_eq!(stats.drops(DropReason::NextHopUnresolved), 3);
     }
 }

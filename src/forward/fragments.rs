@@ -77,6 +77,11 @@ impl<T> Fragments<T> {
         Fragments { packets, order, waiting, held: 0, ids }
     }
 
+    /// How many frames wait for their first.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// Whether there is nothing that time changes.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty() && self.waiting.is_empty()
