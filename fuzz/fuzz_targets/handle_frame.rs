@@ -6,9 +6,11 @@
 use std::time::Duration;
 
 use balancer::{Balancer, Setup};
-use convey::forward::{Direction, FlowState, Forwarded, Fragments, Frame, Later, Lead, Part, Verdict};
+use convey::forward::{
+    Cut, Direction, FlowState, Forwarded, Fragments, Frame, Ids, Later, Lead, Part, Verdict, cut,
+};
 use convey::model::{Addr, DsrKind, Mode, Protocol};
-use convey::wire::{Checksum, Headers, IcmpError, Kind, TestPacket, icmp_error, parse, split};
+use convey::wire::{Headers, IcmpError, Kind, TestPacket, icmp_error, parse};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/balancer/mod.rs"]
@@ -25,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
         protocol: if setup & 8 == 0 { Protocol::Tcp } else { Protocol::Udp },
         ..Setup::passthrough(3, CAPACITY)
     };
-    let (balancer, fragments) = (Balancer::new(setup), Fragments::new(0));
+    let (balancer, fragments) = (Balancer::new(setup), Fragments::new(Ids::new(0, 2, 0)));
     let mut story = Story { setup, balancer, fragments, delivered: Vec::new(), opened: 0, ended: 0 };
     while let Some((step, rest)) = steps.split_first_chunk::<4>() {
         steps = story.take(*step, rest);
@@ -172,9 +174,11 @@ impl Story {
             assert_eq!(frame[is.l4 + header..], before[was.l4 + header..]);
         }
         self.opened += usize::from(forwarded.part == Part::First);
-        if let Some(mtu) = forwarded.cut {
+        if let Some(how) = forwarded.cut {
+            let Cut::Fragments { mtu, renumber } = how else { panic!("no super-frame came") };
             assert!(is.packet_len() > mtu as usize && is.is_v4() && !is.dont_fragment);
-            split(&mut frame, &is, Checksum::Complete, mtu as usize, |piece| {
+            let mut ids = Ids::new(1, 2, 0);
+            cut(&mut Frame::new(&mut frame), mtu, renumber.then_some(&mut ids), |piece| {
                 assert!(piece.len() <= 14 + mtu as usize);
             });
         }

@@ -91,7 +91,7 @@ fn cut(frame: &[u8], headers: &Headers) {
     }
     let offset = |frame: &[u8]| usize::from(u16::from_be_bytes([frame[20] & 0x1f, frame[21]])) * 8;
     let (begin, mut carried) = (offset(frame), Vec::new());
-    split(&mut frame.to_vec(), headers, Checksum::Complete, mtu, |fragment| {
+    split(&mut frame.to_vec(), headers, Checksum::Complete, mtu, None, |fragment| {
         assert!(fragment.len() <= 14 + mtu);
         assert_eq!(offset(fragment), begin + carried.len());
         carried.extend_from_slice(&fragment[headers.l4..]);

@@ -61,6 +61,13 @@ impl Buffer {
         }
     }
 
+    /// Has a super-frame be cut into packets with so many bytes of payload.
+    pub fn set_segment_size(&mut self, payload: u16) {
+        if let Some(header) = self.bytes.get_mut(..VNET_HEADER_LEN) {
+            header[4..6].copy_from_slice(&payload.to_ne_bytes());
+        }
+    }
+
     /// Header and frame, as a packet socket takes them.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes
@@ -78,6 +85,8 @@ mod tests {
         assert!(buffer.fill(&[1, 1, 54, 0, size[0], size[1], 34, 0, 16, 0, 0xaa, 0xbb, 0xcc]));
         assert_eq!(buffer.frame(), [0xaa, 0xbb, 0xcc]);
         assert_eq!((buffer.checksum_is_partial(), buffer.segment_size()), (true, Some(1448)));
+        buffer.set_segment_size(1228);
+        assert_eq!((buffer.segment_size(), buffer.frame().len()), (Some(1228), 3));
         buffer.set_frame(&[0xaa, 0xbb]);
         assert_eq!((buffer.checksum_is_partial(), buffer.segment_size()), (false, None));
         assert_eq!((buffer.frame(), buffer.as_bytes().len()), ([0xaa, 0xbb].as_slice(), 12));

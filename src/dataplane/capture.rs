@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use pnet_datalink::DataLinkReceiver;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -58,7 +57,7 @@ impl Capture {
         set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)?;
         let ours = Arc::new(socket.try_clone()?);
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (_, frames) = socket::bind(socket, interface, READ_LEN, Duration::ZERO)?;
+        let (_, frames) = socket::bind(socket, interface, READ_LEN)?;
         let handle = CaptureHandle { socket: ours.clone(), stop: stop.clone() };
         Ok((Capture { socket: ours, stop, frames }, handle))
     }

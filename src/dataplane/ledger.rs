@@ -1,12 +1,13 @@
 //! Where a worker counts its flows, found by the numbers that flows carry.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::forward::{End, Ended, Parties};
 use crate::snapshot::{FrontendLive, PoolLive, ServerLive, Snapshot};
 use crate::stats::{Counter, Traffic};
 
-/// What counts the flows of each server and frontend. What a reload took away stays: its flows go on.
+/// What counts the flows of each server and frontend. What a reload took away stays while flows of it go on.
 pub(super) struct Ledger {
     core: usize,
     generation: Option<u64>,
@@ -21,7 +22,7 @@ impl Ledger {
         Ledger { core, generation: None, totals: None, servers: Vec::new(), frontends: Vec::new() }
     }
 
-    /// Takes in what is new in a snapshot.
+    /// Takes in what is new in a snapshot, and forgets what it does not know and nobody has a flow of.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) {
         if self.generation == Some(snapshot.generation) {
             return;
@@ -36,6 +37,13 @@ impl Ledger {
         for frontend in &snapshot.frontends {
             put(&mut self.frontends, frontend.live.id, frontend.live.clone());
         }
+        let frontends: HashSet<u32> = snapshot.frontends.iter().map(|frontend| frontend.live.id).collect();
+        forget(&mut self.frontends, |frontend| {
+            !frontends.contains(&frontend.id) && frontend.slots.open() == 0
+        });
+        forget(&mut self.servers, |(server, _)| {
+            !snapshot.servers.contains_key(&server.id) && server.slots.open() == 0
+        });
     }
 
     /// Adds to a counter of everybody a flow belongs to.
@@ -75,4 +83,44 @@ fn put<T>(list: &mut Vec<Option<T>>, id: u32, value: T) {
         list.resize_with(id + 1, || None);
     }
     list[id] = Some(value);
+}
+
+fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
+    for entry in &mut *list {
+        entry.take_if(|value| is_over(value));
+    }
+    let rest = list.iter().rev().take_while(|entry| entry.is_none()).count();
+    list.truncate(list.len() - rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::fixture;
+
+    #[test]
+    fn what_a_reload_took_away_is_counted_until_its_last_flow_ends_and_then_forgotten() {
+        let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.1:80"), fixture::up())]);
+        let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
+        let server = pool.servers[0].live.clone();
+        let before =
+            Snapshot { generation: 1, ..fixture::snapshot(vec![frontend.clone()], vec![pool.clone()]) };
+        let without = |generation| Snapshot { generation, ..fixture::snapshot(vec![], vec![]) };
+        let (flow, mut ledger) = (Parties { server: server.id, frontend: frontend.live.id }, Ledger::new(0));
+        ledger.follow(&before);
+        assert!(frontend.live.slots.try_take(None) && server.slots.try_take(None));
+        ledger.follow(&without(2));
+        ledger.count(flow, Counter::PacketsRx, 1);
+        ledger.ended(Ended { flow, how: End::Own });
+        let counted = [Counter::PacketsRx, Counter::Closed]
+            .map(|c| (frontend.live.traffic.sum(c), server.traffic.sum(c)));
+        assert_eq!(counted, [(1, 1); 2]);
+        assert_eq!((frontend.live.slots.open(), server.slots.open()), (0, 0));
+
+        ledger.follow(&without(3));
+        drop((before, pool));
+        assert_eq!((Arc::strong_count(&frontend), Arc::strong_count(&frontend.live)), (1, 1));
+        assert!(ledger.servers.is_empty() && ledger.frontends.is_empty());
+        ledger.count(flow, Counter::PacketsRx, 1);
+    }
 }

@@ -22,7 +22,7 @@ use super::sorter::Sorter;
 use super::waiting::Waiting;
 use super::worker::{Parcel, Worker};
 use super::{Buffer, Capture, CaptureHandle, Filter, Tally, Transmit, Wake};
-use crate::forward::{Dispatch, Forwarder};
+use crate::forward::{Dispatch, Forwarder, Ids};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -92,6 +92,9 @@ impl Pipeline {
             Some(PlannedCache { filter, tally }) => (filter, Some(tally)),
             None => (None, None),
         };
+        let ids = |share: usize| {
+            Ids::new(share as u16, (workers + plan.interfaces.len()) as u16, fastrand::u16(..))
+        };
         let opened: Vec<(u32, Capture, CaptureHandle)> = plan
             .interfaces
             .iter()
@@ -115,6 +118,7 @@ impl Pipeline {
                 forwarder,
                 // Any worker can count for all.
                 tally: tally.take(),
+                ids: ids(core),
                 waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),
                 stats: plan.stats.clone(),
@@ -137,7 +141,7 @@ impl Pipeline {
                 thread: first_capture + n,
                 interface,
                 capture,
-                sorter: Sorter::new(plan.dispatch.clone(), fastrand::u16(..), plan.now),
+                sorter: Sorter::new(plan.dispatch.clone(), ids(workers + n), plan.now),
                 inboxes: inboxes.clone(),
                 spare: spare.clone(),
                 stats: plan.stats.clone(),
@@ -219,7 +223,7 @@ impl Reader {
                 spare.extend(self.spare.try_iter().flatten().map(|(_, buffer)| buffer));
             }
             match self.capture.read_batch(&mut spare, &mut frames) {
-                Wake::Stopped => return,
+                Wake::Stopped => break,
                 Wake::Frames { errors } => self.stats.capture_errors(self.thread, errors.into()),
             }
             let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
@@ -241,6 +245,7 @@ impl Reader {
                 }
             }
         }
+        self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.sorter.held());
     }
 }
 

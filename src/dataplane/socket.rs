@@ -39,12 +39,11 @@ pub(super) fn attach_program(socket: &Socket, program: BorrowedFd<'_>) -> io::Re
 }
 
 /// Has pnet bind the socket to the interface. Its buffer for reading has `read_len` bytes (longer frames are cut
-/// short); a read waits for nothing, a write for `write_timeout`.
+/// short); neither a read nor a write waits.
 pub(super) fn bind(
     socket: Socket,
     interface: u32,
     read_len: usize,
-    write_timeout: Duration,
 ) -> io::Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
     // pnet reads nothing else of it for a socket of ours.
     let interface = NetworkInterface {
@@ -58,7 +57,7 @@ pub(super) fn bind(
     let config = Config {
         read_buffer_size: read_len,
         read_timeout: Some(Duration::ZERO),
-        write_timeout: Some(write_timeout),
+        write_timeout: Some(Duration::ZERO),
         promiscuous: false,
         // pnet owns the descriptor from here on, and closes it even if it fails.
         socket_fd: Some(socket.into_raw_fd()),

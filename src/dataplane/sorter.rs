@@ -1,7 +1,7 @@
 //! Which worker each captured frame goes to.
 
 use super::Buffer;
-use crate::forward::{Dispatch, Fragments, Later};
+use crate::forward::{Dispatch, Fragments, Ids, Later};
 use crate::model::{DropReason, Timestamp};
 use crate::wire::{self, Kind};
 
@@ -15,9 +15,9 @@ pub(super) struct Sorter {
 }
 
 impl Sorter {
-    /// Numbers packets that come in fragments from `first_id` on.
-    pub(super) fn new(dispatch: Dispatch, first_id: u16, now: fn() -> Timestamp) -> Sorter {
-        Sorter { dispatch, fragments: Fragments::new(first_id), now, lost: [0; 2] }
+    /// Numbers packets that come in fragments by `ids`.
+    pub(super) fn new(dispatch: Dispatch, ids: Ids, now: fn() -> Timestamp) -> Sorter {
+        Sorter { dispatch, fragments: Fragments::new(ids), now, lost: [0; 2] }
     }
 
     /// Hands the frame to a worker, and with a first fragment those that waited for it; unless it has to wait itself.
@@ -50,6 +50,11 @@ impl Sorter {
         }
     }
 
+    /// How many frames wait for what they follow: lost with this.
+    pub(super) fn held(&self) -> u64 {
+        self.fragments.held() as u64
+    }
+
     /// How many frames were dropped since this was last asked, and why; for every batch, so that none waits for long.
     pub(super) fn take_lost(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
         if !self.fragments.is_empty() {
@@ -69,7 +74,7 @@ mod tests {
     use crate::wire::TestPacket;
 
     fn sorter(now: fn() -> Timestamp) -> Sorter {
-        Sorter::new(Dispatch::new(4, None), 0, now)
+        Sorter::new(Dispatch::new(4, None), Ids::new(0, 1, 0), now)
     }
 
     /// The workers that frames went to, and whether they know their packet.

@@ -32,6 +32,11 @@ impl Waiting {
         Ok(())
     }
 
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
     /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()

@@ -10,11 +10,11 @@ use super::ledger::Ledger;
 use super::pipeline::PATIENCE;
 use super::waiting::Waiting;
 use super::{Buffer, Tally};
-use crate::forward::{Direction, FlowState, Forwarder, Frame, Part, Verdict};
+use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats, STATES};
-use crate::wire::{self, Checksum};
+use crate::wire::Checksum;
 
 const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
 
@@ -34,6 +34,8 @@ pub(super) struct Worker {
     pub(super) forwarder: Forwarder,
     /// Counts what the flow cache forwards, if that is this worker's part.
     pub(super) tally: Option<Tally>,
+    /// For packets that it cuts.
+    pub(super) ids: Ids,
     pub(super) waiting: Waiting,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) stats: Arc<PacketStats>,
@@ -65,7 +67,7 @@ impl Worker {
             let batch = match self.frames.recv_timeout(patience) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
             };
             let snapshot = self.snapshot.load();
             let now = (self.now)();
@@ -98,6 +100,7 @@ impl Worker {
                 tallied = now;
             }
         }
+        self.stats.dropped(self.core, DropReason::NextHopUnresolved, self.waiting.len() as u64);
     }
 
     /// A frame that came at `since`.
@@ -122,8 +125,17 @@ impl Worker {
                 }
                 match forwarded.cut {
                     None => round.out.push((forwarded.interface, buffer)),
-                    Some(mtu) => {
-                        cut(buffer.frame_mut(), checksum, mtu, forwarded.interface, &mut round.out);
+                    Some(Cut::Segments(payload)) => {
+                        buffer.set_segment_size(payload);
+                        round.out.push((forwarded.interface, buffer));
+                    }
+                    Some(Cut::Fragments { mtu, renumber }) => {
+                        let ids = renumber.then_some(&mut self.ids);
+                        cut(&mut frame, mtu, ids, |fragment| {
+                            let mut buffer = Buffer::default();
+                            buffer.set_frame(fragment);
+                            round.out.push((forwarded.interface, buffer));
+                        });
                         round.spare.push((interface, buffer));
                     }
                 }
@@ -189,12 +201,36 @@ impl Worker {
     }
 }
 
-/// Cuts a packet into fragments that are sent one by one.
-fn cut(frame: &mut [u8], checksum: Checksum, mtu: u32, interface: u32, out: &mut Vec<Parcel>) {
-    let Ok(headers) = wire::parse(frame) else { return };
-    wire::split(frame, &headers, checksum, mtu as usize, |fragment| {
-        let mut buffer = Buffer::default();
-        buffer.set_frame(fragment);
-        out.push((interface, buffer));
-    });
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::Settings;
+
+    #[test]
+    fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
+        let (inbox, frames) = crossbeam_channel::bounded(1);
+        let (out, _sent) = crossbeam_channel::bounded(1);
+        let (spares, _spare) = crossbeam_channel::bounded(1);
+        let stats = Arc::new(PacketStats::new(1));
+        let mut worker = Worker {
+            core: 0,
+            forwarder: Forwarder::new(Settings { ports: None, capacity: 1, seed: 1, cache: None }),
+            tally: None,
+            ids: Ids::new(0, 1, 0),
+            waiting: Waiting::default(),
+            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            stats: stats.clone(),
+            frames,
+            out,
+            spares,
+            wanted: tokio::sync::mpsc::channel(1).0,
+            now: || Timestamp(0),
+        };
+        for _ in 0..3 {
+            worker.waiting.push(Timestamp(0), (1, Buffer::default()), Timestamp(0)).unwrap();
+        }
+        drop(inbox);
+        worker.run();
+        assert_eq!(stats.drops(DropReason::NextHopUnresolved), 3);
+    }
 }

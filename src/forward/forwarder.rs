@@ -13,7 +13,7 @@ use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{Direction, FIN, Flow, FlowCache, FlowId, FlowTable, NatPorts, RST, SYN, Segment, View};
+use super::{Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowTable, NatPorts, RST, SYN, Segment, View};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP};
 use crate::snapshot::{NextHops, Snapshot};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -235,11 +235,12 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
-        let cut = fit(frame, headers, hop)?;
         if headers.flags.0 & (SYN | FIN | RST) != 0 {
             self.catch_up(id);
         }
         let flow = self.flows.get(id);
+        let is_nat = flow.view() == View::BothSides;
+        let cut = fit(frame, headers, hop, is_nat)?;
         let (was_over, parties) = (part != Part::First && flow.is_over(), parties(flow));
         if part != Part::First && !matches!(headers.kind, Kind::LaterFragment { .. }) {
             self.flows.on_segment(id, direction, segment(headers), packet.now);
@@ -248,7 +249,6 @@ impl Forwarder {
         if !was_over && self.flows.get(id).is_over() {
             self.news.ended.push(Ended { flow: parties, how: End::Own });
         }
-        let is_nat = self.flows.get(id).view() == View::BothSides;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         if let Some(lead) = frame.lead.filter(|_| is_nat) {
             wire::renumber(frame.bytes, headers, lead.id);
@@ -380,20 +380,27 @@ fn parties(flow: &Flow) -> Parties {
     Parties { server: flow.server_id(), frontend: flow.frontend_id() }
 }
 
-/// Whether the next hop takes the packet. One that is too long is cut if it may be: the result says to which length. A
-/// super-frame is cut into packets before it is sent, so what counts is how long those will be.
-fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> Result<Option<u32>, Stop> {
+/// Whether the next hop takes the packet; what is done to one that is too long and may be cut. A super-frame is cut
+/// into packets before it is sent, so what counts is how long those will be.
+fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop, is_nat: bool) -> Result<Option<Cut>, Stop> {
+    let (mtu, header_len) = (hop.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
     let len = match frame.segment_size {
-        Some(payload) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(payload),
+        Some(payload) => header_len + usize::from(payload),
         None => headers.packet_len(),
     };
-    if len <= hop.mtu as usize {
+    if len <= mtu {
         return Ok(None);
     }
-    match headers.dont_fragment || frame.segment_size.is_some() {
-        true => Err(Stop::TooBig { mtu: hop.mtu }),
-        false => Ok(Some(hop.mtu)),
+    let is_super_segment = frame.segment_size.is_some() && headers.is_tcp();
+    if headers.dont_fragment || is_super_segment && mtu <= header_len {
+        return Err(Stop::TooBig { mtu: hop.mtu });
     }
+    Ok(Some(match is_super_segment {
+        // Each will have a header of its own.
+        true => Cut::Segments((mtu - header_len) as u16),
+        // A fragment that was let in by its lead has such a number already.
+        false => Cut::Fragments { mtu: hop.mtu, renumber: is_nat && frame.lead.is_none() },
+    }))
 }
 
 #[cfg(test)]

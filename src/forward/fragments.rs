@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use super::Ids;
 use crate::model::Timestamp;
 use crate::wire::FragmentKey;
 
@@ -35,7 +36,7 @@ pub struct Fragments<T> {
     /// Those that began to wait for their first, in the order they did.
     waiting: VecDeque<(Timestamp, FragmentKey)>,
     held: usize,
-    next_id: u16,
+    ids: Ids,
 }
 
 /// What a first fragment tells of those that follow it.
@@ -70,10 +71,15 @@ struct Packet<T> {
 }
 
 impl<T> Fragments<T> {
-    /// None yet. `first_id` should differ between those whose packets go to the same places.
-    pub fn new(first_id: u16) -> Fragments<T> {
+    /// None yet. Packets get their numbers from `ids`.
+    pub fn new(ids: Ids) -> Fragments<T> {
         let (packets, order, waiting) = (HashMap::new(), VecDeque::new(), VecDeque::new());
-        Fragments { packets, order, waiting, held: 0, next_id: first_id }
+        Fragments { packets, order, waiting, held: 0, ids }
+    }
+
+    /// How many frames wait for their first.
+    pub fn held(&self) -> usize {
+        self.held
     }
 
     /// Whether there is nothing that time changes.
@@ -83,14 +89,20 @@ impl<T> Fragments<T> {
 
     /// A first fragment with these ports goes to `worker`. Returns what those after it need to follow, and those that
     /// waited for it. `drop` is given what had to make room.
+    ///
+    /// One that comes again soon is a copy; later, it is another packet whose sender has run out of numbers.
     pub fn first(
         &mut self,
         key: FragmentKey,
         ports: (u16, u16),
         worker: u16,
         now: Timestamp,
-        drop: impl FnMut(T),
+        mut drop: impl FnMut(T),
     ) -> (Lead, Vec<T>) {
+        let known = self.packets.get(&key);
+        if known.is_some_and(|packet| packet.first.is_some() && is_over(packet.since, HELD, now)) {
+            self.forget(key, &mut drop);
+        }
         let packet = self.packet(key, now, drop);
         let part = Lead { ports, worker, id: packet.id };
         packet.first = Some(part);
@@ -124,16 +136,15 @@ impl<T> Fragments<T> {
 
     /// Lets time pass. `drop` is given the fragments whose first did not come.
     pub fn expire(&mut self, now: Timestamp, mut drop: impl FnMut(T)) {
-        let is_over = |since: Timestamp, patience: Duration| {
-            now.0.saturating_sub(since.0) >= u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)
-        };
-        while let Some(&(since, key)) = self.waiting.front().filter(|(since, _)| is_over(*since, HELD)) {
+        while let Some(&(since, key)) = self.waiting.front().filter(|(since, _)| is_over(*since, HELD, now)) {
             self.waiting.pop_front();
             if self.packets.get(&key).is_some_and(|packet| packet.since == since && packet.first.is_none()) {
                 self.forget(key, &mut drop);
             }
         }
-        while let Some(&(since, key)) = self.order.front().filter(|(since, _)| is_over(*since, REMEMBERED)) {
+        while let Some(&(since, key)) =
+            self.order.front().filter(|(since, _)| is_over(*since, REMEMBERED, now))
+        {
             self.order.pop_front();
             if self.packets.get(&key).is_some_and(|packet| packet.since == since) {
                 self.forget(key, &mut drop);
@@ -157,10 +168,12 @@ impl<T> Fragments<T> {
             }
             self.order.push_back((now, key));
         }
-        let next_id = &mut self.next_id;
-        self.packets.entry(key).or_insert_with(|| {
-            *next_id = next_id.wrapping_add(1);
-            Packet { since: now, id: *next_id, first: None, held: Vec::new() }
+        let ids = &mut self.ids;
+        self.packets.entry(key).or_insert_with(|| Packet {
+            since: now,
+            id: ids.take(),
+            first: None,
+            held: Vec::new(),
         })
     }
 
@@ -170,6 +183,10 @@ impl<T> Fragments<T> {
             packet.held.into_iter().for_each(drop);
         }
     }
+}
+
+fn is_over(since: Timestamp, patience: Duration, now: Timestamp) -> bool {
+    u128::from(now.0.saturating_sub(since.0)) >= patience.as_nanos()
 }
 
 #[cfg(test)]
@@ -188,13 +205,17 @@ mod tests {
         Timestamp(millis * 1_000_000)
     }
 
+    fn none_yet<T>() -> Fragments<T> {
+        Fragments::new(Ids::new(0, 1, 7))
+    }
+
     fn none(frame: &str) {
         panic!("{frame} is dropped");
     }
 
     #[test]
     fn fragments_go_where_their_first_went() {
-        let mut fragments = Fragments::new(6);
+        let mut fragments = none_yet();
         let (part, held) = fragments.first(key(1, 9), PORTS, 3, at(0), none);
         assert_eq!((part, held), (Lead { ports: PORTS, worker: 3, id: 7 }, vec![]));
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Follows(part, "b"));
@@ -204,7 +225,7 @@ mod tests {
 
     #[test]
     fn those_that_came_too_early_follow_their_first() {
-        let mut fragments = Fragments::new(0);
+        let mut fragments = none_yet();
         assert_eq!(fragments.later(key(1, 9), "c", at(0), none), Later::Held);
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Held);
         let (part, held) = fragments.first(key(1, 9), PORTS, 0, at(2), none);
@@ -214,7 +235,7 @@ mod tests {
 
     #[test]
     fn those_whose_first_does_not_come_are_dropped_after_half_a_second() {
-        let mut fragments = Fragments::new(0);
+        let mut fragments = none_yet();
         fragments.later(key(1, 9), "b", at(0), none);
         fragments.first(key(2, 9), PORTS, 0, at(0), none);
         fragments.expire(at(499), none);
@@ -226,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_forgotten_after_ten_seconds_and_its_number_means_another_one() {
-        let mut fragments = Fragments::new(0);
+        let mut fragments = none_yet();
         fragments.first(key(1, 9), PORTS, 0, at(0), none);
         fragments.expire(at(9_999), none);
         assert!(matches!(fragments.later(key(1, 9), "b", at(9_999), none), Later::Follows(..)));
@@ -235,8 +256,22 @@ mod tests {
     }
 
     #[test]
+    fn a_sender_that_is_out_of_numbers_begins_another_packet_with_an_old_one() {
+        let mut fragments = none_yet();
+        let (old, _) = fragments.first(key(1, 9), PORTS, 3, at(0), none);
+        let (copy, _) = fragments.first(key(1, 9), PORTS, 3, at(499), none);
+        assert_eq!(copy, old);
+        let (new, _) = fragments.first(key(1, 9), (4243, 53), 2, at(9_999), none);
+        assert_ne!(new.id, old.id, "its receiver may still wait for more of the old one");
+        fragments.expire(at(10_000), none);
+        assert_eq!(fragments.later(key(1, 9), "b", at(19_998), none), Later::Follows(new, "b"));
+        fragments.expire(at(19_999), none);
+        assert!(fragments.packets.is_empty() && fragments.order.is_empty());
+    }
+
+    #[test]
     fn a_flood_of_fragments_takes_no_more_than_its_share() {
-        let mut fragments = Fragments::new(0);
+        let mut fragments = none_yet();
         let (mut full, mut dropped) = (0, 0);
         for n in 0..100_000 {
             if let Later::Full(_) = fragments.later(key((n >> 8) as u16, n), n, at(0), |_| dropped += 1) {

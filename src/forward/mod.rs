@@ -1,11 +1,13 @@
 //! The forwarding core of the packet modes. Pure: frames and the time in, verdicts out.
 
 mod cache;
+mod cut;
 mod dispatch;
 mod flow;
 mod flows;
 mod forwarder;
 mod fragments;
+mod ids;
 mod index;
 mod limiter;
 mod list;
@@ -16,11 +18,13 @@ mod verdict;
 mod wheel;
 
 pub use cache::{CachedRoute, FlowCache, Seen};
+pub use cut::{Cut, cut};
 pub use dispatch::Dispatch;
 pub use flow::{Flow, NewFlow};
 pub use flows::{FlowId, FlowTable, Full, Inserted};
 pub use forwarder::{Forwarder, News, Settings};
 pub use fragments::{Fragments, Later, Lead};
+pub use ids::Ids;
 pub use nat_ports::{NatPorts, PortSplit};
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};

@@ -1,6 +1,6 @@
 //! What is to be done with a packet.
 
-use super::{Direction, Lead};
+use super::{Cut, Direction, Lead};
 use crate::model::DropReason;
 
 /// A frame as it came in.
@@ -48,9 +48,8 @@ pub struct Forwarded {
     pub flow: Parties,
     /// What it is to the flow.
     pub part: Part,
-    /// The next hop takes no packet longer than this many bytes: cut it into fragments first, by
-    /// [`split`](crate::wire::split).
-    pub cut: Option<u32>,
+    /// What is to be done before, because it is too long for the next hop.
+    pub cut: Option<Cut>,
 }
 
 /// What a packet on its way is to its flow.

@@ -55,7 +55,7 @@ pub enum DropReason {
     WorkerQueueFull,
     /// The queue to the transmit thread was full.
     TransmitQueueFull,
-    /// The interface refused it.
+    /// The interface refused it, or has as much to send as may wait for it.
     TransmitFailed,
     /// The kernel's capture buffer was full.
     CaptureOverrun,

@@ -7,6 +7,7 @@
 mod answer;
 mod build;
 mod checksum;
+mod datagrams;
 mod extensions;
 mod fields;
 mod headers;
@@ -21,6 +22,7 @@ mod translate;
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, reset, reset_reply};
 pub use build::TestPacket;
 pub use checksum::{Checksum, checksum_changes};
+pub use datagrams::datagrams;
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};

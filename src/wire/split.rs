@@ -12,9 +12,10 @@ const END_OF_OPTIONS: u8 = 0;
 const COPIED: u8 = 0x80;
 
 /// Cuts the packet in `frame` into fragments of at most `mtu` bytes and hands each to `send` as a frame. One that is
-/// a fragment already is cut further. Afterwards the checksum of what it carries is complete.
+/// a fragment already is cut further. They have the number of the packet, or `id` if there is one. Afterwards the
+/// checksum of what the packet carries is complete.
 ///
-/// The caller has seen to it that it is a packet of IPv4 that may be cut and is too long; `headers` are those it came
+/// The caller has seen to it that it is a packet of IPv4 that may be cut; `headers` are those it came
 /// in with (a rewrite changes none that are looked at here), `mtu` is at least 68, the least there is.
 ///
 /// # Panics
@@ -24,6 +25,7 @@ pub fn split(
     headers: &Headers,
     checksum: Checksum,
     mtu: usize,
+    id: Option<u16>,
     mut send: impl FnMut(&[u8]),
 ) {
     debug_assert!(headers.is_v4() && !headers.dont_fragment);
@@ -33,6 +35,9 @@ pub fn split(
     }
     let mut fragment = Vec::with_capacity(ETHERNET_LEN + mtu);
     fragment.extend_from_slice(head);
+    if let Some(id) = id {
+        put_u16(&mut fragment[ETHERNET_LEN..], ipv4::ID, id);
+    }
     let header_len = head.len() - ETHERNET_LEN;
     // All fragments but the last carry a multiple of 8 bytes.
     let most = (mtu.saturating_sub(header_len) / 8 * 8).max(8);

@@ -20,6 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
         super_frames_with_partial_checksums_pass_whole,
         super_frames_are_cut_and_completed_for_a_link_that_cannot,
         super_frames_of_ipv6_pass_whole_too,
+        super_frames_are_cut_into_shorter_segments_than_they_came_in,
         ordinary_frames_pass_when_nobody_has_offloads,
     ]
 }
@@ -45,6 +46,24 @@ fn super_frames_with_partial_checksums_pass_whole() {
         assert!(seen.partial > 0, "{seen:?}");
         assert_eq!(seen.long_without_size, 0, "a long frame says how it is to be cut");
     }
+}
+
+/// Those of 1448 bytes into 1200, by the interface where it can and by our kernel where it cannot.
+fn super_frames_are_cut_into_shorter_segments_than_they_came_in() {
+    let relay = Relay::cutting(Some(1200));
+    relay.exchange("10.77.0.3:5000");
+    let filter = Filter::new(&selection(1..=65535));
+    let server = relay.server.index("eth0");
+    let (mut capture, _handle) = relay.server.enter(|| Capture::open(server, &filter).unwrap());
+    relay.middle.no_offloads("tos");
+    relay.exchange("10.77.0.3:5000");
+    for seen in relay.stop() {
+        assert!(seen.is_cut_to(1448) && seen.partial > 0, "{seen:?}");
+    }
+    let mut first = Vec::new();
+    capture.read_batch(&mut Vec::new(), &mut first);
+    let lengths: BTreeSet<usize> = first.iter().map(|frame| frame.frame().len()).collect();
+    assert!(lengths.contains(&(14 + 52 + 1200)), "{lengths:?}");
 }
 
 fn super_frames_of_ipv6_pass_whole_too() {
@@ -128,6 +147,11 @@ struct Seen {
 
 impl Relay {
     fn new() -> Relay {
+        Relay::cutting(None)
+    }
+
+    /// One that has super-frames cut into segments of this size.
+    fn cutting(segments: Option<u16>) -> Relay {
         let (client, server, middle) = (Namespace::new(), Namespace::new(), Namespace::new());
         client.link(("eth0", &text(CLIENT)), &middle, ("toc", &text(TO_CLIENT)));
         server.link(("eth0", &text(SERVER)), &middle, ("tos", &text(TO_SERVER)));
@@ -141,8 +165,8 @@ impl Relay {
         }
         let (toc, tos) = (middle.index("toc"), middle.index("tos"));
         let directions = vec![
-            direction(&middle, toc, tos, (TO_SERVER, SERVER)),
-            direction(&middle, tos, toc, (TO_CLIENT, CLIENT)),
+            direction(&middle, toc, tos, (TO_SERVER, SERVER), segments),
+            direction(&middle, tos, toc, (TO_CLIENT, CLIENT), segments),
         ];
         Relay { client, server, middle, directions }
     }
@@ -185,6 +209,7 @@ fn direction(
     from: u32,
     to: u32,
     (src, dst): ([u8; 6], [u8; 6]),
+    segments: Option<u16>,
 ) -> (CaptureHandle, JoinHandle<Seen>) {
     let (mut capture, handle) =
         middle.enter(|| Capture::open(from, &Filter::new(&selection(1..=65535))).unwrap());
@@ -198,6 +223,9 @@ fn direction(
                 seen.note(&buffer);
                 buffer.frame_mut()[..6].copy_from_slice(&dst);
                 buffer.frame_mut()[6..12].copy_from_slice(&src);
+                if let Some(size) = segments.filter(|_| buffer.segment_size().is_some()) {
+                    buffer.set_segment_size(size);
+                }
                 transmit.send(to, &buffer).unwrap();
                 spare.push(buffer);
             }

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Precision, Replies, Selection, Wake};
+use convey::dataplane::{
+    Buffer, Capture, CaptureHandle, Filter, Precision, Replies, Selection, Transmit, Wake,
+};
 use convey::model::Endpoint;
 
 use super::lab::{Namespace, connecting};
@@ -16,6 +18,7 @@ pub(crate) fn stories() -> Vec<Story> {
         the_kernel_takes_a_filter_of_any_precision,
         the_longest_filters_replace_each_other_within_the_limit_of_old_kernels,
         an_interface_that_goes_down_is_captured_again_when_it_is_back,
+        an_interface_that_is_stuck_holds_up_no_other,
     ]
 }
 
@@ -213,4 +216,28 @@ fn an_interface_that_goes_down_is_captured_again_when_it_is_back() {
     wire.know_neighbours();
     wire.send("203.0.113.1:80");
     assert_eq!(destination(&wire.frames()[0]), "203.0.113.1:80");
+}
+
+/// One that sends a thousand bytes a second, and one that sends as fast as can be.
+fn an_interface_that_is_stuck_holds_up_no_other() {
+    const EACH: usize = 20_000;
+    let (balancer, other) = (Namespace::new(), Namespace::new());
+    balancer.link(("slow", "02:00:00:00:00:0b"), &other, ("from-slow", "02:00:00:00:00:0c"));
+    balancer.link(("fast", "02:00:00:00:01:0b"), &other, ("from-fast", "02:00:00:00:01:0c"));
+    balancer.exec("tc qdisc add dev slow root tbf rate 8kbit burst 2kb limit 100mb");
+    let (slow, fast) = (balancer.index("slow"), balancer.index("fast"));
+    let (sender, result) = std::sync::mpsc::channel();
+    let name = balancer.name().to_owned();
+    std::thread::spawn(move || {
+        crate::lab::enter(&name);
+        let (mut transmit, mut frame) = (Transmit::default(), Buffer::default());
+        frame.set_frame(&[2; 1_000]);
+        while transmit.send(slow, &frame).is_ok() {}
+        let mut sent = || [slow, fast].map(|interface| transmit.send(interface, &frame).is_ok());
+        let sent: Vec<[bool; 2]> = (0..EACH).map(|_| sent()).collect();
+        let _ = sender.send([0, 1].map(|of| sent.iter().filter(|sent| sent[of]).count()));
+    });
+    // Did each frame wait for the slow one, it would take minutes.
+    let [by_slow, by_fast] = result.recv_timeout(crate::lab::DEADLINE).expect("it is held up");
+    assert!(by_fast == EACH && by_slow < EACH / 100, "{by_slow} by the slow one, {by_fast} by the fast one");
 }

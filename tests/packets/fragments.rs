@@ -8,10 +8,11 @@ use etherparse::{
     EtherType, Ethernet2Header, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, UdpHeader,
 };
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
+use crate::support::wait_for;
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 /// Payload of a datagram that takes three packets.
@@ -22,6 +23,7 @@ pub(crate) fn stories() -> Vec<Story> {
         large_datagrams_come_back_byte_for_byte,
         so_do_those_whose_fragments_are_out_of_order,
         fragments_of_two_datagrams_are_not_mixed_up,
+        the_host_complains_to_nobody_of_fragments_that_were_not_for_it,
     ]
 }
 
@@ -71,6 +73,51 @@ fn fragments_of_two_datagrams_are_not_mixed_up(case: Case) {
             assert!(receive(socket) == *sent);
         }
     });
+}
+
+/// Its own stack still gets those that come after the first, and waits for that in vain.
+fn the_host_complains_to_nobody_of_fragments_that_were_not_for_it(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network
+        .lab
+        .run(Role::Balancer, "sysctl", &["-qw", "net.ipv4.ipfrag_time=1", "net.ipv6.ip6frag_time=1"])
+        .unwrap();
+    let send_first_and_last = |network: &Network| {
+        network.inside(Role::Client(1), || {
+            let fragments = fragments(case, &listener(case), 7, &datagram(LENGTH, 7));
+            let mut wire = Wire::open();
+            wire.send(&fragments[0]);
+            wire.send(&fragments[2]);
+        });
+    };
+    send_first_and_last(&network);
+    wait_for("its stack to give up and say so", || (complaints(&network) == 1).then_some(()));
+    let _echos = serve(&mut network, 1);
+    let given_up = count(&network, ["IpReasmTimeout", "Ip6ReasmTimeout"]);
+    send_first_and_last(&network);
+    network.inside(Role::Client(1), || {
+        let sent = datagram(LENGTH, 1);
+        assert!(exchange(&socket_to(case.family.vip(ECHO)), &sent).unwrap() == sent);
+    });
+    // What servers answer comes in fragments too.
+    let packets = if case.is_dsr() { 2 } else { 3 };
+    wait_for("its stack to give up", || {
+        (count(&network, ["IpReasmTimeout", "Ip6ReasmTimeout"]) >= given_up + packets).then_some(())
+    });
+    assert_eq!(complaints(&network), 1);
+}
+
+/// Of fragments that did not become whole in time, by ICMP.
+fn complaints(network: &Network) -> u64 {
+    count(network, ["IcmpOutTimeExcds", "Icmp6OutTimeExcds"])
+}
+
+/// The kernel's counter of this name, that of IPv4 or of IPv6, on the balancer.
+fn count(network: &Network, [v4, v6]: [&str; 2]) -> u64 {
+    let name = if network.case.family == Family::V4 { v4 } else { v6 };
+    let text = network.lab.run(Role::Balancer, "nstat", &["-asz", name]).unwrap();
+    let mut words = text.split_whitespace().skip_while(|word| *word != name);
+    words.nth(1).unwrap().parse().unwrap()
 }
 
 fn serve(network: &mut Network, servers: u8) -> Vec<UdpEcho> {

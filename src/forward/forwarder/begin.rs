@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::refuse::Stop;
 use super::{Forwarder, Packet, begins, fit, segment};
 use crate::forward::{
-    Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
+    Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
 };
 use crate::model::{Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite};
 use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
@@ -48,7 +48,7 @@ impl Forwarder {
         let server = self.choose(frontend, key.source(), vip)?;
         let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
-        let cut = fit(frame, headers, hop)?;
+        let cut = fit(frame, headers, hop, !is_dsr)?;
         if is_later {
             // Its first has gone there, and has been forgotten or was never recorded.
             return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
@@ -226,7 +226,7 @@ fn forward_unrecorded(
     frontend: &Frontend,
     server: &Server,
     (next_hop, hop): (u32, &NextHop),
-    cut: Option<u32>,
+    cut: Option<Cut>,
 ) -> Verdict {
     let (key, addr) = (&headers.key, server.config.addr);
     let (dst, dst_port) = match frontend.pool.config.dsr {

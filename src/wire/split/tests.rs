@@ -9,7 +9,7 @@ use crate::wire::{TestPacket, parse};
 fn cut(frame: &[u8], checksum: Checksum, mtu: usize) -> Vec<Vec<u8>> {
     let (mut frame, mut pieces) = (frame.to_vec(), Vec::new());
     let headers = parse(&frame).unwrap();
-    split(&mut frame, &headers, checksum, mtu, |piece| pieces.push(piece.to_vec()));
+    split(&mut frame, &headers, checksum, mtu, None, |piece| pieces.push(piece.to_vec()));
     pieces
 }
 

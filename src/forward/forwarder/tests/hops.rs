@@ -141,6 +141,63 @@ fn a_super_frame_is_judged_by_the_packets_it_will_be_cut_into(family: Family) {
     assert_eq!(whole.payload, [7; 60_000]);
 }
 
+#[test]
+fn a_super_segment_that_may_be_cut_goes_on_in_segments_that_fit() {
+    for mut lab in Lab::both_modes(Family::V4) {
+        let syn = lab.send(lab.client(1).syn());
+        let packet = lab.client(1).ack(501).tcp_options(&[1; 12]).payload(&[7; 60_000]).may_be_cut(9);
+        let Outcome::Segments(seen, 1_348) = lab.handle_frame(&mut packet.bytes(), Some(1_448)) else {
+            panic!("1400 bytes fit")
+        };
+        assert_eq!((seen.route(), &seen.payload), (syn.route(), &vec![7; 60_000]));
+        let Outcome::Sent(_) = lab.handle_frame(&mut packet.bytes(), Some(1_348)) else { panic!("it fits") };
+        lab.change(|world| world.lan_mtu = 52);
+        assert!(matches!(
+            lab.handle_frame(&mut packet.bytes(), Some(1_348)),
+            Outcome::Answered(_, DropReason::TooBig)
+        ));
+    }
+}
+
+#[test]
+fn datagrams_in_a_super_frame_are_cut_each_on_its_own() {
+    for mut lab in [Lab::passthrough(Family::V4), Lab::dsr(Family::V4), Lab::l2(Family::V4)].map(Lab::udp) {
+        lab.change(|world| world.lan_mtu = 576);
+        let payload: Vec<u8> = (0..7_000).map(|n| n as u8).collect();
+        let mut frame = lab.client(1).udp().payload(&payload).may_be_cut(9).bytes();
+        let Outcome::Fragments(pieces, LAN) = lab.handle_frame(&mut frame, Some(1_400)) else {
+            panic!("1400 bytes do not fit")
+        };
+        let seen = Seen::put_together(&pieces);
+        assert!(seen.iter().map(|seen| &seen.payload[..]).eq(payload.chunks(1_400)), "{seen:?}");
+        assert_eq!((pieces.len(), lab.opened), (5 * 3, 1));
+    }
+}
+
+#[test]
+fn clients_whose_packets_we_cut_are_told_apart_by_their_server() {
+    let mut lab = Lab::passthrough(Family::V4).udp();
+    lab.change(|world| (world.lan_mtu, _) = (576, world.servers.truncate(1)));
+    let contents = [1, 2].map(|n: u8| vec![n; 1_400]);
+    let mut sent = [1, 2].map(|n| {
+        let packet = lab.client(n).udp().payload(&contents[usize::from(n) - 1]).may_be_cut(77);
+        let Outcome::Fragments(pieces, LAN) = lab.handle(&packet) else { panic!("it was not cut") };
+        pieces
+    });
+    let last = sent.each_mut().map(|pieces| pieces.pop().unwrap());
+    let seen = Seen::put_together(&[&sent.concat()[..], &last].concat());
+    assert!(seen.iter().map(|seen| &seen.payload).eq(&contents), "{seen:?}");
+}
+
+#[test]
+fn in_dsr_who_is_cut_keeps_its_number() {
+    let mut lab = Lab::dsr(Family::V4).udp();
+    lab.change(|world| world.lan_mtu = 576);
+    let packet = lab.client(1).udp().payload(&[7; 1_400]).may_be_cut(77);
+    let Outcome::Fragments(pieces, LAN) = lab.handle(&packet) else { panic!("it was not cut") };
+    assert!(pieces.iter().all(|piece| piece[18..20] == [0, 77]));
+}
+
 fn no_more_than_a_thousand_a_second_are_told(family: Family) {
     let mut lab = Lab::passthrough(family);
     let answered = |lab: &mut Lab| {

@@ -11,7 +11,9 @@ use std::time::Duration;
 pub(super) use self::kernel::{Kernel, told_with_cache};
 pub(super) use self::seen::Seen;
 pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour};
-use crate::forward::{End, Ended, Forwarder, Fragments, Frame, Later, NatPorts, Part, Settings, Verdict};
+use crate::forward::{
+    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, NatPorts, Part, Settings, Verdict, cut,
+};
 use crate::model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, OnDown, Protocol, Timestamp,
 };
@@ -90,6 +92,7 @@ pub(super) struct Lab {
     /// Packets forwarded without a record of their flow.
     pub(super) unrecorded: usize,
     fragments: Fragments<Vec<u8>>,
+    ids: Ids,
 }
 
 /// How large things are; `ports` are those from 40000 on.
@@ -173,7 +176,8 @@ impl Lab {
             kernel,
             opened: 0,
             unrecorded: 0,
-            fragments: Fragments::new(0),
+            fragments: Fragments::new(Ids::new(0, 2, 0)),
+            ids: Ids::new(1, 2, 0),
         };
         lab.change(|_| {});
         lab
@@ -266,9 +270,12 @@ impl Lab {
         self.unrecorded += usize::from(forwarded.part == Part::Unrecorded);
         let headers = wire::parse(frame.bytes).unwrap();
         match forwarded.cut {
-            Some(mtu) => {
+            Some(Cut::Segments(payload)) => {
+                Outcome::Segments(Seen::read(frame.bytes, forwarded.interface), payload)
+            }
+            Some(Cut::Fragments { mtu, renumber }) => {
                 let mut pieces = Vec::new();
-                wire::split(frame.bytes, &headers, frame.checksum, mtu as usize, |piece| {
+                cut(frame, mtu, renumber.then_some(&mut self.ids), |piece| {
                     assert!(piece.len() <= 14 + mtu as usize, "{} bytes where {mtu} fit", piece.len());
                     pieces.push(piece.to_vec());
                 });
@@ -358,6 +365,8 @@ pub(super) fn error_about(frame: &[u8], error: IcmpError, from: &str) -> Vec<u8>
 #[derive(PartialEq)]
 pub(super) enum Outcome {
     Sent(Seen),
+    /// A super-frame that is to be cut into segments with so many bytes of payload.
+    Segments(Seen, u16),
     /// Frames that are fragments, and the interface they are sent on.
     Fragments(Vec<Vec<u8>>, u32),
     Answered(Seen, DropReason),
@@ -369,6 +378,7 @@ impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::Sent(seen) => write!(f, "sent {seen:?}"),
+            Outcome::Segments(seen, size) => write!(f, "sent {seen:?} in segments of {size}"),
             Outcome::Fragments(frames, _) => write!(f, "sent {} fragments", frames.len()),
             Outcome::Answered(seen, reason) => write!(f, "{reason:?}, answered {seen:?}"),
             Outcome::Dropped(reason) => write!(f, "dropped: {reason:?}"),

@@ -55,7 +55,7 @@ impl Kernel {
         let mut entries = self.entries.lock().unwrap();
         let entry = entries.get_mut(&headers.key)?;
         let hop = snapshot.network.get(entry.route.rewrite.next_hop)?;
-        if !matches!(fit(frame, &headers, hop), Ok(None)) {
+        if !matches!(fit(frame, &headers, hop, true), Ok(None)) {
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
