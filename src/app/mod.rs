@@ -1,6 +1,7 @@
 //! Wires everything: what a command does, in which order things start and stop.
 
 mod balancer;
+mod claims;
 mod clock;
 mod host;
 mod limits;

@@ -9,13 +9,15 @@ use log::{info, warn};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::claims::{self, Claims};
 use super::host::Kernel;
 use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
 use super::paths::Parts;
 use super::{clock, offload};
+use crate::config::Config;
 use crate::dataplane::{CacheError, Filter, Guard, Offloader, Pipeline, Plan, PlannedCache, Selection};
 use crate::model::{Interface, Layer, PacketSettings};
-use crate::net::ReservedPorts;
+use crate::net::{Claim, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -26,6 +28,9 @@ const PACE: Duration = Duration::from_millis(20);
 pub(super) struct PacketPath {
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
+    /// Draining frontends are among them.
+    claims: Claims,
+    _snat_claims: Vec<Claim>,
     /// What is captured and guarded.
     selection: Selection,
     /// Indices of the interfaces that are captured.
@@ -46,6 +51,9 @@ impl PacketPath {
         let netlink = Arc::new(netlink);
         let interfaces = interfaces(config, &network)?;
         let snat_addresses = snat_addresses(config, &network)?;
+        // Before anything is done that another process would feel.
+        let claims = Claims::default().missing(config)?;
+        let snat_claims = claims::snat(config, &snat_addresses)?;
         let stats = Arc::new(PacketStats::new(Plan::threads(workers, interfaces.len())));
         let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
@@ -126,6 +134,8 @@ impl PacketPath {
         Ok(PacketPath {
             settings: settings.clone(),
             snat_addresses,
+            claims,
+            _snat_claims: snat_claims,
             selection,
             captured: interfaces.iter().map(|interface| interface.index).collect(),
             stats,
@@ -145,6 +155,16 @@ impl PacketPath {
     /// Our addresses that servers see; none without a frontend in passthrough mode at the start.
     pub(super) fn snat_addresses(&self) -> &[IpAddr] {
         &self.snat_addresses
+    }
+
+    /// Claims what the configuration adds; it is ours with [`PacketPath::own`].
+    pub(super) fn claim(&self, config: &Config) -> Result<Claims, String> {
+        self.claims.missing(config).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Keeps what was claimed for as long as it is forwarded.
+    pub(super) fn own(&mut self, claims: Claims) {
+        self.claims.add(claims);
     }
 
     /// Captures and guards what this snapshot forwards.
@@ -172,6 +192,7 @@ impl PacketPath {
         {
             warn!("new frontends are not guarded: {error}");
         }
+        self.claims.keep(selection.listen());
         self.selection = selection;
         self.warn_of_interfaces(snapshot);
     }

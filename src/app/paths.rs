@@ -9,6 +9,7 @@ use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::claims::Claims;
 use super::host::Kernel;
 use super::packet_path::PacketPath;
 use super::packet_plan;
@@ -40,6 +41,12 @@ pub(super) struct Parts<'a> {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
     pub(super) networks: mpsc::Sender<net::Table>,
+}
+
+/// What is to be served from now on, of each kind.
+pub(super) struct Ready {
+    proxy: Option<proxy::Ready>,
+    claims: Option<Claims>,
 }
 
 impl Paths {
@@ -123,8 +130,7 @@ async fn none_open(stats: &PacketStats) {
 }
 
 impl DataPath for Paths {
-    /// What the proxy listens on from now on.
-    type Ready = Option<proxy::Ready>;
+    type Ready = Ready;
 
     fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
         let none = Default::default();
@@ -138,16 +144,22 @@ impl DataPath for Paths {
     }
 
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
-        self.proxy.as_mut().map(|proxy| proxy.prepare(config)).transpose()
+        Ok(Ready {
+            claims: self.packets.as_ref().map(|packets| packets.claim(config)).transpose()?,
+            proxy: self.proxy.as_mut().map(|proxy| proxy.prepare(config)).transpose()?,
+        })
     }
 
     async fn switch<T>(&mut self, ready: Self::Ready, snapshot: &Snapshot, publish: impl FnOnce() -> T) -> T {
-        if let (Some(proxy), Some(ready)) = (&mut self.proxy, &ready) {
+        if let (Some(proxy), Some(ready)) = (&mut self.proxy, &ready.proxy) {
             proxy.close(ready).await;
         }
         let published = publish();
-        if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready) {
+        if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready.proxy) {
             proxy.open(ready);
+        }
+        if let (Some(packets), Some(claims)) = (&mut self.packets, ready.claims) {
+            packets.own(claims);
         }
         self.follow(snapshot);
         published

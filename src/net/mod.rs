@@ -1,10 +1,12 @@
 //! What the kernel knows of the network (over netlink), and the little we ask it to do for us.
 
+mod claim;
 mod driver;
 mod netlink;
 mod reserved_ports;
 mod table;
 
+pub use claim::Claim;
 pub use driver::driver;
 pub use netlink::{Error, Netlink};
 pub use reserved_ports::{PortRanges, ReservedPorts};

@@ -154,6 +154,56 @@ resets() {
     on balancer nft list table inet resets | sed -n 's/.*counter packets \([0-9]*\).*/\1/p'
 }
 
+# Traffic goes through convey, none of it through the host's stack, and what the host
+# asks for itself is answered.
+keeps_the_host_silent() {
+    works
+    same "resets of the host" "$(resets)" 0
+    same "an answer to the balancer itself" "$(ask balancer 10.77.0.11)" server1
+}
+
+# The host answers by itself what nobody keeps from it.
+host_is_no_longer_silent() {
+    on client curl -sS -m 2 http://$VIP || true
+    [ "$(resets)" -gt 0 ] || fail "without a guard the host would answer"
+}
+
+# is_guarded_by_nftables MODE: until convey ends.
+is_guarded_by_nftables() {
+    count_resets "$1"
+    balance "$1"
+    logged "nftables, table netdev convey_" || fail "another guard than that of nftables"
+    keeps_the_host_silent
+    stop_convey
+    same "the tables that are left" "$(on balancer nft list tables)" "table inet resets"
+    host_is_no_longer_silent
+}
+
+# is_guarded_by_iptables MODE: as long as the rules of the mode's script are there.
+is_guarded_by_iptables() {
+    count_resets "$1"
+    # The first question makes the table.
+    rules >/dev/null
+    before=$(rules)
+    on balancer "/convey/iptables/$1.sh" up
+    once=$(rules)
+    on balancer "/convey/iptables/$1.sh" up
+    same "what a second up makes" "$(rules)" "$once"
+
+    balance "$1" "guard = false"
+    keeps_the_host_silent
+
+    on balancer "/convey/iptables/$1.sh" down
+    on balancer "/convey/iptables/$1.sh" down
+    same "what is left" "$(rules)" "$before"
+    host_is_no_longer_silent
+}
+
+# The balancer's, without what counts packets and tells the time.
+rules() {
+    on balancer iptables-save -t raw | sed '/^#/d; s/\[.*\]//'
+}
+
 # wait_for WHAT COMMAND...: until the command succeeds.
 wait_for() {
     waited=$1

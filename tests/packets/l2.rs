@@ -22,7 +22,8 @@ pub(crate) fn stories() -> Vec<Story> {
 
 const SCRIPT: &str = "tc/dsr-server-l2.sh";
 
-const BACKEND: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\ndsr = \"l2\"";
+/// The backend of servers that have the VIP.
+pub(crate) const BACKEND: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\ndsr = \"l2\"";
 
 fn servers_that_have_the_vip_share_its_clients(case: Case) {
     let mut network = prepared(case, 2);
@@ -89,12 +90,15 @@ fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
     assert_eq!(left.trim(), "0");
 }
 
-/// A lab whose servers have the VIP.
 fn prepared(case: Case, servers: u8) -> Network {
-    let network = Network::bare(case, &Plan::new(1, servers));
-    for number in 1..=servers {
-        network.script(Role::Server(number), SCRIPT, "up", &[("VIP", &both())]);
-    }
+    planned(case, &Plan::new(1, servers))
+}
+
+/// A lab whose servers have the VIP.
+pub(crate) fn planned(case: Case, plan: &Plan) -> Network {
+    let network = Network::bare(case, plan);
+    let servers = network.lab.machines().iter().filter(|role| matches!(role, Role::Server(_)));
+    servers.for_each(|role| network.script(*role, SCRIPT, "up", &[("VIP", &both())]));
     network
 }
 

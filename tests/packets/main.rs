@@ -22,6 +22,7 @@ mod mtu;
 mod network;
 mod raw;
 mod reload;
+mod rivals;
 mod scripts;
 mod spread;
 #[path = "../stories/support/mod.rs"]
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         ("drain", drain::stories()),
         ("modes", modes::stories()),
         ("host", host::stories()),
+        ("rivals", rivals::stories()),
         ("scripts", scripts::stories()),
         ("dns", dns::stories()),
         ("fragments", fragments::stories()),

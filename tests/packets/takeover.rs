@@ -1,42 +1,73 @@
 //! A second balancer that takes the VIP over.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use convey::demo::lab::{INTERFACE, Plan, Role};
+use convey::model::DsrKind;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::case::{Case, Story, stories};
-use crate::config::Config;
-use crate::network::Network;
+use crate::config::{Config, UNCHECKED};
+use crate::l2;
+use crate::network::{Network, PORT};
 use crate::support::{Process, Wrk, check_to_end, send, wait_for};
+use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![when Case::is_dsr => a_second_balancer_takes_the_vip_over_and_cuts_no_connection]
+    stories![when Case::is_dsr =>
+        a_second_balancer_takes_the_vip_over_and_cuts_no_connection,
+        a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip,
+        streams_of_datagrams_keep_their_server_when_the_vip_moves,
+        streams_of_datagrams_keep_a_server_that_has_the_vip_when_it_moves,
+    ]
 }
 
 /// What a client downloads, and how much of it a second, so that it is under way while the VIP moves.
 const BYTES: u64 = 16 << 20;
 const RATE: &str = "1M";
 
+/// There and back again.
+const MOVES: [(Role, Role); 2] = [(Role::Balancer, Role::Standby), (Role::Standby, Role::Balancer)];
+
 fn a_second_balancer_takes_the_vip_over_and_cuts_no_connection(case: Case) {
-    let mut network = Network::planned(case, &Plan::new(2, 3).standby());
-    let servers = [1, 2, 3].map(|number| network.nginx(number));
+    connections_go_on(case, DsrKind::Nat);
+}
+
+fn a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip(case: Case) {
+    connections_go_on(case, DsrKind::L2);
+}
+
+fn streams_of_datagrams_keep_their_server_when_the_vip_moves(case: Case) {
+    streams_go_on(case, DsrKind::Nat);
+}
+
+fn streams_of_datagrams_keep_a_server_that_has_the_vip_when_it_moves(case: Case) {
+    streams_go_on(case, DsrKind::L2);
+}
+
+fn connections_go_on(case: Case, dsr: DsrKind) {
+    let mut network = prepared(case, dsr);
+    let servers = [1, 2, 3].map(|number| network.nginx_on(number, listen(&network, dsr, number, PORT)));
     for server in &servers {
         send(&mut File::create(server.file("big")).unwrap(), BYTES).unwrap();
     }
-    network.balance(&Config::new(3));
+    network.balance(&Config { backend: backend(dsr), ..Config::new(3) });
     let _standby = network.start_standby();
     (1..=3).for_each(|server| network.wait_for_health(server, true));
     let wrk = Wrk::spawn(network.client(2, "wrk"), network.path("").as_path(), network.vip(), 8);
     let mut downloads: Vec<(Process, PathBuf)> = (0..12).map(|n| download(&network, n)).collect();
     let begun = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.len() > BYTES / 16);
     wait_for("downloads to be under way", || downloads.iter().all(|(_, path)| begun(path)).then_some(()));
-    for (from, to) in [(Role::Balancer, Role::Standby), (Role::Standby, Role::Balancer)] {
-        let before = connections(&network, to);
+    for (from, to) in MOVES {
+        let before = forwarded(&network, to, "total_connections");
         move_vip(&network, from, to);
-        wait_for("clients to come this way", || (connections(&network, to) > before + 200).then_some(()));
+        wait_for("clients to come this way", || {
+            (forwarded(&network, to, "total_connections") > before + 200).then_some(())
+        });
         let ended: Vec<_> = downloads.iter_mut().filter_map(|(curl, _)| curl.ended()).collect();
         assert!(ended.is_empty(), "downloads were to be under way: {ended:?}");
     }
@@ -49,6 +80,66 @@ fn a_second_balancer_takes_the_vip_over_and_cuts_no_connection(case: Case) {
     assert_eq!(summary.failed, 0, "{}", summary.text);
 }
 
+/// Each stream is the datagrams of one port of the client's.
+fn streams_go_on(case: Case, dsr: DsrKind) {
+    let mut network = prepared(case, dsr);
+    let _servers = [1, 2, 3].map(|number| {
+        let addr = listen(&network, dsr, number, ECHO);
+        network.inside(Role::Server(number), || UdpEcho::signing(&format!("s{number} "), addr))
+    });
+    let config = Config { health: UNCHECKED, backend: backend(dsr), ..Config::udp(ECHO, 3) };
+    network.balance(&config);
+    let _standby = network.start_standby();
+    let streams: Vec<UdpSocket> =
+        network.inside(Role::Client(1), || (0..30).map(|_| socket_to(case.family.vip(ECHO))).collect());
+    let answers = || streams.iter().map(|stream| exchange_again(stream, b"whose?")).collect::<Vec<_>>();
+    let before = answers();
+    assert_eq!(before.iter().collect::<BTreeSet<_>>().len(), 3, "each server has some: {before:?}");
+    for (from, to) in MOVES {
+        let arrived = forwarded(&network, to, "bytes_rx");
+        move_vip(&network, from, to);
+        for _ in 0..3 {
+            assert_eq!(answers(), before);
+        }
+        // Each exchange is at least 6 bytes.
+        assert!(forwarded(&network, to, "bytes_rx") >= arrived + 3 * 30 * 6, "they came this way");
+    }
+}
+
+/// A second balancer, and servers prepared for this kind of DSR.
+fn prepared(case: Case, dsr: DsrKind) -> Network {
+    let plan = Plan::new(2, 3).standby();
+    match dsr {
+        DsrKind::Nat => Network::planned(case, &plan),
+        DsrKind::L2 => l2::planned(case, &plan),
+    }
+}
+
+fn backend(dsr: DsrKind) -> &'static str {
+    match dsr {
+        DsrKind::Nat => Config::new(0).backend,
+        DsrKind::L2 => l2::BACKEND,
+    }
+}
+
+/// Where a server listens so that it answers as who was asked.
+fn listen(network: &Network, dsr: DsrKind, server: u8, port: u16) -> SocketAddr {
+    let family = network.case.family;
+    match (dsr, port) {
+        (DsrKind::Nat, _) => (family.address(Role::Server(server)), port).into(),
+        // By TCP also for those who check its health.
+        (DsrKind::L2, PORT) => (family.any(), port).into(),
+        (DsrKind::L2, _) => family.vip(port),
+    }
+}
+
+/// What is answered, sooner or later: a datagram may be lost on the way, and is sent again.
+fn exchange_again(socket: &UdpSocket, datagram: &[u8]) -> String {
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let answer = wait_for("an answer", || exchange(socket, datagram).ok());
+    String::from_utf8(answer).unwrap()
+}
+
 fn download(network: &Network, number: u32) -> (Process, PathBuf) {
     let path = network.path(&format!("got{number}"));
     let mut curl = network.client(1, "curl");
@@ -57,9 +148,9 @@ fn download(network: &Network, number: u32) -> (Process, PathBuf) {
     (Process::spawn(&mut curl), path)
 }
 
-/// Connections that a balancer has forwarded so far.
-fn connections(network: &Network, role: Role) -> u64 {
-    network.stat_of(role, "/frontends/web/total_connections").as_u64().unwrap()
+/// What a balancer has counted at the frontend so far.
+fn forwarded(network: &Network, role: Role, counter: &str) -> u64 {
+    network.stat_of(role, &format!("/frontends/web/{counter}")).as_u64().unwrap()
 }
 
 /// Does what keepalived does: the VIP goes, comes, and is announced.

@@ -24,16 +24,23 @@ pub(crate) struct UdpEcho {
 
 impl UdpEcho {
     pub(crate) fn start(addr: SocketAddr) -> UdpEcho {
+        UdpEcho::signing("", addr)
+    }
+
+    /// One that puts its name before what it sends back.
+    pub(crate) fn signing(name: &str, addr: SocketAddr) -> UdpEcho {
         let socket = UdpSocket::bind(addr).unwrap();
         // How often it looks whether it is to stop.
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
+        let name = name.to_owned();
         let serve = move || {
             let mut buffer = vec![0; BUFFER];
+            buffer[..name.len()].copy_from_slice(name.as_bytes());
             while !stopped.load(Ordering::Relaxed) {
-                if let Ok((n, from)) = socket.recv_from(&mut buffer) {
-                    let _ = socket.send_to(&buffer[..n], from);
+                if let Ok((n, from)) = socket.recv_from(&mut buffer[name.len()..]) {
+                    let _ = socket.send_to(&buffer[..name.len() + n], from);
                 }
             }
         };

@@ -1,0 +1,50 @@
+//! What this process forwards and no other on this host may: both would capture it, and answer it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use anyhow::Context;
+
+use crate::config::Config;
+use crate::model::{Endpoint, Frontend};
+use crate::net::Claim;
+
+/// The frontends of packet modes that are ours.
+#[derive(Debug, Default)]
+pub(super) struct Claims(BTreeMap<Endpoint, Claim>);
+
+impl Claims {
+    /// Claims what is wanted and not ours yet. Errors leave nothing claimed.
+    pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Claims> {
+        let wanted: BTreeSet<Endpoint> = config.packet_frontends().flat_map(Frontend::endpoints).collect();
+        let new = wanted.into_iter().filter(|endpoint| !self.0.contains_key(endpoint));
+        let claim = |endpoint: Endpoint| {
+            let claim =
+                Claim::new(endpoint).with_context(|| format!("cannot forward packets to {endpoint}"))?;
+            Ok((endpoint, claim))
+        };
+        Ok(Claims(new.map(claim).collect::<anyhow::Result<_>>()?))
+    }
+
+    /// Keeps these too.
+    pub(super) fn add(&mut self, new: Claims) {
+        self.0.extend(new.0);
+    }
+
+    /// Gives up what is forwarded no longer.
+    pub(super) fn keep<'a>(&mut self, forwarded: impl Iterator<Item = &'a Endpoint>) {
+        let forwarded: BTreeSet<&Endpoint> = forwarded.collect();
+        self.0.retain(|endpoint, _| forwarded.contains(endpoint));
+    }
+}
+
+/// Claims the ports of our own that servers see.
+pub(super) fn snat(config: &Config, addresses: &[IpAddr]) -> anyhow::Result<Vec<Claim>> {
+    let ports = &config.passthrough.snat_ports;
+    let (first, last) = (ports.start(), ports.end());
+    let claim = |ip: &IpAddr| {
+        Claim::new(format!("{ip} ports {first}-{last}"))
+            .with_context(|| format!("cannot use the passthrough.snat_ports {first}-{last} of {ip}"))
+    };
+    addresses.iter().map(claim).collect()
+}

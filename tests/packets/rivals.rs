@@ -1,0 +1,104 @@
+//! A second process on the balancer.
+
+use std::fs;
+use std::process::Command;
+
+use convey::demo::lab::Role;
+use rustix::process::Signal;
+
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::{Network, PORT};
+use crate::support::{Process, binary, run, wait_for};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        what_one_process_forwards_no_second_one_does,
+        a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free,
+    ]
+}
+
+/// The port of a frontend that nobody else has.
+const OTHER: u16 = 81;
+
+fn what_one_process_forwards_no_second_one_does(case: Case) {
+    let network = balanced(case);
+    let _server = network.nginx(1);
+    let vip = network.vip();
+    let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let error = format!("convey: cannot forward packets to {vip}: another process on this host does already");
+    assert!(refused.stderr.contains(&error), "{refused:?}");
+    if case.is_passthrough() {
+        let refused = run(&mut Second::new(&network, &[OTHER], "33768-61000").command());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let own = case.family.address(Role::Balancer);
+        let error = format!("cannot use the passthrough.snat_ports 33768-61000 of {own}: another process");
+        assert!(refused.stderr.contains(&error), "{refused:?}");
+    }
+    for _ in 0..20 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+}
+
+fn a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free(case: Case) {
+    let network = balanced(case);
+    let _server = network.nginx(1);
+    let second = Second::new(&network, &[OTHER], "40000-40999");
+    let log = fs::File::create(network.path("log")).unwrap();
+    let running = Process::spawn(second.command().stdout(log.try_clone().unwrap()).stderr(log));
+    let log = || fs::read_to_string(network.path("log")).unwrap();
+    let says = |text: &str| wait_for(text, || log().contains(text).then_some(()));
+    says("statistics on http://");
+
+    let _second = Second::new(&network, &[OTHER, PORT], "40000-40999");
+    running.signal(Signal::HUP);
+    says("second.toml not reloaded");
+    assert_eq!(network.ask(1).unwrap(), "s1");
+
+    network.save(&Config { web: false, ..config() });
+    wait_for("the frontend to be free", || {
+        let before = log().len();
+        running.signal(Signal::HUP);
+        wait_for("the end of a reload", || (log().len() > before).then_some(()));
+        log().contains("frontend f80: added").then_some(())
+    });
+    assert_eq!(network.ask(1).unwrap(), "s1");
+}
+
+/// A balancer in front of one server.
+fn balanced(case: Case) -> Network {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&config());
+    network
+}
+
+fn config() -> Config {
+    Config { health: UNCHECKED, timeouts: "drain = 0.1", ..Config::new(1) }
+}
+
+/// A second process with statistics of its own, and one frontend for each of these ports.
+struct Second<'a>(&'a Network);
+
+impl Second<'_> {
+    fn new<'a>(network: &'a Network, listen: &[u16], snat_ports: &str) -> Second<'a> {
+        let mut text = format!("[stats]\nport = 7001\n[passthrough]\nsnat_ports = \"{snat_ports}\"\n");
+        for port in listen {
+            let (vip, mut server) = (network.case.family.vip(*port), network.address(Role::Server(1)));
+            server.set_port(*port);
+            text += &format!(
+                "[frontends.f{port}]\nlisten_addr = \"{vip}\"\nbackend = \"b{port}\"\n\
+                 [backends.b{port}]\nhealth_check.kind = \"none\"\nservers.s1.addr = \"{server}\"\n"
+            );
+        }
+        fs::write(network.path("second.toml"), text).unwrap();
+        Second(network)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = self.0.lab.command(Role::Balancer, binary().get_program());
+        command.arg(format!("--{}", self.0.case.mode.name())).arg("--config").arg(self.0.path("second.toml"));
+        command.env_remove("RUST_LOG");
+        command
+    }
+}
