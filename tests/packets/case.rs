@@ -1,16 +1,17 @@
-//! The ways in which a story is told: packet mode and IP family.
+//! The ways in which a story is told: packet mode, IP family, and who forwards open flows.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use convey::demo::lab::{Role, VIP, VIP_V6};
-use convey::model::Mode;
+use convey::model::{Mode, Offload};
 
 /// How a story is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) mode: Mode,
     pub(crate) family: Family,
+    pub(crate) offload: Offload,
 }
 
 /// Which IP everybody speaks.
@@ -40,21 +41,28 @@ pub(crate) use stories;
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}::{}", self.mode.name(), self.family.name())
+        write!(f, "{}::{}::{}", self.mode.name(), self.family.name(), self.offload)
     }
 }
 
 impl Case {
     /// Every one.
     pub(crate) fn all() -> impl Iterator<Item = Case> {
-        let families = [Family::V4, Family::V6];
-        [Mode::Passthrough, Mode::Dsr]
-            .into_iter()
-            .flat_map(move |mode| families.map(|family| Case { mode, family }))
+        let modes = [Mode::Passthrough, Mode::Dsr].into_iter();
+        modes.flat_map(|mode| {
+            [Family::V4, Family::V6].into_iter().flat_map(move |family| {
+                [Offload::Tc, Offload::Off].into_iter().map(move |offload| Case { mode, family, offload })
+            })
+        })
     }
 
     pub(crate) fn is_dsr(self) -> bool {
         self.mode == Mode::Dsr
+    }
+
+    /// Whether the kernel forwards open flows.
+    pub(crate) fn is_cached(self) -> bool {
+        self.offload != Offload::Off
     }
 
     pub(crate) fn is_passthrough(self) -> bool {

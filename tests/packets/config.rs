@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use convey::demo::lab::Role;
 
-use crate::case::Family;
+use crate::case::Case;
 use crate::network::PORT;
 
 /// A frontend `web` and a backend `pool`: servers by number, each with further lines.
@@ -48,13 +48,13 @@ impl Config {
         Config { port, frontend: "protocol = \"udp\"", ..Config::new(servers) }
     }
 
-    pub(crate) fn text(&self, family: Family) -> String {
+    pub(crate) fn text(&self, Case { family, offload, .. }: Case) -> String {
         let Config { servers, port, frontend, backend, health, passthrough, timeouts, web } = self;
         let (unused, nobody) = (family.vip(UNUSED), family.address(Role::Server(1)));
         let nobody = std::net::SocketAddr::new(nobody, UNUSED);
         let mut text = format!(
             "[backends.pool]\n{backend}\n[backends.pool.health_check]\n{health}\n\
-             [passthrough]\n{passthrough}\n[timeouts]\n{timeouts}\n\
+             [passthrough]\noffload = \"{offload}\"\n{passthrough}\n[timeouts]\n{timeouts}\n\
              [frontends.unused]\nlisten_addr = \"{unused}\"\nbackend = \"unused\"\n\
              [backends.unused.servers]\nx.addr = \"{nobody}\"\n",
         );

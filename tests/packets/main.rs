@@ -1,7 +1,8 @@
 //! What a user of the packet modes would tell: the real binary between real clients and real servers, each in a
 //! network namespace of its own.
 //!
-//! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6. They need root and some tools; where one is missing they are
+//! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
+//! worker. They need root and some tools; where one is missing they are
 //! reported as ignored, with the reason. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 

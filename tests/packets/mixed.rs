@@ -64,7 +64,7 @@ fn seen(network: &Network, vip: SocketAddr) -> IpAddr {
 }
 
 fn configuration(case: Case) -> String {
-    let mut text = String::new();
+    let mut text = format!("[passthrough]\noffload = \"{}\"\n", case.offload);
     for mode in Mode::ALL {
         let (name, vip) = (mode.name(), case.family.vip(port(mode)));
         text += &format!("[frontends.{name}]\nlisten_addr = \"{vip}\"\nbackend = \"web\"\n");

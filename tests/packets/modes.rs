@@ -12,7 +12,7 @@ use crate::network::{Network, PORT};
 use crate::support::{Server, ask, connect, ping, wait_for, was_reset};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.family == Family::V4 =>
+    stories![when |case| case.family == Family::V4 && case.is_cached() =>
         a_wildcard_is_proxied_beside_an_address_that_is_forwarded,
         a_stop_lets_what_is_proxied_and_what_is_forwarded_finish,
         what_is_still_open_is_cut_in_every_mode,

@@ -72,7 +72,7 @@ impl Network {
 
     /// Starts the balancer and waits until it serves.
     pub(crate) fn balance(&mut self, config: &Config) {
-        self.balance_with(&config.text(self.case.family));
+        self.balance_with(&config.text(self.case));
     }
 
     /// The same with any configuration.
@@ -102,7 +102,7 @@ impl Network {
 
     /// Saves the configuration as editors do: a new file takes the name of the old.
     pub(crate) fn save(&self, config: &Config) {
-        fs::write(self.path("new"), config.text(self.case.family)).unwrap();
+        fs::write(self.path("new"), config.text(self.case)).unwrap();
         fs::rename(self.path("new"), self.path("config.toml")).unwrap();
     }
 

@@ -82,7 +82,10 @@ struct Second<'a>(&'a Network);
 
 impl Second<'_> {
     fn new<'a>(network: &'a Network, listen: &[u16], snat_ports: &str) -> Second<'a> {
-        let mut text = format!("[stats]\nport = 7001\n[passthrough]\nsnat_ports = \"{snat_ports}\"\n");
+        let mut text = format!(
+            "[stats]\nport = 7001\n[passthrough]\noffload = \"{}\"\nsnat_ports = \"{snat_ports}\"\n",
+            network.case.offload
+        );
         for port in listen {
             let (vip, mut server) = (network.case.family.vip(*port), network.address(Role::Server(1)));
             server.set_port(*port);

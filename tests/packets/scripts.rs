@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use convey::demo::lab::{Role, VIP, VIP_V6};
-use convey::model::Mode;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
@@ -15,7 +14,7 @@ use crate::support::{ask, run};
 use crate::udp::{ECHO, UdpEcho, datagram};
 
 pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when |case| case.family == Family::V4 =>
+    let mut stories = stories![when |case| case.family == Family::V4 && case.is_cached() =>
         the_guard_by_hand_keeps_traffic_from_the_host,
     ];
     stories.extend(stories![when Case::is_dsr =>
@@ -23,7 +22,7 @@ pub(crate) fn stories() -> Vec<Story> {
         large_answers_get_the_vip_in_every_fragment,
         an_answer_of_another_port_or_protocol_keeps_its_address,
     ]);
-    stories.extend(stories![when |case| case == Case { mode: Mode::Dsr, family: Family::V4 } =>
+    stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 && case.is_cached() =>
         scripts_say_what_they_take,
     ]);
     stories
