@@ -6,6 +6,9 @@ use crate::forward::Lead;
 /// machine's byte order.
 pub const VNET_HEADER_LEN: usize = 10;
 
+/// Bytes of memory that a captured frame has at least: enough for what comes from Ethernet.
+pub(super) const ORDINARY: usize = 2_048;
+
 const NEEDS_CHECKSUM: u8 = 1;
 
 /// A frame as captured, or to be sent. Its memory is kept when it is filled again.
@@ -21,6 +24,7 @@ impl Buffer {
     pub(super) fn fill(&mut self, captured: &[u8]) -> bool {
         self.lead = None;
         self.bytes.clear();
+        self.bytes.reserve_exact(captured.len().max(ORDINARY));
         self.bytes.extend_from_slice(captured);
         captured.len() >= VNET_HEADER_LEN
     }
@@ -66,6 +70,11 @@ impl Buffer {
         if let Some(header) = self.bytes.get_mut(..VNET_HEADER_LEN) {
             header[4..6].copy_from_slice(&payload.to_ne_bytes());
         }
+    }
+
+    /// Bytes of memory that it has.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// Header and frame, as a packet socket takes them.

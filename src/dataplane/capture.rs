@@ -10,10 +10,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::Socket;
 
-use super::{Buffer, Filter, VNET_HEADER_LEN, socket};
+use super::buffer::ORDINARY;
+use super::{Buffer, Filter, Spares, VNET_HEADER_LEN, socket};
 
 /// Most frames that [`Capture::read_batch`] reads at once.
 pub const BATCH: usize = 256;
+
+/// Most bytes of memory that it fills at once, a last frame aside: that many ordinary ones, or eight super-frames.
+const BATCH_BYTES: usize = BATCH * ORDINARY;
 
 /// What the kernel holds for us until we read it, in bytes; it counts twice what it was told. Its default holds
 /// two super-frames.
@@ -62,18 +66,21 @@ impl Capture {
         Ok((Capture { socket: ours, stop, frames }, handle))
     }
 
-    /// Waits for frames and adds those that are there to `into`, at most [`BATCH`]. Buffers are taken from `spare`
-    /// while it has any.
-    pub fn read_batch(&mut self, spare: &mut Vec<Buffer>, into: &mut Vec<Buffer>) -> Wake {
+    /// Waits for frames and adds those that are there to `into`, at most [`BATCH`], and fewer if they are long. Buffers
+    /// are taken from `spares` while it has any.
+    pub fn read_batch(&mut self, spares: &mut Spares, into: &mut Vec<Buffer>) -> Wake {
         if self.wait() {
             return Wake::Stopped;
         }
         // An error that no frame follows: pnet would never read it off the socket, which stays ready for it.
         let mut errors = u32::from(matches!(self.socket.take_error(), Ok(Some(_))));
-        for _ in 0..BATCH {
+        let (mut frames, mut bytes) = (0, 0);
+        while frames < BATCH && bytes < BATCH_BYTES {
+            frames += 1;
             match self.frames.next() {
                 Ok(frame) => {
-                    let mut buffer = spare.pop().unwrap_or_default();
+                    let mut buffer = spares.take(frame.len());
+                    bytes += buffer.capacity().max(frame.len());
                     if buffer.fill(frame) {
                         into.push(buffer);
                     }

@@ -13,26 +13,19 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
+use super::queues::{Batch, PATIENCE, Parcel, QUEUE, Room, SPARES};
 use super::sorter::Sorter;
 use super::waiting::Waiting;
-use super::worker::{Parcel, Worker};
-use super::{Buffer, Capture, CaptureHandle, Filter, Tally, Transmit, Wake};
+use super::worker::Worker;
+use super::{Capture, CaptureHandle, Filter, Spares, Tally, Transmit, Wake};
 use crate::forward::{Dispatch, Forwarder, Ids};
 use crate::model::{DropReason, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
-
-/// Batches that may wait for a worker, or for the transmit thread.
-const QUEUE: usize = 64;
-
-/// How long a thread waits for room in the next one's queue. Meanwhile frames wait in the kernel's receive buffer,
-/// which is the one deep queue there is.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What the pipeline is made of.
 pub struct Plan {
@@ -106,7 +99,8 @@ impl Pipeline {
                 Ok((interface, capture, handle))
             })
             .collect::<io::Result<_>>()?;
-        let (spares, spare) = bounded(QUEUE);
+        let room = Room::default();
+        let (spares, spare) = bounded(SPARES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let mut inboxes = Vec::new();
@@ -125,6 +119,7 @@ impl Pipeline {
                 frames,
                 out: out.clone(),
                 spares: spares.clone(),
+                room: room.clone(),
                 wanted: plan.wanted.clone(),
                 now: plan.now,
             };
@@ -144,6 +139,7 @@ impl Pipeline {
                 sorter: Sorter::new(plan.dispatch.clone(), ids(workers + n), plan.now),
                 inboxes: inboxes.clone(),
                 spare: spare.clone(),
+                room: room.clone(),
                 stats: plan.stats.clone(),
             };
             threads.push(named(format!("capture-{interface}"), move || reader.run())?);
@@ -209,20 +205,18 @@ struct Reader {
     interface: u32,
     capture: Capture,
     sorter: Sorter,
-    inboxes: Vec<Sender<Vec<Parcel>>>,
-    spare: Receiver<Vec<Parcel>>,
+    inboxes: Vec<Sender<Batch>>,
+    spare: Receiver<Batch>,
+    room: Room,
     stats: Arc<PacketStats>,
 }
 
 impl Reader {
     fn run(mut self) {
-        let mut spare: Vec<Buffer> = Vec::new();
-        let mut frames = Vec::new();
+        let (mut spares, mut frames) = (Spares::default(), Vec::new());
         loop {
-            if spare.is_empty() {
-                spare.extend(self.spare.try_iter().flatten().map(|(_, buffer)| buffer));
-            }
-            match self.capture.read_batch(&mut spare, &mut frames) {
+            self.refill(&mut spares);
+            match self.capture.read_batch(&mut spares, &mut frames) {
                 Wake::Stopped => break,
                 Wake::Frames { errors } => self.stats.capture_errors(self.thread, errors.into()),
             }
@@ -239,25 +233,40 @@ impl Reader {
                 if batch.is_empty() {
                     continue;
                 }
+                let batch = self.room.batch(batch);
                 if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, PATIENCE) {
-                    self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.len() as u64);
-                    spare.extend(lost.into_iter().map(|(_, buffer)| buffer));
+                    self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.parcels.len() as u64);
+                    put(lost, &mut spares);
                 }
             }
         }
         self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.sorter.held());
     }
+
+    /// Takes back buffers, and waits until there is room for what they are filled with; meanwhile frames wait in the
+    /// kernel's receive buffer.
+    fn refill(&self, spares: &mut Spares) {
+        while spares.is_short()
+            && let Ok(batch) = self.spare.try_recv()
+        {
+            put(batch, spares);
+        }
+        while self.room.is_full() {
+            if let Ok(batch) = self.spare.recv_timeout(PATIENCE) {
+                put(batch, spares);
+            }
+        }
+    }
 }
 
-fn transmit(
-    outgoing: &Receiver<Vec<Parcel>>,
-    spares: &Sender<Vec<Parcel>>,
-    thread: usize,
-    stats: &PacketStats,
-) {
+fn put(batch: Batch, spares: &mut Spares) {
+    batch.parcels.into_iter().for_each(|(_, buffer)| spares.put(buffer));
+}
+
+fn transmit(outgoing: &Receiver<Batch>, spares: &Sender<Batch>, thread: usize, stats: &PacketStats) {
     let mut sockets = Transmit::default();
     while let Ok(batch) = outgoing.recv() {
-        for (interface, buffer) in &batch {
+        for (interface, buffer) in &batch.parcels {
             if sockets.send(*interface, buffer).is_err() {
                 stats.dropped(thread, DropReason::TransmitFailed, 1);
             }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::worker::Parcel;
+use super::queues::Parcel;
 use crate::model::Timestamp;
 
 /// How long a frame waits. The kernel asks a neighbour three times, a second apart; on a link that works the first
@@ -14,10 +14,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Frames that wait at once, for all neighbours: what a burst of new clients sends in a millisecond.
 const MOST: usize = 512;
 
+/// Bytes of memory that they have at most, the last one aside: super-frames are longer.
+const MOST_BYTES: usize = 4 << 20;
+
 /// The frames of one worker.
 #[derive(Default)]
 pub(super) struct Waiting {
     frames: VecDeque<(Timestamp, Parcel)>,
+    bytes: usize,
     /// The snapshot they were last tried with.
     generation: u64,
 }
@@ -25,9 +29,10 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Has a frame wait that came at `since`. One that has waited for long enough, or finds no room, is given back.
     pub(super) fn push(&mut self, since: Timestamp, parcel: Parcel, now: Timestamp) -> Result<(), Parcel> {
-        if self.frames.len() >= MOST || is_over(since, now) {
+        if self.frames.len() >= MOST || self.bytes >= MOST_BYTES || is_over(since, now) {
             return Err(parcel);
         }
+        self.bytes += parcel.1.capacity();
         self.frames.push_back((since, parcel));
         Ok(())
     }
@@ -47,10 +52,13 @@ impl Waiting {
     pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<(Timestamp, Parcel)> {
         if generation != self.generation {
             self.generation = generation;
+            self.bytes = 0;
             return self.frames.drain(..).collect();
         }
         let over = self.frames.iter().take_while(|(since, _)| is_over(*since, now)).count();
-        self.frames.drain(..over).collect()
+        let due: Vec<_> = self.frames.drain(..over).collect();
+        self.bytes -= due.iter().map(|(_, (_, buffer))| buffer.capacity()).sum::<usize>();
+        due
     }
 }
 
@@ -103,5 +111,23 @@ mod tests {
         let mut waiting = Waiting::default();
         let taken = (0..2_000).filter(|&n| waiting.push(Timestamp(0), parcel(n), Timestamp(0)).is_ok());
         assert_eq!(taken.count(), MOST);
+    }
+
+    #[test]
+    fn super_frames_that_wait_take_no_more_memory_than_4_mib_and_one() {
+        let mut waiting = Waiting::default();
+        let super_frame = || {
+            let mut buffer = Buffer::default();
+            buffer.set_frame(&[0; 60_000]);
+            (1, buffer)
+        };
+        for round in 1..4 {
+            let taken =
+                (0..1_000).filter(|_| waiting.push(Timestamp(0), super_frame(), Timestamp(0)).is_ok());
+            assert_eq!(taken.count(), MOST_BYTES.div_ceil(60_010));
+            let (generation, now) = if round < 3 { (round, Timestamp(0)) } else { (2, Timestamp(SECOND)) };
+            waiting.due(generation, now);
+            assert_eq!((waiting.len(), waiting.bytes), (0, 0));
+        }
     }
 }

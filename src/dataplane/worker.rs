@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
 use super::ledger::Ledger;
-use super::pipeline::PATIENCE;
+use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Tally};
 use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut};
@@ -24,9 +24,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// How often what the flow cache has forwarded is added to the counters.
 const TALLY: Duration = Duration::from_millis(250);
 
-/// A frame and the interface it came from or goes to.
-pub(super) type Parcel = (u32, Buffer);
-
 /// What a worker needs.
 pub(super) struct Worker {
     /// Index of its counters.
@@ -39,9 +36,10 @@ pub(super) struct Worker {
     pub(super) waiting: Waiting,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) stats: Arc<PacketStats>,
-    pub(super) frames: Receiver<Vec<Parcel>>,
-    pub(super) out: Sender<Vec<Parcel>>,
-    pub(super) spares: Sender<Vec<Parcel>>,
+    pub(super) frames: Receiver<Batch>,
+    pub(super) out: Sender<Batch>,
+    pub(super) spares: Sender<Batch>,
+    pub(super) room: Room,
     pub(super) wanted: tokio::sync::mpsc::Sender<(std::net::IpAddr, u32)>,
     pub(super) now: fn() -> Timestamp,
 }
@@ -64,9 +62,9 @@ impl Worker {
         let mut tallied = Timestamp::default();
         loop {
             let patience = if is_behind { Duration::ZERO } else { TICK };
-            let batch = match self.frames.recv_timeout(patience) {
+            let Batch { parcels, charge } = match self.frames.recv_timeout(patience) {
                 Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => Vec::new(),
+                Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let snapshot = self.snapshot.load();
@@ -76,7 +74,7 @@ impl Worker {
                 snapshot: &snapshot,
                 now,
                 ledger: &ledger,
-                out: Vec::with_capacity(batch.len()),
+                out: Vec::with_capacity(parcels.len()),
                 spare: Vec::new(),
             };
             is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
@@ -87,13 +85,14 @@ impl Worker {
             for (since, parcel) in self.waiting.due(snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
-            self.forwarder.prefetch(batch.iter().map(|(_, buffer)| buffer.frame()));
-            for parcel in batch {
+            self.forwarder.prefetch(parcels.iter().map(|(_, buffer)| buffer.frame()));
+            for parcel in parcels {
                 self.handle(parcel, now, &mut round);
             }
             let Round { out, spare, .. } = round;
             self.forwarder.flush_cache();
             self.send(out, spare);
+            drop(charge);
             self.report(&ledger);
             if let Some(tally) = self.tally.as_mut().filter(|_| now.since(tallied) >= TALLY) {
                 tally.read(&self.stats, |parties, counter, n| ledger.count(parties, counter, n));
@@ -173,13 +172,14 @@ impl Worker {
 
     fn send(&self, out: Vec<Parcel>, spare: Vec<Parcel>) {
         if !out.is_empty()
-            && let Err(SendTimeoutError::Timeout(lost)) = self.out.send_timeout(out, PATIENCE)
+            && let Err(SendTimeoutError::Timeout(lost)) =
+                self.out.send_timeout(self.room.batch(out), PATIENCE)
         {
-            self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.len() as u64);
+            self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.parcels.len() as u64);
             let _ = self.spares.try_send(lost);
         }
         if !spare.is_empty() {
-            let _ = self.spares.try_send(spare); // full: nobody needs them
+            let _ = self.spares.try_send(self.room.batch(spare)); // full: nobody needs them
         }
     }
 
@@ -223,6 +223,7 @@ mod tests {
             frames,
             out,
             spares,
+            room: Room::default(),
             wanted: tokio::sync::mpsc::channel(1).0,
             now: || Timestamp(0),
         };

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 
-use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Transmit, Wake};
+use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Spares, Transmit, Wake};
 use convey::model::TCP;
 
 use super::lab::{self, DEADLINE, Namespace};
@@ -61,7 +61,7 @@ fn super_frames_are_cut_into_shorter_segments_than_they_came_in() {
         assert!(seen.is_cut_to(1448) && seen.partial > 0, "{seen:?}");
     }
     let mut first = Vec::new();
-    capture.read_batch(&mut Vec::new(), &mut first);
+    capture.read_batch(&mut Spares::default(), &mut first);
     let lengths: BTreeSet<usize> = first.iter().map(|frame| frame.frame().len()).collect();
     assert!(lengths.contains(&(14 + 52 + 1200)), "{lengths:?}");
 }
@@ -217,7 +217,7 @@ fn direction(
     let thread = thread::spawn(move || {
         lab::enter(&name);
         let mut transmit = Transmit::default();
-        let (mut spare, mut batch, mut seen) = (Vec::new(), Vec::new(), Seen::default());
+        let (mut spare, mut batch, mut seen) = (Spares::default(), Vec::new(), Seen::default());
         while capture.read_batch(&mut spare, &mut batch) != Wake::Stopped {
             for mut buffer in batch.drain(..) {
                 seen.note(&buffer);
@@ -227,7 +227,7 @@ fn direction(
                     buffer.set_segment_size(size);
                 }
                 transmit.send(to, &buffer).unwrap();
-                spare.push(buffer);
+                spare.put(buffer);
             }
         }
         seen

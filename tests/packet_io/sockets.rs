@@ -3,7 +3,7 @@
 use std::net::{IpAddr, UdpSocket};
 
 use convey::dataplane::{
-    Buffer, Capture, CaptureHandle, Filter, Precision, Replies, Selection, Transmit, Wake,
+    Buffer, Capture, CaptureHandle, Filter, Precision, Replies, Selection, Spares, Transmit, Wake,
 };
 use convey::model::Endpoint;
 
@@ -63,7 +63,7 @@ impl Wire {
 
     /// The next batch that has frames in it.
     fn frames(&mut self) -> Vec<Buffer> {
-        let (mut spare, mut frames) = (Vec::new(), Vec::new());
+        let (mut spare, mut frames) = (Spares::default(), Vec::new());
         while frames.is_empty() {
             assert_ne!(self.capture.read_batch(&mut spare, &mut frames), Wake::Stopped);
         }
@@ -92,7 +92,7 @@ fn only_what_is_forwarded_is_captured() {
     assert_eq!(wire.frames().iter().map(destination).collect::<Vec<_>>(), ["203.0.113.2:443"]);
 
     wire.handle.stop();
-    assert_eq!(wire.capture.read_batch(&mut Vec::new(), &mut Vec::new()), Wake::Stopped);
+    assert_eq!(wire.capture.read_batch(&mut Spares::default(), &mut Vec::new()), Wake::Stopped);
 }
 
 fn of_each_kind_of_packet_only_ours_are_captured() {
@@ -209,7 +209,7 @@ fn the_kernel_takes_a_filter_of_any_precision() {
 fn an_interface_that_goes_down_is_captured_again_when_it_is_back() {
     let mut wire = Wire::new(&Filter::new(&selection("203.0.113.1:80")));
     wire.balancer.ip("link set front down");
-    let news = wire.capture.read_batch(&mut Vec::new(), &mut Vec::new());
+    let news = wire.capture.read_batch(&mut Spares::default(), &mut Vec::new());
     assert_eq!(news, Wake::Frames { errors: 1 });
 
     wire.balancer.ip("link set front up");

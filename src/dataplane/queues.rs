@@ -1,0 +1,89 @@
+//! What waits between the threads, and how much of it there may be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::Buffer;
+
+/// Batches that may wait for one thread.
+pub(super) const QUEUE: usize = 64;
+
+/// Batches of buffers that may wait to be filled again.
+pub(super) const SPARES: usize = 16;
+
+/// How long a thread waits for room in the next one's queue. Meanwhile frames wait in the kernel's receive buffer,
+/// which is the one deep queue there is.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Bytes that may wait in all queues. Beyond, nothing more is captured; each capture thread may have a batch at hand
+/// then, and workers what they make of the frames they have.
+const MOST_BYTES: usize = 64 << 20;
+
+/// A frame and the interface it came from or goes to.
+pub(super) type Parcel = (u32, Buffer);
+
+/// Frames on their way from one thread to another.
+pub(super) struct Batch {
+    pub(super) parcels: Vec<Parcel>,
+    /// Drop it when the frames are done with.
+    pub(super) charge: Charge,
+}
+
+/// The room that there is for batches, shared by all threads.
+#[derive(Clone, Default)]
+pub(super) struct Room(Arc<AtomicUsize>);
+
+/// The room that a batch takes; given back when dropped.
+pub(super) struct Charge {
+    bytes: usize,
+    room: Room,
+}
+
+impl Room {
+    /// Whether there is none left.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= MOST_BYTES
+    }
+
+    /// Makes a batch. It takes what memory its frames have, however short they are.
+    pub(super) fn batch(&self, parcels: Vec<Parcel>) -> Batch {
+        let bytes = parcels.iter().map(|(_, buffer)| size_of::<Parcel>() + buffer.capacity()).sum();
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Batch { parcels, charge: Charge { bytes, room: self.clone() } }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.room.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_takes_room_by_the_memory_of_its_frames_until_it_is_done_with() {
+        let room = Room::default();
+        let grown = || {
+            let mut buffer = Buffer::default();
+            buffer.set_frame(&[0; 60_000]);
+            buffer.set_frame(&[0; 60]);
+            buffer
+        };
+        let mut batches = Vec::new();
+        while !room.is_full() {
+            batches.push(room.batch(vec![(1, grown()), (1, grown())]));
+        }
+        assert!((540..560).contains(&batches.len()), "{} of 120 KB each", batches.len());
+        let Batch { parcels, charge } = batches.pop().unwrap();
+        drop(parcels);
+        assert!(room.is_full());
+        drop(charge);
+        assert!(!room.is_full());
+        drop(batches);
+        assert_eq!(room.0.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,145 @@
+//! How much memory the packet pipeline takes for frames, at most and when nothing waits.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "packet_io/lab.rs"]
+#[allow(dead_code, reason = "others need more of it")]
+mod lab;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::UdpSocket;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use convey::dataplane::{Filter, Pipeline, Plan, Selection};
+use convey::forward::{Dispatch, Forwarder, Settings};
+use convey::model::{Endpoint, Timestamp};
+use convey::snapshot::Snapshot;
+use convey::stats::PacketStats;
+use libtest_mimic::{Arguments, Trial};
+
+use lab::{DEADLINE, Namespace};
+
+/// The system's allocator, counting the bytes that are in use.
+struct Counting;
+
+static IN_USE: AtomicIsize = AtomicIsize::new(0);
+
+#[expect(unsafe_code, reason = "an allocator cannot be written without")]
+// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract. Counting neither
+// allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of this same function.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn main() -> ExitCode {
+    let name = "workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for";
+    let trial = Trial::test(name, || {
+        workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for();
+        Ok(())
+    });
+    let trial = match lab::missing(&["ip"]) {
+        Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+        None => trial,
+    };
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+const MIB: isize = 1 << 20;
+/// For the frames that wait in queues.
+const ROOM: isize = 64 * MIB;
+
+/// So many that their queues alone, which are bounded in batches, would hold more.
+const WORKERS: u16 = 64;
+
+/// Held by who wants workers to be stuck: they ask for the time with every batch.
+static CLOCK: Mutex<()> = Mutex::new(());
+
+fn now() -> Timestamp {
+    drop(CLOCK.lock());
+    Timestamp(0)
+}
+
+fn workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for() {
+    let (client, balancer) = (Namespace::new(), Namespace::new());
+    client.link(("eth0", "02:00:00:00:00:0c"), &balancer, ("front", "02:00:00:00:00:0b"));
+    client.ip("addr add 10.77.0.2/24 dev eth0");
+    client.ip("neigh add 10.77.0.1 lladdr 02:00:00:00:00:0b dev eth0");
+    // As long as frames get.
+    client.ip("link set eth0 mtu 65535");
+    balancer.ip("link set front mtu 65535");
+    let stuck = CLOCK.lock().unwrap();
+    let pipeline = start(&balancer);
+
+    let before = IN_USE.load(Ordering::Relaxed);
+    let in_use = || IN_USE.load(Ordering::Relaxed) - before;
+    let sockets: Vec<UdpSocket> = client.enter(|| (0..512).map(|_| to_vip()).collect());
+    let datagram = vec![7; 60_000];
+    // Where the kernel's own queues are full, datagrams are lost.
+    let send = || sockets.iter().for_each(|socket| drop(socket.send(&datagram)));
+    wait_for("the room to be taken", || {
+        send();
+        in_use() > ROOM
+    });
+    let mut most = 0;
+    for _ in 0..20 {
+        send();
+        most = most.max(in_use());
+    }
+    assert!(most < ROOM + 5 * MIB, "{} MiB", most / MIB);
+
+    drop(stuck);
+    // Small frames do not keep what long ones needed.
+    wait_for("the memory to be given back", || {
+        let _ = sockets[0].send(b"small");
+        in_use() < 10 * MIB
+    });
+    pipeline.stop();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a deadline")]
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < DEADLINE, "{what} takes too long");
+        std::thread::yield_now();
+    }
+}
+
+fn to_vip() -> UdpSocket {
+    let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
+    socket.connect("10.77.0.1:53").unwrap();
+    socket
+}
+
+/// One that knows no frontend: what is captured passes.
+fn start(balancer: &Namespace) -> Pipeline {
+    let frontends = [Endpoint::udp("10.77.0.1:53".parse().unwrap())].into();
+    let selection = Selection { frontends, draining: [].into(), replies: None };
+    let forwarder = |_| Forwarder::new(Settings { ports: None, capacity: 8, seed: 1 });
+    let plan = Plan {
+        interfaces: vec![balancer.index("front")],
+        filter: Filter::new(&selection),
+        dispatch: Dispatch::new(WORKERS, None),
+        forwarders: (0..WORKERS).map(forwarder).collect(),
+        snapshot: Arc::new(arc_swap::ArcSwap::from_pointee(Snapshot::empty(WORKERS.into()))),
+        stats: Arc::new(PacketStats::new(Plan::threads(WORKERS.into(), 1))),
+        wanted: tokio::sync::mpsc::channel(1).0,
+        now,
+    };
+    balancer.enter(|| Pipeline::start(plan).unwrap())
+}
