@@ -249,9 +249,7 @@ impl Forwarder {
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
         let (flow, headers) = (self.flows.get(id), packet.headers);
-        if is_martian(wire::source(frame.bytes, headers).ip()) {
-            return Err(Stop::Silent(DropReason::Martian));
-        }
+        check_error(frame, headers)?;
         let about = match direction {
             Direction::ToServer => Direction::ToClient,
             Direction::ToClient => Direction::ToServer,
@@ -259,14 +257,9 @@ impl Forwarder {
         if headers.is_tcp() && !flow.may_be_on_its_way(about, headers.seq) {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
-        if headers.ttl <= 1 {
-            return Err(Stop::Silent(DropReason::TtlExceeded));
-        }
         let parties = parties(flow);
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
-        if headers.packet_len() > hop.mtu as usize {
-            return Err(Stop::Silent(DropReason::TooBig));
-        }
+        fit_error(headers, hop)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let (interface, part) = (hop.interface, Part::Later);
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
@@ -372,6 +365,20 @@ fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop) -> Result<Option<u32
         true => Err(Stop::TooBig { mtu: hop.mtu }),
         false => Ok(Some(hop.mtu)),
     }
+}
+
+/// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
+fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
+    match headers.ttl {
+        _ if is_martian(wire::source(frame.bytes, headers).ip()) => Err(Stop::Silent(DropReason::Martian)),
+        0..=1 => Err(Stop::Silent(DropReason::TtlExceeded)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the next hop takes an ICMP error, which is short and never cut.
+fn fit_error(headers: &Headers, hop: &NextHop) -> Result<(), Stop> {
+    if headers.packet_len() > hop.mtu as usize { Err(Stop::Silent(DropReason::TooBig)) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -196,6 +196,7 @@ impl Story {
             }),
         };
         let Some(frame) = frame else { return Ok(()) };
+        let unrecorded = self.lab.unrecorded;
         match self.lab.handle_frame(&mut error_about(&frame, error, router), None) {
             Outcome::Sent(told) => {
                 let (says, about) = (told.says(), told.about());
@@ -210,6 +211,8 @@ impl Story {
                 if to_client {
                     prop_assert!(is_nat && answers.to_string() == vip);
                     prop_assert!(self.owners.values().any(|owner| *owner == asked.to_string()));
+                } else if self.lab.unrecorded > unrecorded {
+                    prop_assert!(!is_nat, "only where the hash says who has answered, or would now");
                 } else {
                     prop_assert!(
                         self.owners.contains_key(&(asked, answers)),
@@ -218,7 +221,12 @@ impl Story {
                 }
             }
             Outcome::Dropped(reason) => {
-                let known = [DropReason::NoFlow, DropReason::IcmpOutOfWindow, DropReason::NextHopUnresolved];
+                let known = [
+                    DropReason::NoFlow,
+                    DropReason::IcmpOutOfWindow,
+                    DropReason::NextHopUnresolved,
+                    DropReason::NoServer,
+                ];
                 prop_assert!(known.contains(&reason), "{reason:?}");
             }
             Outcome::Passed => prop_assert!(to_client && !is_nat, "in DSR it is sent to the client directly"),
