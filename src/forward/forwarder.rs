@@ -344,7 +344,7 @@ fn begins(headers: &Headers) -> bool {
 }
 
 fn segment(headers: &Headers) -> Segment {
-    Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack }
+    Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len: headers.segment_len() }
 }
 
 fn parties(flow: &Flow) -> Parties {

@@ -9,6 +9,7 @@ mod index;
 mod limiter;
 mod list;
 mod nat_ports;
+mod numbers;
 mod queues;
 mod state;
 mod verdict;

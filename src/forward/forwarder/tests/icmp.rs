@@ -137,20 +137,31 @@ fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {
     let syn = lab.connect(1);
     let to_server = |seq| TestPacket::from(syn.from).to(syn.to).seq(seq).ack(501).bytes();
     let to_client = |seq| TestPacket::from(family.vip()).to(family.client_addr(1)).seq(seq).ack(101).bytes();
-    lab.send(syn.reply().seq(501).ack(1_000_101));
+    lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 1_000]));
     lab.send(lab.client(1).seq(1_000_101).ack(2_000_501));
     let mut outcome = |frame: &[u8]| {
         let mut error = error_about(frame, IcmpError::TooBig { mtu: 1_280 }, routers(family)[0]);
         lab.handle_frame(&mut error, None)
     };
-    let mebibytes = |n: u32| n << 20;
-    for (next, frame) in [(1_000_101_u32, &to_server as &dyn Fn(u32) -> Vec<u8>), (2_000_501, &to_client)] {
-        for seq in [next - 1, next, next + 1_400, next + mebibytes(15)] {
-            assert!(matches!(outcome(&frame(seq)), Outcome::Sent(_)), "{next}: {seq}");
+    let mebibytes = |n: i64| n << 20;
+    // The client's packets, which are on their way once we have seen them, and the server's, which it may be sending to us.
+    let (sent, expected): (i64, i64) = (1_000_101, 2_000_501);
+    for (seq, frame, may_be) in [
+        (sent, &to_server as &dyn Fn(u32) -> Vec<u8>, [0, -1, -1_400, -mebibytes(15)]),
+        (expected, &to_client, [-1, 0, 1_400, mebibytes(15)]),
+    ] {
+        for off in may_be {
+            let outcome = outcome(&frame((seq + off) as u32));
+            assert!(matches!(outcome, Outcome::Sent(_)), "{seq} {off}: {outcome:?}");
         }
-        for seq in [0, next - 2, next - 100_000, next + mebibytes(17), next.wrapping_sub(1 << 31)] {
-            let dropped = Outcome::Dropped(DropReason::IcmpOutOfWindow);
-            assert_eq!(outcome(&frame(seq)), dropped, "{next}: {seq}");
+    }
+    for (seq, frame, cannot_be) in [
+        (sent, &to_server as &dyn Fn(u32) -> Vec<u8>, [1, 1_400, -mebibytes(17), 1 << 31]),
+        (expected, &to_client, [-2, -100_000, mebibytes(17), 1 << 31]),
+    ] {
+        for off in cannot_be {
+            let outcome = outcome(&frame((seq + off) as u32));
+            assert_eq!(outcome, Outcome::Dropped(DropReason::IcmpOutOfWindow), "{seq} {off}");
         }
     }
 }
