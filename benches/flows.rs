@@ -51,7 +51,7 @@ fn tables(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let (id, direction) = table.lookup(&flow(random.next()).client).expect("it is there");
                 now += 200;
-                table.on_segment(id, direction, Segment { flags: ACK, seq: 1, ack: 1 }, Timestamp(now));
+                table.on_segment(id, direction, segment(ACK), Timestamp(now));
                 random.after(table.get(id).rewrite(direction).next_hop);
             });
         });
@@ -69,7 +69,7 @@ fn tables(criterion: &mut Criterion) {
                 }
                 let (id, direction) = batch.pop().and_then(|key| table.lookup(&key)).expect("it is there");
                 now += 200;
-                table.on_segment(id, direction, Segment { flags: ACK, seq: 1, ack: 1 }, Timestamp(now));
+                table.on_segment(id, direction, segment(ACK), Timestamp(now));
                 table.get(id).rewrite(direction)
             });
         });
@@ -91,7 +91,7 @@ fn tables(criterion: &mut Criterion) {
                 for _ in 0..20_000 {
                     *n += 1;
                     let id = table.insert(&flow(*n), Timestamp(0)).expect("a half-open flow gives way").id;
-                    let answer = Segment { flags: SYN | ACK, seq: 0, ack: 0 };
+                    let answer = segment(SYN | ACK);
                     table.on_segment(id, Direction::ToClient, answer, Timestamp(0));
                 }
             },
@@ -120,15 +120,15 @@ fn established(n: u32) -> FlowTable {
     for i in 0..n {
         let id = table.insert(&flow(i), Timestamp(u64::from(i) * 1_000)).expect("there is room").id;
         for (direction, flags) in [(Direction::ToClient, SYN | ACK), (Direction::ToServer, ACK)] {
-            table.on_segment(
-                id,
-                direction,
-                Segment { flags, seq: 0, ack: 0 },
-                Timestamp(u64::from(i) * 1_000),
-            );
+            table.on_segment(id, direction, segment(flags), Timestamp(u64::from(i) * 1_000));
         }
     }
     table
+}
+
+/// A segment of a connection whose numbers begin at 0 on both sides.
+fn segment(flags: u8) -> Segment {
+    Segment { flags, seq: u32::from(flags & SYN == 0), ack: 1, len: 0 }
 }
 
 /// The flow with this number.
@@ -151,7 +151,7 @@ fn flow(i: u32) -> NewFlow {
         frontend_id: 0,
         to_server: 0,
         to_client: 0,
-        segment: Segment { flags: SYN, seq: 0, ack: 0 },
+        segment: segment(SYN),
     }
 }
 

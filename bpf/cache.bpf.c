@@ -41,14 +41,40 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	return FORWARDED;
 }
 
+/* How far from what is known a number can be that is true, as in `forward::numbers`. */
+enum { WINDOW = 16 << 20 };
+
+static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
+{
+	return number - known + WINDOW <= 2 * WINDOW;
+}
+
+static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
+{
+	if ((__s32)(number - *known) > 0)
+		*known = number;
+}
+
+/* Anybody can send a segment in a client's name: one whose numbers do not fit is forwarded, and says nothing. */
+static ALWAYS_INLINE void note_numbers(const struct packet *packet, struct flow_entry *entry)
+{
+	__u32 seq = ntohl(packet->seq), ack = ntohl(packet->ack);
+
+	if (!is_near(seq, entry->sent) || !is_near(ack, entry->ack))
+		return;
+	advance(&entry->sent, seq + packet->len - packet->headers_len);
+	advance(&entry->ack, ack);
+}
+
 /* Takes note of a packet that is forwarded; `len` is with its Ethernet header. */
 static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *entry, __u32 len)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
-	struct traffic *sum = bpf_map_lookup_elem(&traffic, &entry->party);
+	__u32 party = entry->party;
+	struct traffic *sum = bpf_map_lookup_elem(&traffic, &party);
 
 	if (packet->flags & TCP_ACK)
-		entry->ack = ntohl(packet->ack);
+		note_numbers(packet, entry);
 	/* Of many packets in a tick, one writes. */
 	if (entry->last_seen != now)
 		entry->last_seen = now;

@@ -19,10 +19,11 @@ struct flow_entry {
 	__u32 next_hop;	   /* index into next_hops */
 	__u16 address_sum; /* what the new addresses change in a checksum, and the new ports: see checksum.h */
 	__u16 port_sum;
-	__u32 party; /* index into traffic */
-	__u32 flags;
-	/* Written here: */
-	__u32 ack;	 /* the last acknowledgement number of TCP; as userspace has set it before the first */
+	__u16 party; /* index into traffic */
+	__u16 flags;
+	/* Said by userspace, and kept up here: */
+	__u32 sent;	 /* TCP: what comes after the last byte */
+	__u32 ack;	 /* TCP: what its sender expects next */
 	__u64 last_seen; /* when the last packet passed, to a tick: CLOCK_MONOTONIC, ns */
 };
 

@@ -53,7 +53,8 @@ struct packet {
 	__u32 len; /* from the IP header to the end of what it carries */
 	__u8 hops;
 	__u8 flags; /* of TCP */
-	__be32 ack; /* of TCP */
+	__be32 seq; /* of TCP */
+	__be32 ack;
 };
 
 enum shape {
@@ -94,6 +95,7 @@ static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struc
 		packet->key.src_port = ntohs(tcp->src_port);
 		packet->key.dst_port = ntohs(tcp->dst_port);
 		packet->flags = tcp->flags;
+		packet->seq = tcp->seq;
 		packet->ack = tcp->ack;
 	} else {
 		struct udp_header *udp = look(from, packet->ip_len, &copies->udp, sizeof(*udp));
@@ -109,6 +111,7 @@ static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struc
 		packet->key.src_port = ntohs(udp->src_port);
 		packet->key.dst_port = ntohs(udp->dst_port);
 		packet->flags = 0;
+		packet->seq = 0;
 		packet->ack = 0;
 	}
 	return WHOLE;

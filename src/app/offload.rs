@@ -11,7 +11,7 @@ use crate::net;
 const NEXT_HOPS: u32 = 1 << 16;
 
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
-const PARTIES: u32 = 1 << 14;
+const PARTIES: u16 = 1 << 14;
 
 /// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker.
 ///

@@ -31,8 +31,10 @@ pub struct CachedRoute {
     pub direction: Direction,
     /// Who they are counted for.
     pub flow: Parties,
-    /// What the cache has seen of them before, if they only go another way from now on.
-    pub seen: Option<Seen>,
+    /// When the last one came that the cache has seen, if they only go another way from now on.
+    pub last: Option<Timestamp>,
+    /// How far their sender has got, if it is TCP.
+    pub progress: Progress,
 }
 
 /// What a cache has seen of packets that have a key.
@@ -40,6 +42,15 @@ pub struct CachedRoute {
 pub struct Seen {
     /// When the last one came.
     pub at: Timestamp,
-    /// The last acknowledgement number of TCP; `None` if none came.
-    pub ack: Option<u32>,
+    /// How far their sender has got, if it is TCP.
+    pub progress: Option<Progress>,
+}
+
+/// How far one side of a TCP connection has got. Segments that are not near change nothing of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// What comes after the last byte that it has sent.
+    pub sent: u32,
+    /// What it expects next.
+    pub acked: u32,
 }

@@ -1,7 +1,9 @@
 //! One flow: its two keys, where its packets go, how far its connection is.
 
+use super::cache::Progress;
 use super::list::Links;
-use super::state::{ACK, Direction, FlowState, SYN, Segment, View};
+use super::numbers::Numbers;
+use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::Slot;
 use crate::model::{Addr, FlowKey, Rewrite, TCP, UDP};
 
@@ -53,8 +55,7 @@ pub struct Flow {
     next_hops: [u32; 2],
     server_id: u32,
     frontend_id: u32,
-    /// The byte that the receiver of packets of each direction expects next, as it last said; 0 if it has not.
-    expected: [u32; 2],
+    numbers: Numbers,
     /// Neighbours in each list it is in.
     pub(super) links: [Links; 3],
 }
@@ -68,13 +69,17 @@ impl Manner {
     const CLIENT_SIDE: u8 = 2;
     const AS_IS: u8 = 4;
     const CACHED: u8 = 8;
+    /// A connection that only its client's side is seen of, and not from its beginning.
+    const MET: u8 = 16;
 
-    fn new(new: &NewFlow) -> Manner {
+    fn new(new: &NewFlow, state: FlowState) -> Manner {
         let set = |flag, yes| if yes { flag } else { 0 };
+        let is_met = new.view == View::ClientSide && state == FlowState::Adopted;
         Manner(
             set(Manner::UDP, new.client.protocol == UDP)
                 | set(Manner::CLIENT_SIDE, new.view == View::ClientSide)
-                | set(Manner::AS_IS, new.as_is),
+                | set(Manner::AS_IS, new.as_is)
+                | set(Manner::MET, is_met),
         )
     }
 
@@ -93,10 +98,6 @@ impl Manner {
     }
 }
 
-/// How far from what its receiver expects a packet can be that is still on its way, in bytes: more than ordinary systems
-/// ever have in flight. The first packet that is lost is where the receiver waits, so no error that matters is missed.
-const WINDOW: u32 = 16 << 20;
-
 /// What may be given up for a new flow, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
@@ -104,6 +105,9 @@ pub(super) enum Class {
     Closing,
     /// Then: its client may not exist.
     HalfOpen,
+    /// Last: it is open by what its client is said to have sent, which anybody can make up. Its next packet hashes to the
+    /// same server.
+    Doubtful,
     /// Never.
     Open,
 }
@@ -112,7 +116,8 @@ impl Flow {
     /// In no list, with a deadline that is to be set.
     pub(super) fn new(new: &NewFlow) -> Flow {
         debug_assert_eq!(new.client.protocol, new.server.protocol);
-        let mut flow = Flow {
+        let state = FlowState::first(new.client.protocol, new.segment.flags);
+        Flow {
             client: new.client.src,
             vip: new.client.dst,
             server: new.server.src,
@@ -120,20 +125,17 @@ impl Flow {
             vip_port: new.client.dst_port,
             server_port: new.server.src_port,
             snat_port: new.server.dst_port,
-            manner: Manner::new(new),
-            state: FlowState::first(new.client.protocol, new.segment.flags),
+            manner: Manner::new(new, state),
+            state,
             slot: Slot::NONE,
             deadline: 0,
             snat: new.server.dst,
             next_hops: [new.to_server, new.to_client],
             server_id: new.server_id,
             frontend_id: new.frontend_id,
-            expected: [0; 2],
+            numbers: Numbers::first(new.segment),
             links: [Links::NONE; 3],
-        };
-        flow.expected[Direction::ToServer as usize] = new.segment.seq;
-        flow.note(Direction::ToServer, new.segment);
-        flow
+        }
     }
 
     /// Key of the client's packets.
@@ -202,17 +204,13 @@ impl Flow {
     /// The last acknowledgement number of the client: the sequence number a reset in the server's name
     /// must have for the client to believe it (RFC 5961, section 3.2). 0 if it has not acknowledged anything.
     pub fn last_ack(&self) -> u32 {
-        self.expected[Direction::ToClient as usize]
+        self.numbers.acked()
     }
 
     /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
     /// about it is believed. While nothing is known of the receiver, any may.
     pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
-        match self.expected[direction as usize] {
-            0 => true,
-            // A keepalive probe has the number before (RFC 9293, section 3.8.4).
-            expected => seq.wrapping_sub(expected).wrapping_add(1) <= WINDOW,
-        }
+        self.numbers.may_be_on_its_way(direction, seq)
     }
 
     /// Whether the connection is over as far as we can see: a SYN of the same client address and port begins a new
@@ -241,9 +239,14 @@ impl Flow {
         self.manner.set(Manner::CACHED, cached);
     }
 
-    /// Takes note of an acknowledgement number in a packet that went this way without us.
-    pub(super) fn acknowledged(&mut self, direction: Direction, ack: u32) {
-        self.expected[direction.opposite() as usize] = ack;
+    /// How far the sender of packets of this direction has got.
+    pub(super) fn progress(&self, direction: Direction) -> Progress {
+        self.numbers.progress(direction)
+    }
+
+    /// Takes note of how far the client has got without us.
+    pub(super) fn catch_up(&mut self, progress: Progress) {
+        self.numbers.catch_up(progress);
     }
 
     pub(super) fn class(&self) -> Class {
@@ -253,25 +256,28 @@ impl Flow {
             FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted | FlowState::UdpNew => {
                 Class::HalfOpen
             }
-            // Two forged datagrams make one; and if it is forgotten, the next hashes to the same server.
-            FlowState::UdpStream if self.view() == View::ClientSide => Class::HalfOpen,
+            // Two forged datagrams make one, or two forged segments.
+            FlowState::UdpStream if self.view() == View::ClientSide => Class::Doubtful,
+            _ if self.manner.has(Manner::MET) => Class::Doubtful,
             _ => Class::Open,
         }
     }
 
-    /// Takes note of what a segment says.
+    /// Takes note of what a segment says, or a datagram, and returns the state after it. A segment whose numbers are not
+    /// those of the connection changes nothing.
     #[inline]
-    pub(super) fn note(&mut self, direction: Direction, segment: Segment) {
-        let (ours, other) = match direction {
-            Direction::ToServer => (Direction::ToServer, Direction::ToClient),
-            Direction::ToClient => (Direction::ToClient, Direction::ToServer),
+    pub(super) fn hear(&mut self, direction: Direction, segment: Segment) -> FlowState {
+        let view = self.view();
+        let flags = match self.manner.has(Manner::UDP) {
+            true => 0,
+            false => self.numbers.hear(view, self.state, direction, segment),
         };
-        if segment.flags & ACK != 0 {
-            self.expected[other as usize] = segment.ack;
+        let state = self.state.next(view, direction, flags);
+        // It begins after all.
+        if state == FlowState::SynSent {
+            self.manner.0 &= !Manner::MET;
         }
-        if segment.flags & SYN != 0 {
-            self.expected[ours as usize] = segment.seq.wrapping_add(1);
-        }
+        state
     }
 
     /// Whether packets with this key are those of the flow that go this way.

@@ -88,7 +88,7 @@ impl FlowTable {
         self.counts[state as usize]
     }
 
-    /// Flows that are open now: the connection has been seen to begin, and not to end.
+    /// Flows that are open now, as far as can be told: the connection has begun, and has not ended.
     pub fn open(&self) -> u32 {
         self.queues.open()
     }
@@ -152,10 +152,11 @@ impl FlowTable {
     }
 
     /// Records a flow neither of whose keys is in the table. In a full table it takes the place of the
-    /// flow that has been closing for longest, else of the one that has been half-open for longest.
+    /// flow that has been closing for longest, else of the one that has been half-open for longest, else, in DSR, of the
+    /// one that has been open for longest and whose beginning was not seen.
     ///
     /// # Errors
-    /// [`Full`] if there is neither.
+    /// [`Full`] if there is none of these.
     pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
         debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
         let evicted = match self.len() < self.capacity {
@@ -180,8 +181,7 @@ impl FlowTable {
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        flow.note(direction, segment);
-        let state = flow.state.next(flow.view(), direction, segment.flags);
+        let state = flow.hear(direction, segment);
         flow.deadline = tick_from(now) + self.timeouts[state as usize];
         if state != flow.state {
             self.set_state(id, state);

@@ -267,20 +267,13 @@ impl Forwarder {
     ) -> Result<Verdict, Stop> {
         self.catch_up(id);
         let (flow, headers) = (self.flows.get(id), packet.headers);
-        if is_martian(wire::source(frame.bytes, headers).ip()) {
-            return Err(Stop::Silent(DropReason::Martian));
-        }
+        check_error(frame, headers)?;
         if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
-        if headers.ttl <= 1 {
-            return Err(Stop::Silent(DropReason::TtlExceeded));
-        }
         let parties = parties(flow);
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
-        if headers.packet_len() > hop.mtu as usize {
-            return Err(Stop::Silent(DropReason::TooBig));
-        }
+        fit_error(headers, hop)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let (interface, part) = (hop.interface, Part::Later);
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
@@ -373,7 +366,7 @@ fn begins(headers: &Headers) -> bool {
 }
 
 fn segment(headers: &Headers) -> Segment {
-    Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack }
+    Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len: headers.segment_len() }
 }
 
 fn parties(flow: &Flow) -> Parties {
@@ -401,6 +394,20 @@ fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop, is_nat: bool) -> Res
         // A fragment that was let in by its lead has such a number already.
         false => Cut::Fragments { mtu: hop.mtu, renumber: is_nat && frame.lead.is_none() },
     }))
+}
+
+/// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
+fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
+    match headers.ttl {
+        _ if is_martian(wire::source(frame.bytes, headers).ip()) => Err(Stop::Silent(DropReason::Martian)),
+        0..=1 => Err(Stop::Silent(DropReason::TtlExceeded)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the next hop takes an ICMP error, which is short and never cut.
+fn fit_error(headers: &Headers, hop: &NextHop) -> Result<(), Stop> {
+    if headers.packet_len() > hop.mtu as usize { Err(Stop::Silent(DropReason::TooBig)) } else { Ok(()) }
 }
 
 #[cfg(test)]

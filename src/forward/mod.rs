@@ -12,12 +12,13 @@ mod index;
 mod limiter;
 mod list;
 mod nat_ports;
+mod numbers;
 mod queues;
 mod state;
 mod verdict;
 mod wheel;
 
-pub use cache::{CachedRoute, FlowCache, Seen};
+pub use cache::{CachedRoute, FlowCache, Progress, Seen};
 pub use cut::{Cut, cut};
 pub use dispatch::Dispatch;
 pub use flow::{Flow, NewFlow};

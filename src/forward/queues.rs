@@ -16,6 +16,7 @@ pub(super) type Server = (Addr, u16, u8);
 pub(super) struct Queues {
     closing: List<CLASS>,
     half_open: List<CLASS>,
+    doubtful: List<CLASS>,
     closing_of_server: HashMap<Server, List<SERVER>>,
     open: u32,
 }
@@ -24,12 +25,13 @@ impl Queues {
     pub(super) fn new() -> Self {
         // Enough for most, so that packets do not make it grow; it does with the number of servers.
         let closing_of_server = HashMap::with_capacity(256);
-        Queues { closing: List::EMPTY, half_open: List::EMPTY, closing_of_server, open: 0 }
+        let (closing, half_open, doubtful) = (List::EMPTY, List::EMPTY, List::EMPTY);
+        Queues { closing, half_open, doubtful, closing_of_server, open: 0 }
     }
 
     /// The flow that gives way to a new one.
     pub(super) fn victim(&self) -> Option<u32> {
-        self.closing.first().or(self.half_open.first())
+        self.closing.first().or(self.half_open.first()).or(self.doubtful.first())
     }
 
     /// The flow that gives way to a new one of the same server.
@@ -37,7 +39,7 @@ impl Queues {
         self.closing_of_server.get(&server)?.first()
     }
 
-    /// How many flows may not be evicted.
+    /// How many flows are open, as far as can be told.
     pub(super) fn open(&self) -> u32 {
         self.open
     }
@@ -46,6 +48,10 @@ impl Queues {
     pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         match class {
             Class::Open => self.open += 1,
+            Class::Doubtful => {
+                self.open += 1;
+                self.doubtful.push(flows, id);
+            }
             Class::HalfOpen => self.half_open.push(flows, id),
             Class::Closing => {
                 self.closing.push(flows, id);
@@ -59,6 +65,10 @@ impl Queues {
     pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         match class {
             Class::Open => self.open -= 1,
+            Class::Doubtful => {
+                self.open -= 1;
+                self.doubtful.remove(flows, id);
+            }
             Class::HalfOpen => self.half_open.remove(flows, id),
             Class::Closing => {
                 self.closing.remove(flows, id);

@@ -59,7 +59,8 @@ pub enum Part {
     First,
     /// It belongs to one that is known.
     Later,
-    /// The table has no room for the flow (DSR): whatever comes next is sent to the same server by the same hash.
+    /// Its flow has no record (DSR): the table has no room, or it is an ICMP error about a flow not met yet. Whatever comes
+    /// next is sent to the same server by the same hash.
     Unrecorded,
 }
 

@@ -57,7 +57,8 @@ pub enum OnDown {
     /// Their clients are sent a reset, so that they connect again at once, to another server.
     #[default]
     Reset,
-    /// They go on: it may be the health check that is wrong, or a server may finish what it began.
+    /// They go on: it may be the health check that is wrong, or a server may finish what it began. Not so with UDP,
+    /// which has no connections: the next datagram of a client goes to another server.
     Keep,
 }
 

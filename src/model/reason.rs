@@ -14,7 +14,8 @@ pub enum DropReason {
     BadTotalLength,
     /// An IPv6 address that stands for one of IPv4, which no packet on a wire has (RFC 4942, section 2.2).
     MappedAddress,
-    /// It wants to go elsewhere before its destination (RFC 5095).
+    /// It says itself by which routers it goes: a routing header of IPv6 with stops to come (RFC 5095), an IPv4 option
+    /// for a loose or strict source route (RFC 7126, section 4.3).
     SourceRouted,
     /// A fragment whose first did not come in time, or is not remembered.
     FragmentUnmatched,

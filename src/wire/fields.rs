@@ -46,6 +46,12 @@ pub(super) mod ipv4 {
     pub(crate) const FRAGMENT_MASK: u16 = 0x3fff;
     pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
     pub(crate) const OFFSET_MASK: u16 = 0x1fff;
+
+    // Options (section 3.1); all but the first two have their length in the second byte.
+    pub(crate) const END_OF_OPTIONS: u8 = 0;
+    pub(crate) const NO_OPERATION: u8 = 1;
+    pub(crate) const LOOSE_SOURCE_ROUTE: u8 = 131;
+    pub(crate) const STRICT_SOURCE_ROUTE: u8 = 137;
 }
 
 /// IPv6 (RFC 8200, section 3).

@@ -174,7 +174,8 @@ pub enum ParseError {
     /// An IPv6 address that stands for one of IPv4 (`::ffff:a.b.c.d`): none has it on a wire (RFC 4942, section
     /// 2.2).
     MappedAddress,
-    /// A routing header with stops to come: the destination is not where the packet wants to go (RFC 5095).
+    /// It says by which routers it goes: a routing header of IPv6 with stops to come (RFC 5095), or a source route of
+    /// IPv4, used up or not (RFC 7126, section 4.3).
     SourceRouted,
     /// An ICMP error that quotes too little, or a packet of somebody else than whom it is sent to.
     BadQuote,

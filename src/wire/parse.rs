@@ -129,6 +129,9 @@ fn strict_v4(frame: &[u8]) -> Result<Headers, ParseError> {
     })?;
     let (header_len, total_len) = (ip.slice().len(), usize::from(ip.total_len()));
     packet.get(header_len..total_len).ok_or(ParseError::BadTotalLength)?;
+    if is_source_routed(ip.options()) {
+        return Err(ParseError::SourceRouted);
+    }
     let id = u32::from(ip.identification());
     let kind = match (ip.is_fragmenting_payload(), ip.fragments_offset().value()) {
         (false, _) => Kind::Whole,
@@ -162,6 +165,24 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
         return Err(ParseError::MappedAddress);
     }
     carried(&packet, kind, frame, protocol, icmp::V6)
+}
+
+/// Whether IPv4 options say by which routers a packet wants to go, or has come: hosts and routers drop those as they come
+/// (RFC 7126, sections 4.3 and 4.4). What follows an option of no length is nobody's to read.
+fn is_source_routed(options: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(option) = options.get(at) {
+        at += match *option {
+            ipv4::LOOSE_SOURCE_ROUTE | ipv4::STRICT_SOURCE_ROUTE => return true,
+            ipv4::END_OF_OPTIONS => return false,
+            ipv4::NO_OPERATION => 1,
+            _ => match options.get(at + 1) {
+                Some(len @ 2..) => usize::from(*len),
+                _ => return false,
+            },
+        };
+    }
+    false
 }
 
 /// No fragment ends beyond the longest packet there is: who put it together would have no room for it.

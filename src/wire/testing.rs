@@ -56,10 +56,11 @@ fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
     let endpoints = (any_endpoint(is_v4), any_endpoint(is_v4));
     let flags = any::<[bool; 5]>();
     let numbers = (2..=u8::MAX, any::<u32>(), any::<u32>(), any::<u16>());
-    let option = || prop_oneof![2 => Just(vec![]), 1 => vec(any::<u8>(), 0..=40)];
+    let ip_options = prop_oneof![2 => Just(vec![]), 1 => any_ip_options()];
+    let tcp_options = prop_oneof![2 => Just(vec![]), 1 => vec(any::<u8>(), 0..=40)];
     let payload =
         prop_oneof![Just(vec![]), vec(any::<u8>(), 0..100), Just(vec![0; 64]), Just(vec![0xff; 65])];
-    (endpoints, flags, numbers, option(), option(), payload)
+    (endpoints, flags, numbers, ip_options, tcp_options, payload)
         .prop_map(
             move |(
                 (src, dst),
@@ -89,6 +90,11 @@ fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
             },
         )
         .boxed()
+}
+
+/// Any IPv4 options, valid or not, but for source routes.
+pub(super) fn any_ip_options() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>().prop_map(|byte| if [131, 137].contains(&byte) { 1 } else { byte }), 0..=40)
 }
 
 /// The rewrite to these endpoints.

@@ -117,7 +117,10 @@ fn what_has_passed_is_told() {
     for setup in setups().into_iter().filter(|setup| setup.mode == Mode::Passthrough) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
-        let frames = [ends.to_server().ack(1001).payload(b"1"), ends.to_client().ack(2002).payload(b"22")];
+        let frames = [
+            ends.to_server().seq(7).ack(1001).payload(b"1"),
+            ends.to_client().seq(7).ack(2002).payload(b"22"),
+        ];
         let frames = frames.map(|packet| packet.bytes());
         let keys = frames.each_ref().map(|frame| wire::parse(frame).unwrap().key);
         let now = kernel::now();
@@ -131,9 +134,9 @@ fn what_has_passed_is_told() {
         let bytes = frames.each_ref().map(|frame| frame.len() as u64);
         assert_eq!((traffic.bytes_to_server, traffic.bytes_to_client), (3 * bytes[0], 5 * bytes[1]));
         assert_eq!(twin.cache.traffic(PARTY - 1).unwrap().packets_to_server, 0);
-        for (key, ack) in keys.iter().zip([1001, 2002]) {
+        for (key, said) in keys.iter().zip([(8, 1001), (9, 2002)]) {
             let entry = twin.flows.get(key).unwrap().unwrap();
-            assert_eq!(entry.ack, if is_tcp(&setup) { ack } else { 0 });
+            assert_eq!((entry.sent, entry.ack), if is_tcp(&setup) { said } else { (0, 0) });
             let tick = 10_000_000;
             assert!(now - tick <= entry.last_seen && entry.last_seen <= kernel::now(), "seen now");
         }

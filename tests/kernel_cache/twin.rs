@@ -25,7 +25,7 @@ const THEM: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const LOOPBACK: u32 = 1;
 
 /// The party that everything is counted for.
-pub(crate) const PARTY: u32 = 3;
+pub(crate) const PARTY: u16 = 3;
 
 pub(crate) struct Twin {
     pub(crate) balancer: Balancer,

@@ -16,10 +16,11 @@ pub struct FlowEntry {
     /// In the order of the bytes on the wire, like a checksum.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
-    party: u32,
-    flags: u32,
-    /// The last acknowledgement number of TCP that went this way. What is told is the last before the cache; the kernel
-    /// writes it from then on.
+    party: u16,
+    flags: u16,
+    /// TCP: what comes after the last byte that went this way. The kernel goes on from here, as with all that follows.
+    pub sent: u32,
+    /// TCP: what its sender expects next.
     pub ack: u32,
     /// When the last packet went this way, to about 10 ms: nanoseconds of `CLOCK_MONOTONIC`. 0: none has yet.
     pub last_seen: u64,
@@ -29,12 +30,12 @@ const _: () = assert!(size_of::<FlowEntry>() == 64, "as the kernel's programs ha
 const _: () = assert!(size_of::<FlowKey>() == 40, "as the kernel's programs have it");
 
 // Flags, as in `bpf/maps.h`.
-const AS_IS: u32 = 1;
-const TO_CLIENT: u32 = 2;
+const AS_IS: u16 = 1;
+const TO_CLIENT: u16 = 2;
 
 impl FlowEntry {
     /// Rewrites packets with this key so, and counts them for the party (an index below `Sizes::parties`).
-    pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, party: u32) -> FlowEntry {
+    pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, party: u16) -> FlowEntry {
         let (addresses, ports) = wire::checksum_changes(key, to);
         let stays =
             (key.src, key.dst, key.src_port, key.dst_port) == (to.src, to.dst, to.src_port, to.dst_port);
@@ -49,6 +50,7 @@ impl FlowEntry {
             port_sum: ports.to_be_bytes(),
             party,
             flags: to_client | if stays { AS_IS } else { 0 },
+            sent: 0,
             ack: 0,
             last_seen: 0,
         }

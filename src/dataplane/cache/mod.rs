@@ -48,7 +48,7 @@ pub struct Sizes {
     /// Next hops.
     pub next_hops: u32,
     /// Parties whose traffic is counted.
-    pub parties: u32,
+    pub parties: u16,
 }
 
 /// How fast clients of one network (IPv4: /24, IPv6: /48) may begin TCP connections.
@@ -90,7 +90,7 @@ impl KernelCache {
         let mut loader = EbpfLoader::new();
         loader.map_max_entries(FLOWS, sizes.entries);
         loader.map_max_entries(NEXT_HOPS, sizes.next_hops);
-        loader.map_max_entries(TRAFFIC, sizes.parties);
+        loader.map_max_entries(TRAFFIC, sizes.parties.into());
         let mut cache = KernelCache(loader.load(OBJECT)?);
         cache.tc()?.load()?;
         cache.xdp()?.load()?;
@@ -155,8 +155,8 @@ impl KernelCache {
     }
 
     /// What was forwarded for a party since the cache was loaded.
-    pub fn traffic(&self, party: u32) -> Result<Traffic, CacheError> {
-        Ok(Traffic::from(self.sum::<4>(TRAFFIC, party)?))
+    pub fn traffic(&self, party: u16) -> Result<Traffic, CacheError> {
+        Ok(Traffic::from(self.sum::<4>(TRAFFIC, party.into())?))
     }
 
     /// How many packets have had this outcome since the cache was loaded.

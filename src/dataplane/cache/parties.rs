@@ -13,15 +13,15 @@ pub(super) struct Numbers(Arc<Mutex<Given>>);
 
 #[derive(Debug, Default)]
 struct Given {
-    numbers: HashMap<Parties, u32>,
+    numbers: HashMap<Parties, u16>,
     parties: Vec<Parties>,
 }
 
 impl Numbers {
     /// The number of these parties, a new one if they have none; `None` if `most` have been given.
-    pub(super) fn of(&self, parties: Parties, most: u32) -> Option<u32> {
+    pub(super) fn of(&self, parties: Parties, most: u16) -> Option<u16> {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = given.parties.len() as u32;
+        let next = given.parties.len() as u16;
         if let Some(number) = given.numbers.get(&parties) {
             return Some(*number);
         }
@@ -60,7 +60,7 @@ impl Tally {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, (parties, before)) in self.read.iter_mut().enumerate() {
             // It cannot fail for a number that is in the map.
-            let Ok(now) = cache.traffic(number as u32) else { continue };
+            let Ok(now) = cache.traffic(number as u16) else { continue };
             for (counter, n) in [
                 (Counter::PacketsRx, now.packets_to_server - before.packets_to_server),
                 (Counter::BytesRx, now.bytes_to_server - before.bytes_to_server),

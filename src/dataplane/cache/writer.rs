@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::parties::Numbers;
 use super::{FlowEntry, FlowMap, Sizes};
-use crate::forward::{CachedRoute, FlowCache, Parties, Seen};
+use crate::forward::{CachedRoute, FlowCache, Parties, Progress, Seen};
 use crate::model::{FlowKey, TCP, Timestamp};
 
 /// Writes the flows of one worker, many at a time.
@@ -16,7 +16,7 @@ pub(super) struct Writer {
     epoch: u64,
     numbers: Numbers,
     /// Those this worker has asked for.
-    known: HashMap<Parties, u32>,
+    known: HashMap<Parties, u16>,
     changes: Changes,
 }
 
@@ -33,7 +33,7 @@ impl Writer {
         Writer { flows, sizes, epoch, numbers, known: HashMap::new(), changes: Changes::default() }
     }
 
-    fn number(&mut self, parties: Parties) -> Option<u32> {
+    fn number(&mut self, parties: Parties) -> Option<u16> {
         if let Some(number) = self.known.get(&parties) {
             return Some(*number);
         }
@@ -53,10 +53,8 @@ impl FlowCache for Writer {
             self.flush();
         }
         let mut entry = FlowEntry::new(key, &route.rewrite, route.direction, party);
-        if let Some(seen) = route.seen {
-            entry.last_seen = seen.at.0 + self.epoch;
-            entry.ack = seen.ack.unwrap_or_default();
-        }
+        entry.last_seen = route.last.map_or(0, |last| last.0 + self.epoch);
+        (entry.sent, entry.ack) = (route.progress.sent, route.progress.acked);
         self.changes.keys.push(*key);
         self.changes.entries.push(entry);
     }
@@ -71,7 +69,8 @@ impl FlowCache for Writer {
     fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
         let entry = self.flows.get(key).ok().flatten().filter(|entry| entry.last_seen > 0)?;
         let at = Timestamp(entry.last_seen.saturating_sub(self.epoch));
-        Some(Seen { at, ack: (key.protocol == TCP).then_some(entry.ack) })
+        let progress = Progress { sent: entry.sent, acked: entry.ack };
+        Some(Seen { at, progress: (key.protocol == TCP).then_some(progress) })
     }
 
     fn flush(&mut self) {

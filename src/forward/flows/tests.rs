@@ -49,8 +49,14 @@ fn to(n: u16) -> (Addr, u16) {
     (server(n).ip().into(), server(n).port())
 }
 
+/// A segment of a connection in which nobody says anything: with these flags it always fits.
 fn segment(flags: u8) -> Segment {
-    Segment { flags, ..Segment::default() }
+    Segment { flags, seq: 100 - u32::from(flags & SYN != 0), ack: 100, len: 0 }
+}
+
+/// A segment of somebody who guesses what the numbers are.
+fn forged(flags: u8) -> Segment {
+    Segment { seq: 1 << 30, ack: 1 << 30, ..segment(flags) }
 }
 
 fn at(seconds: f64) -> Timestamp {
@@ -356,8 +362,10 @@ fn a_sweep_in_slices_sees_every_flow_once_though_others_come_and_go() {
 fn the_clients_last_acknowledgement_is_kept_for_a_reset_in_the_servers_name() {
     let mut flows = table(1);
     let id = open(&mut flows, &passthrough(1), &HANDSHAKE[..1], at(0.0));
-    for (direction, flags, ack) in [(ToServer, ACK, 100), (ToClient, ACK, 7), (ToServer, 0, 9)] {
-        flows.on_segment(id, direction, Segment { flags, seq: 0, ack }, at(0.0));
+    for (direction, flags, ack) in
+        [(ToServer, ACK, 170), (ToClient, ACK, 107), (ToServer, 0, 190), (ToServer, ACK, 150)]
+    {
+        flows.on_segment(id, direction, Segment { ack, ..segment(flags) }, at(0.0));
     }
-    assert_eq!(flows.get(id).last_ack(), 100);
+    assert_eq!(flows.get(id).last_ack(), 170);
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::refuse::Stop;
-use super::{Forwarder, Packet, begins, fit, segment};
+use super::{Forwarder, Packet, begins, check_error, fit, fit_error, segment};
 use crate::forward::{
     Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
 };
@@ -32,10 +32,13 @@ impl Forwarder {
         let (is_new, is_dsr) = (begins(headers), frontend.config.mode == Mode::Dsr);
         let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
         let is_repeatable = is_dsr && frontend.pool.config.algorithm.hashes();
-        if headers.is_error() || is_later && !is_repeatable {
+        if (headers.is_error() || is_later) && !is_repeatable {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
         self.check_source(key)?;
+        if headers.is_error() {
+            return self.forward_unrecorded_error(frontend, frame, packet);
+        }
         if !is_new && (!is_dsr || headers.flags.rst()) {
             return Err(Stop::Refused(DropReason::NoFlow));
         }
@@ -68,6 +71,23 @@ impl Forwarder {
                 }
             }
         }
+    }
+
+    /// An ICMP error about what a server has sent to its client directly, whose flow is not recorded, or not yet: it
+    /// goes where the client's packets hash to, and begins nothing.
+    fn forward_unrecorded_error(
+        &mut self,
+        frontend: &Frontend,
+        frame: &mut Frame<'_>,
+        packet: Packet<'_>,
+    ) -> Result<Verdict, Stop> {
+        let (headers, snapshot) = (packet.headers, packet.snapshot);
+        check_error(frame, headers)?;
+        let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
+        let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
+        let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+        fit_error(headers, hop)?;
+        Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), None))
     }
 
     /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not

@@ -28,7 +28,10 @@ impl Forwarder {
     /// Before something of a flow is held against its sequence numbers: learns how far they have got.
     pub(super) fn catch_up(&mut self, id: FlowId) {
         if let Some(cache) = &mut self.cache {
-            catch_up(&mut **cache, self.flows.get_mut(id));
+            let flow = self.flows.get_mut(id);
+            if flow.is_cached() {
+                catch_up(&mut **cache, flow);
+            }
         }
     }
 
@@ -55,19 +58,16 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
     for (direction, key) in keys(flow).rev() {
         let rewrite = flow.rewrite(direction);
         let seen = if flow.is_cached() { cache.seen(&key) } else { None };
-        cache.put(&key, &CachedRoute { rewrite, direction, flow: super::parties(flow), seen });
+        let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
+        let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
+        cache.put(&key, &CachedRoute { rewrite, direction, flow, last, progress });
     }
 }
 
-/// Learns of the packets that the cache forwarded how far the connection has got.
+/// Learns of the packets that the cache forwarded how far its client has got.
 pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
-    if !flow.is_cached() {
-        return;
-    }
-    for (direction, key) in keys(flow) {
-        if let Some(ack) = cache.seen(&key).and_then(|seen| seen.ack) {
-            flow.acknowledged(direction, ack);
-        }
+    if let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) {
+        flow.catch_up(progress);
     }
 }
 

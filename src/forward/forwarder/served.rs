@@ -1,10 +1,11 @@
 //! Whose flows go on: what a snapshot implies for those that have begun.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use crate::forward::{End, Flow, NatPorts};
-use crate::model::{Addr, Endpoint, Mode, OnDown};
-use crate::snapshot::Snapshot;
+use crate::model::{Addr, Endpoint, Mode, OnDown, UDP};
+use crate::snapshot::{Pool, Snapshot};
 
 /// An address, a port and a protocol, as flows have them.
 type Place = (Addr, u16, u8);
@@ -19,8 +20,10 @@ pub(super) struct Served {
     own: HashSet<Addr>,
     listen: HashSet<Place>,
     servers: HashSet<Place>,
-    /// Numbers of the servers that are down and whose flows end with that.
+    /// Numbers of the servers that are down.
     down: HashSet<u32>,
+    /// Those of them whose connections end with that.
+    reset: HashSet<u32>,
 }
 
 impl Served {
@@ -38,13 +41,17 @@ impl Served {
         let vips = snapshot.listeners.keys().chain(&draining.listen);
         let vips = vips.map(|endpoint| Addr::from(endpoint.addr.ip()));
         let snat = ports.iter().flat_map(|ports| ports.addresses().iter().copied());
-        let pools = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
-        let down = pools.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
+        let down = |pool: &Arc<Pool>| {
+            let down = pool.servers.iter().filter(|server| !server.health.up);
+            down.map(|server| server.live.id).collect::<Vec<_>>()
+        };
+        let resetting = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
         Served {
             own: held.chain(vips).chain(snat).collect(),
             listen: listen.chain(draining.listen.iter().copied()).map(place).collect(),
             servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
-            down: down.map(|server| server.live.id).collect(),
+            down: snapshot.pools.iter().flat_map(down).collect(),
+            reset: resetting.flat_map(down).collect(),
         }
     }
 
@@ -61,7 +68,9 @@ impl Served {
     /// How this flow is to end now; `None` if it goes on.
     pub(super) fn end_of(&self, flow: &Flow) -> Option<End> {
         let (vip, server) = (flow.client(), flow.server());
-        if self.down.contains(&flow.server_id()) {
+        // Datagrams have no connection that could be kept: the next chooses anew.
+        let ending = if vip.protocol == UDP { &self.down } else { &self.reset };
+        if ending.contains(&flow.server_id()) {
             return Some(End::ServerGone);
         }
         let stays = self.listen.contains(&(vip.dst, vip.dst_port, vip.protocol))
@@ -73,7 +82,7 @@ impl Served {
     /// as it wanted.
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.is_subset(&self.listen) && before.servers.is_subset(&self.servers);
-        !self.down.is_subset(&before.down) || !all_stay
+        !self.down.is_subset(&before.down) || !self.reset.is_subset(&before.reset) || !all_stay
     }
 }
 

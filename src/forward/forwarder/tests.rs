@@ -24,6 +24,7 @@ mod cache;
 mod change;
 mod drain;
 mod dsr;
+mod forged;
 mod fragments;
 mod hops;
 mod icmp;
@@ -118,7 +119,10 @@ fn a_client_that_tries_again_after_its_reset_comes_back_by_the_same_port(family:
     lab.send(lab.client(1).rst().seq(77));
     let again = lab.send(lab.client(1).syn().seq(100));
     assert_eq!(again.route(), first.route());
-    assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (2, 1, 1));
+    assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (1, 0, 1));
+    lab.send(first.reply().syn().seq(500).ack(101));
+    lab.send(lab.client(1).seq(101).ack(501));
+    assert_eq!(lab.forwarder.flows().count(FlowState::Established), 1);
 }
 
 fn a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten(family: Family) {

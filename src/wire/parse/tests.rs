@@ -142,6 +142,23 @@ fn a_packet_that_wants_to_go_elsewhere_first_is_refused() {
 }
 
 #[test]
+fn a_packet_with_a_source_route_is_refused_wherever_among_its_options_that_is() {
+    let with = |options: &[u8]| parse(&packet().ip_options(options).bytes()).map(|_| ());
+    let (loose, strict) = ([131, 7, 4, 10, 0, 0, 7], [137, 7, 8, 10, 0, 0, 7]);
+    for route in [loose, strict] {
+        for before in [&[][..], &[1], &[1, 1, 1], &[148, 4, 0, 0], &[7, 7, 4, 1, 2, 3, 4, 1]] {
+            assert_eq!(with(&[before, &route].concat()), Err(ParseError::SourceRouted), "{before:?}");
+        }
+    }
+    // After the end of options, within another one, after what is no option.
+    for harmless in
+        [&[0, 131, 7, 4][..], &[7, 7, 4, 131, 7, 4, 0], &[7, 0, 131, 7], &[7, 1, 131, 7], &[7, 40, 131], &[7]]
+    {
+        assert_eq!(with(harmless), Ok(()), "{harmless:?}");
+    }
+}
+
+#[test]
 fn an_ipv4_address_in_an_ipv6_header_is_nobodys() {
     let packet = |src, dst| parse(&TestPacket::from(src).to(dst).syn().bytes());
     let (mapped, own) = ("[::ffff:10.0.0.9]:4242", "[fd00::1]:80");

@@ -16,13 +16,16 @@ struct Known {
     state: FlowState,
     /// When it last had a packet.
     heard: Duration,
-    /// Number of the step in which it came to be open, half-open or closing.
+    /// Number of the step in which it came to be open, half-open, doubtful or closing.
     since: usize,
+    /// Whether it was under way when its first segment came.
+    is_met: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Packet(u16, Direction, u8),
+    /// Who sends, which way, with which flags, and whether with numbers that cannot be.
+    Packet(u16, Direction, u8, bool),
     Remove(u16),
     Wait(Duration),
 }
@@ -51,15 +54,34 @@ impl Known {
     }
 
     fn half_open(&self) -> bool {
-        let unseen_answer = self.state == FlowState::UdpStream && self.view() == View::ClientSide;
         let half_open = [FlowState::SynSent, FlowState::SynReceived, FlowState::Adopted, FlowState::UdpNew];
-        unseen_answer || half_open.contains(&self.state)
+        half_open.contains(&self.state)
+    }
+
+    fn doubtful(&self) -> bool {
+        let is_met = self.is_met && self.state == FlowState::Established;
+        self.view() == View::ClientSide && (is_met || self.state == FlowState::UdpStream)
+    }
+
+    fn class(&self) -> [bool; 3] {
+        [self.half_open(), self.doubtful(), self.closing()]
     }
 
     fn closing(&self) -> bool {
         let unseen_end = self.state == FlowState::HalfClosedByClient && self.view() == View::ClientSide;
         let closing = [FlowState::Closing, FlowState::TimeWait, FlowState::Closed, FlowState::UdpAnswered];
         unseen_end || closing.contains(&self.state)
+    }
+
+    /// A packet; a segment that is forged changes nothing.
+    fn hear(&mut self, direction: Direction, flags: u8, is_forged: bool) {
+        let is_udp = self.client >= CLIENTS / 2;
+        // The server's reset of a SYN is known by what it acknowledges.
+        let is_nothing = direction == ToClient && self.state == FlowState::SynSent && flags == RST;
+        if is_udp || !(is_nothing || is_forged) {
+            self.state = self.state.next(self.view(), direction, flags);
+        }
+        self.is_met &= self.state != FlowState::SynSent;
     }
 
     /// Ends at the first quarter of a second that is no earlier than the timeout says.
@@ -85,7 +107,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1, 249, 250, 1_000, 9_900, 29_700, 59_000, 200_000, 299_700, 3_600_000, 20_000_000,
     ]);
     prop_oneof![
-        20 => (0..CLIENTS, direction, flags).prop_map(|(client, way, flags)| Step::Packet(client, way, flags)),
+        20 => (0..CLIENTS, direction, flags, prop::bool::weighted(0.2))
+            .prop_map(|(client, way, flags, forged)| Step::Packet(client, way, flags, forged)),
         1 => (0..CLIENTS).prop_map(Step::Remove),
         4 => wait.prop_map(|millis| Step::Wait(Duration::from_millis(millis))),
     ]
@@ -114,7 +137,9 @@ proptest! {
                         prop_assert_eq!(flows.remove(id).client(), new_flow(client).client);
                     }
                 }
-                Step::Packet(client, direction, flags) => {
+                Step::Packet(client, direction, flags, is_forged) => {
+                    // A SYN says what the numbers are; nobody can tell a forged one.
+                    let is_forged = is_forged && flags != SYN;
                     let new = NewFlow { segment: segment(flags), ..new_flow(client) };
                     if direction == ToClient && new.view == View::ClientSide {
                         continue;
@@ -129,12 +154,13 @@ proptest! {
                     }
                     if let Some((id, way)) = found {
                         prop_assert_eq!(way, direction);
-                        flows.on_segment(id, direction, segment(flags), now);
+                        let packet = if is_forged { forged(flags) } else { segment(flags) };
+                        flows.on_segment(id, direction, packet, now);
                         let flow = known.iter_mut().find(|flow| flow.client == client).unwrap();
-                        let was = (flow.half_open(), flow.closing());
-                        flow.state = flow.state.next(new.view, direction, flags);
+                        let was = flow.class();
+                        flow.hear(direction, flags, is_forged);
                         flow.heard = clock;
-                        if (flow.half_open(), flow.closing()) != was {
+                        if flow.class() != was {
                             flow.since = number;
                         }
                     } else if direction == ToServer {
@@ -142,13 +168,15 @@ proptest! {
                         let mut evicted = None;
                         if known.len() == CAPACITY {
                             evicted = take_oldest(&mut known, Known::closing)
-                                .or_else(|| take_oldest(&mut known, Known::half_open));
+                                .or_else(|| take_oldest(&mut known, Known::half_open))
+                                .or_else(|| take_oldest(&mut known, Known::doubtful));
                         }
                         if known.len() < CAPACITY {
                             let evicted = evicted.map(|flow| new_flow(flow.client).client);
                             prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
                             let state = FlowState::first(new.client.protocol, flags);
-                            known.push(Known { client, state, heard: clock, since: number });
+                            let is_met = state == FlowState::Adopted;
+                            known.push(Known { client, state, heard: clock, since: number, is_met });
                         } else {
                             prop_assert_eq!(inserted.unwrap_err(), Full);
                         }

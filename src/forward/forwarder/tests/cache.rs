@@ -118,10 +118,8 @@ mod stories {
         for by_client in [true, false] {
             let mut lab = Lab::passthrough(family);
             let syn = lab.connect(1);
-            let far = 1_000_000_000;
-            lab.send(lab.client(1).seq(far).ack(2 * far).payload(b"hi"));
-            lab.send(syn.reply().seq(2 * far).ack(far + 2));
-            let reset = if by_client { lab.client(1).seq(far + 2) } else { syn.reply().seq(2 * far) };
+            let (client, server) = go_far(&mut lab, &syn);
+            let reset = if by_client { lab.client(1).seq(client) } else { syn.reply().seq(server) };
             lab.send(reset.rst());
             assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::Closed, 0, 1));
         }
@@ -168,13 +166,13 @@ mod stories {
     ) {
         let mut lab = Lab::passthrough(family);
         lab.change(|world| world.servers.truncate(1));
-        lab.connect(1);
-        lab.send(lab.client(1).seq(101).ack(3_000_000_000));
+        let syn = lab.connect(1);
+        let (_, server) = go_far(&mut lab, &syn);
         let resets = lab.change(|world| {
             world.servers[0].up = false;
             world.servers.push(TestServer::new(family, 12));
         });
-        let reset = (family.vip().into(), family.client_addr(1), "R", 3_000_000_000, 0);
+        let reset = (family.vip().into(), family.client_addr(1), "R", server, 0);
         assert_eq!(resets.iter().map(Seen::reset).collect::<Vec<_>>(), [reset]);
         assert_eq!(kernel(&lab).len(), 0);
         assert_eq!(lab.connect(1).mac, 12);
@@ -196,9 +194,8 @@ mod stories {
     pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
-        let far = 2_000_000_000;
-        lab.send(lab.client(1).seq(101).ack(far));
-        let sent = lab.send(syn.reply().seq(far).ack(101).payload(b"too much"));
+        let (client, server) = go_far(&mut lab, &syn);
+        let sent = lab.send(syn.reply().seq(server).ack(client).payload(b"too much"));
         let made_up = lab.send(syn.reply().seq(501).ack(101).payload(b"long ago"));
         let router = family.pick("203.0.113.7", "2001:db8:7::7");
         let mut error = |about: &Seen| {
@@ -224,6 +221,17 @@ mod stories {
 
 fn kernel(lab: &Lab) -> &Kernel {
     lab.kernel.as_ref().expect("the story is told with a cache")
+}
+
+/// Client 1 and its server send each other 100 MB that only the cache sees. Returns what each will send next.
+fn go_far(lab: &mut Lab, syn: &Seen) -> (u32, u32) {
+    let (mut client, mut server) = (101, 501);
+    for _ in 0..10 {
+        (client, server) = (client + 10_000_000, server + 10_000_000);
+        lab.send(lab.client(1).seq(client).ack(server));
+        lab.send(syn.reply().seq(server).ack(client));
+    }
+    (client, server)
 }
 
 fn client_key(lab: &Lab, n: u16) -> FlowKey {

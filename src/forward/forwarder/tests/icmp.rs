@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about};
 use crate::forward::FlowState;
-use crate::model::DropReason;
+use crate::model::{Algorithm, DropReason};
 use crate::wire::{IcmpError, TestPacket};
 
 told_over_both_families! {
     a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_at_the_vip,
     a_server_is_told_what_happened_to_its_answer_as_if_it_had_happened_at_our_address,
     in_dsr_a_server_is_told_by_the_router_what_happened_to_its_answer,
+    in_dsr_a_server_is_told_though_its_flow_is_not_recorded,
     a_client_of_udp_learns_that_nobody_listens_on_the_servers_port,
     an_error_about_what_cannot_be_on_its_way_is_made_up,
     an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes,
@@ -93,6 +94,35 @@ fn in_dsr_a_server_is_told_by_the_router_what_happened_to_its_answer(family: Fam
     }
 }
 
+fn in_dsr_a_server_is_told_though_its_flow_is_not_recorded(family: Family) {
+    let router = routers(family)[1];
+    for new in [Lab::dsr, Lab::l2] {
+        for is_udp in [false, true] {
+            let begin = || if is_udp { new(family).udp() } else { new(family) };
+            let (mut before, mut restarted) = (begin(), begin());
+            for n in 1..50 {
+                let first = before.send(of(is_udp, before.client(n)));
+                let answer = TestPacket::from(family.vip()).to(family.client_addr(n)).seq(501).ack(101);
+                let mut error =
+                    error_about(&of(is_udp, answer).bytes(), IcmpError::TooBig { mtu: 1_280 }, router);
+                let told = restarted.forwarded(&error);
+                assert_eq!(told.frame, before.forwarded(&error).frame, "as by who knows the flow");
+                assert_eq!((told.interface, told.mac), (LAN, first.mac));
+                restarted.change(|world| world.algorithm = Algorithm::LeastConnections);
+                let outcome = restarted.handle_frame(&mut error, None);
+                assert_eq!(
+                    outcome,
+                    Outcome::Dropped(DropReason::NoFlow),
+                    "where anybody could be the server"
+                );
+                restarted.change(|world| world.algorithm = Algorithm::Ring);
+            }
+            assert_eq!((restarted.opened, restarted.unrecorded), (0, 49), "an error begins nothing");
+            assert_eq!((restarted.forwarder.flows().len(), restarted.frontend_slots()), (0, 0));
+        }
+    }
+}
+
 fn a_client_of_udp_learns_that_nobody_listens_on_the_servers_port(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp().payload(b"?"));
@@ -107,20 +137,31 @@ fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {
     let syn = lab.connect(1);
     let to_server = |seq| TestPacket::from(syn.from).to(syn.to).seq(seq).ack(501).bytes();
     let to_client = |seq| TestPacket::from(family.vip()).to(family.client_addr(1)).seq(seq).ack(101).bytes();
-    lab.send(syn.reply().seq(501).ack(1_000_101));
+    lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 1_000]));
     lab.send(lab.client(1).seq(1_000_101).ack(2_000_501));
     let mut outcome = |frame: &[u8]| {
         let mut error = error_about(frame, IcmpError::TooBig { mtu: 1_280 }, routers(family)[0]);
         lab.handle_frame(&mut error, None)
     };
-    let mebibytes = |n: u32| n << 20;
-    for (next, frame) in [(1_000_101_u32, &to_server as &dyn Fn(u32) -> Vec<u8>), (2_000_501, &to_client)] {
-        for seq in [next - 1, next, next + 1_400, next + mebibytes(15)] {
-            assert!(matches!(outcome(&frame(seq)), Outcome::Sent(_)), "{next}: {seq}");
+    let mebibytes = |n: i64| n << 20;
+    // The client's packets, which are on their way once we have seen them, and the server's, which it may be sending to us.
+    let (sent, expected): (i64, i64) = (1_000_101, 2_000_501);
+    for (seq, frame, may_be) in [
+        (sent, &to_server as &dyn Fn(u32) -> Vec<u8>, [0, -1, -1_400, -mebibytes(15)]),
+        (expected, &to_client, [-1, 0, 1_400, mebibytes(15)]),
+    ] {
+        for off in may_be {
+            let outcome = outcome(&frame((seq + off) as u32));
+            assert!(matches!(outcome, Outcome::Sent(_)), "{seq} {off}: {outcome:?}");
         }
-        for seq in [0, next - 2, next - 100_000, next + mebibytes(17), next.wrapping_sub(1 << 31)] {
-            let dropped = Outcome::Dropped(DropReason::IcmpOutOfWindow);
-            assert_eq!(outcome(&frame(seq)), dropped, "{next}: {seq}");
+    }
+    for (seq, frame, cannot_be) in [
+        (sent, &to_server as &dyn Fn(u32) -> Vec<u8>, [1, 1_400, -mebibytes(17), 1 << 31]),
+        (expected, &to_client, [-2, -100_000, mebibytes(17), 1 << 31]),
+    ] {
+        for off in cannot_be {
+            let outcome = outcome(&frame((seq + off) as u32));
+            assert_eq!(outcome, Outcome::Dropped(DropReason::IcmpOutOfWindow), "{seq} {off}");
         }
     }
 }
@@ -138,8 +179,11 @@ fn an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes(fami
         } else {
             Outcome::Passed
         };
+        if lab.forwarder.snat_ports_in_use() > 0 {
+            let mut error = error_about(&from(vip(80)).bytes(), IcmpError::TimeExceeded, routers(family)[1]);
+            assert_eq!(lab.handle_frame(&mut error, None), Outcome::Dropped(DropReason::NoFlow));
+        }
         for (about, expected) in [
-            (from(vip(80)), Outcome::Dropped(DropReason::NoFlow)),
             (from(vip(80)).udp(), Outcome::Passed),
             (from(vip(22)), Outcome::Passed),
             (from(own(80)), Outcome::Passed),

@@ -36,6 +36,8 @@ struct Content {
     len: usize,
     is_last_hop: bool,
     may_be_cut: bool,
+    /// Of TCP: by somebody who does not see the connection, and guesses its numbers.
+    is_forged: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -49,8 +51,15 @@ fn content() -> impl Strategy<Value = Content> {
     // Mostly what makes connections go on, and now and then what does not fit.
     let flags = prop_oneof![Just(0x02), Just(0x10), Just(0x12), Just(0x11), Just(0x14), 0..0x20u8];
     let len = prop_oneof![8 => 0..50usize, 1 => 1_300..1_500usize];
-    (flags, len, prop::bool::weighted(0.05), any::<bool>())
-        .prop_map(|(flags, len, is_last_hop, may_be_cut)| Content { flags, len, is_last_hop, may_be_cut })
+    (flags, len, prop::bool::weighted(0.05), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+        |(flags, len, is_last_hop, may_be_cut, is_forged)| Content {
+            flags,
+            len,
+            is_last_hop,
+            may_be_cut,
+            is_forged,
+        },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -130,8 +139,8 @@ impl Story {
 
     fn client(&mut self, n: u16, content: Content) -> Result<(), TestCaseError> {
         let family = self.lab.family;
-        let sent = self.packet(self.lab.client(n), content);
-        match whole(self.lab.handle(&sent)) {
+        let sent = self.packet(self.lab.client(n), content, (77, 98));
+        match whole(self.handle(&sent, content)?) {
             Outcome::Sent(seen) => {
                 prop_assert_eq!((seen.payload.len(), seen.ttl), (content.len, 63));
                 self.owners.insert((seen.from, seen.to), family.client_addr(n));
@@ -163,8 +172,8 @@ impl Story {
         let Some(at) = self.delivered.len().checked_sub(1 + back) else { return Ok(()) };
         let got = &self.delivered[at];
         let (from, owner) = (got.to.ip(), self.owners[&(got.from, got.to)].clone());
-        let sent = self.packet(got.reply(), content);
-        match whole(self.lab.handle(&sent)) {
+        let sent = self.packet(got.reply(), content, (98, 77));
+        match whole(self.handle(&sent, content)?) {
             Outcome::Sent(seen) => {
                 prop_assert_eq!(seen.route(), (self.lab.family.vip().to_owned(), owner));
                 prop_assert_eq!((seen.ttl, seen.payload.len()), (63, content.len));
@@ -180,6 +189,18 @@ impl Story {
         Ok(())
     }
 
+    /// Has a packet arrive. One with forged numbers changes no flow; in DSR it may be the first that is seen of one.
+    fn handle(&mut self, packet: &TestPacket, content: Content) -> Result<Outcome, TestCaseError> {
+        let count = |lab: &Lab| FlowState::ALL.map(|state| lab.forwarder.flows().count(state));
+        let before = count(&self.lab);
+        let outcome = self.lab.handle(packet);
+        let is_dsr = !matches!(self.manner, Manner::Passthrough);
+        if content.is_forged && !self.is_udp && !is_dsr && content.flags & 0x02 == 0 {
+            prop_assert_eq!(count(&self.lab), before, "{:#04x}", content.flags);
+        }
+        Ok(outcome)
+    }
+
     /// Whoever is told, is told of a packet that it sent itself.
     fn error(&mut self, back: usize, to_client: bool, error: IcmpError) -> Result<(), TestCaseError> {
         let (family, is_nat) = (self.lab.family, matches!(self.manner, Manner::Passthrough));
@@ -191,11 +212,12 @@ impl Story {
             (false, true) => nth_last(self.answered.len()).map(|at| self.answered[at].frame.clone()),
             // The server has sent it to the client directly.
             (false, false) => delivered.map(|got| {
-                let answer = TestPacket::from(&vip).to(got.from).seq(98);
+                let answer = TestPacket::from(&vip).to(got.from).seq(99);
                 if self.is_udp { answer.udp().bytes() } else { answer.bytes() }
             }),
         };
         let Some(frame) = frame else { return Ok(()) };
+        let unrecorded = self.lab.unrecorded;
         match self.lab.handle_frame(&mut error_about(&frame, error, router), None) {
             Outcome::Sent(told) => {
                 let (says, about) = (told.says(), told.about());
@@ -210,6 +232,8 @@ impl Story {
                 if to_client {
                     prop_assert!(is_nat && answers.to_string() == vip);
                     prop_assert!(self.owners.values().any(|owner| *owner == asked.to_string()));
+                } else if self.lab.unrecorded > unrecorded {
+                    prop_assert!(!is_nat, "only where the hash says who has answered, or would now");
                 } else {
                     prop_assert!(
                         self.owners.contains_key(&(asked, answers)),
@@ -218,7 +242,12 @@ impl Story {
                 }
             }
             Outcome::Dropped(reason) => {
-                let known = [DropReason::NoFlow, DropReason::IcmpOutOfWindow, DropReason::NextHopUnresolved];
+                let known = [
+                    DropReason::NoFlow,
+                    DropReason::IcmpOutOfWindow,
+                    DropReason::NextHopUnresolved,
+                    DropReason::NoServer,
+                ];
                 prop_assert!(known.contains(&reason), "{reason:?}");
             }
             Outcome::Passed => prop_assert!(to_client && !is_nat, "in DSR it is sent to the client directly"),
@@ -244,8 +273,10 @@ impl Story {
         Ok(())
     }
 
-    fn packet(&self, packet: TestPacket, content: Content) -> TestPacket {
-        let Content { flags, len, is_last_hop, may_be_cut } = content;
+    /// A packet of somebody whose numbers begin here, and those of the other side there.
+    fn packet(&self, packet: TestPacket, content: Content, (here, there): (u32, u32)) -> TestPacket {
+        let Content { flags, len, is_last_hop, may_be_cut, is_forged } = content;
+        let off = if is_forged && flags & 0x02 == 0 { 1 << 30 } else { 0 };
         let packet = packet.payload(&vec![0xa5; len]).ttl(if is_last_hop { 1 } else { 64 });
         let packet = if may_be_cut { packet.may_be_cut(9) } else { packet };
         if self.is_udp {
@@ -255,8 +286,8 @@ impl Story {
         let packet = if flags & 0x02 != 0 { packet.syn() } else { packet };
         let packet = if flags & 0x04 != 0 { packet.rst() } else { packet };
         let packet = if flags & 0x08 != 0 { packet.psh() } else { packet };
-        let packet = if flags & 0x10 != 0 { packet.ack(99) } else { packet };
-        packet.seq(77)
+        let packet = if flags & 0x10 != 0 { packet.ack(there + 1 + off) } else { packet };
+        packet.seq(off + if flags & 0x02 != 0 { here } else { here + 1 })
     }
 }
 

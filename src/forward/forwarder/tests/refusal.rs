@@ -13,6 +13,7 @@ told_over_both_families! {
     packets_to_nobodys_address_pass_untouched,
     what_cannot_be_a_client_begins_no_flow,
     a_snat_address_is_ours_though_no_interface_has_it,
+    who_says_which_way_a_packet_is_to_go_is_not_served,
 }
 
 fn a_segment_without_a_flow_is_answered_in_the_words_its_sender_believes(family: Family) {
@@ -23,6 +24,20 @@ fn a_segment_without_a_flow_is_answered_in_the_words_its_sender_believes(family:
     assert_eq!(reset.mac, 1, "back to where it came from");
     let (reset, _) = lab.answer(lab.client(1).fin().seq(5).payload(b"abc"));
     assert_eq!(reset.reset(), (vip, client, "R.", 0, 9), "RFC 9293, section 3.10.7.1");
+}
+
+fn who_says_which_way_a_packet_is_to_go_is_not_served(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        lab.send(lab.client(1).syn().seq(100));
+        for packet in [lab.client(1).seq(101).ack(501), lab.client(2).syn(), lab.client(2).udp()] {
+            let routed = match family {
+                Family::V4 => packet.ip_options(&[131, 7, 4, 198, 51, 100, 1]),
+                Family::V6 => packet.extension(43, &[0, 4, 1, 0, 0, 0, 0]),
+            };
+            assert_eq!(lab.handle(&routed), Outcome::Dropped(DropReason::SourceRouted));
+        }
+        assert_eq!(lab.forwarder.flows().len(), 1);
+    }
 }
 
 fn a_reset_is_never_answered(family: Family) {

@@ -15,7 +15,6 @@ told_over_both_families! {
     datagrams_without_content_pass_and_so_do_those_without_checksum,
     who_answers_from_another_port_is_nobody,
     the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another,
-    flows_of_a_dead_server_go_on_where_that_is_configured,
     without_a_server_clients_are_told_by_icmp_but_no_more_than_a_thousand_a_second,
     answered_questions_make_room_before_those_that_wait_and_streams_never,
     in_dsr_streams_make_room_too_and_find_their_server_again,
@@ -121,7 +120,11 @@ fn who_answers_from_another_port_is_nobody(family: Family) {
 }
 
 fn the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another(family: Family) {
-    for mut lab in Lab::both_modes(family).map(Lab::udp) {
+    // Also where connections are kept: there is none.
+    let labs =
+        [OnDown::Reset, OnDown::Keep].map(|on_down| Lab::both_modes(family).map(|lab| (lab.udp(), on_down)));
+    for (mut lab, on_down) in labs.into_iter().flatten() {
+        lab.change(|world| world.on_down = on_down);
         let seen: Vec<_> = (1..30).map(|n| (n, lab.send(ask(&lab, n)))).collect();
         let (dead, alive): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(_, seen)| seen.mac == 11);
         assert_eq!(lab.change(|world| world.servers[0].up = false), [], "UDP has no word for it");
@@ -134,18 +137,6 @@ fn the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another(family: Fami
             assert_eq!(lab.send(ask(&lab, *n)).route(), seen.route());
         }
         assert_eq!((lab.opened, lab.forwarder.flows().len()), (29 + dead.len(), 29));
-    }
-}
-
-fn flows_of_a_dead_server_go_on_where_that_is_configured(family: Family) {
-    let mut lab = Lab::passthrough(family).udp();
-    let seen: Vec<_> = (1..30).map(|n| lab.send(ask(&lab, n))).collect();
-    lab.change(|world| {
-        world.on_down = OnDown::Keep;
-        world.servers[0].up = false;
-    });
-    for (n, seen) in (1..30).zip(&seen) {
-        assert_eq!(lab.send(ask(&lab, n)).route(), seen.route());
     }
 }
 

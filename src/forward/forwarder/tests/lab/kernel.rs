@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::forward::forwarder::fit;
-use crate::forward::{CachedRoute, FlowCache, Frame, Seen};
-use crate::model::{FlowKey, Timestamp};
+use crate::forward::{CachedRoute, FlowCache, Frame, Progress, Seen};
+use crate::model::{FlowKey, TCP, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::wire::{self, Kind, TcpFlags};
 
@@ -29,7 +29,8 @@ pub(in crate::forward::forwarder::tests) struct Kernel {
 #[derive(Debug)]
 struct Entry {
     route: CachedRoute,
-    seen: Option<Seen>,
+    last: Option<Timestamp>,
+    progress: Progress,
     packets: u32,
 }
 
@@ -59,8 +60,8 @@ impl Kernel {
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
-        let ack = headers.flags.ack().then_some(headers.ack);
-        entry.seen = Some(Seen { at: now, ack: ack.or(entry.seen.and_then(|seen| seen.ack)) });
+        entry.last = Some(now);
+        advance(&mut entry.progress, headers.seq, u32::from(headers.payload_len), headers.ack);
         entry.packets += 1;
         Some(hop.interface)
     }
@@ -98,7 +99,9 @@ impl FlowCache for Writer {
 
     fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
         let entries = self.kernel.entries.lock().unwrap();
-        entries.get(key)?.seen
+        let entry = entries.get(key)?;
+        let progress = (key.protocol == TCP).then_some(entry.progress);
+        entry.last.map(|at| Seen { at, progress })
     }
 
     fn flush(&mut self) {
@@ -106,9 +109,23 @@ impl FlowCache for Writer {
         for (key, route) in self.changes.drain(..) {
             match route {
                 Some(route) => {
-                    entries.insert(key, Entry { route, seen: route.seen, packets: 0 });
+                    let CachedRoute { last, progress, .. } = route;
+                    entries.insert(key, Entry { route, last, progress, packets: 0 });
                 }
                 None => drop(entries.remove(&key)),
+            }
+        }
+    }
+}
+
+/// As `bpf/cache.bpf.c` does it.
+fn advance(progress: &mut Progress, seq: u32, len: u32, ack: u32) {
+    const WINDOW: u32 = 16 << 20;
+    let is_near = |number: u32, known: u32| number.wrapping_sub(known).wrapping_add(WINDOW) <= 2 * WINDOW;
+    if is_near(seq, progress.sent) && is_near(ack, progress.acked) {
+        for (known, number) in [(&mut progress.sent, seq.wrapping_add(len)), (&mut progress.acked, ack)] {
+            if number.wrapping_sub(*known) as i32 > 0 {
+                *known = number;
             }
         }
     }
