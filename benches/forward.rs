@@ -43,14 +43,14 @@ fn forward(criterion: &mut Criterion) {
             let snat: Vec<Server> = (0..flows).map(|n| establish(&mut balancer, &setup, n)).collect();
             let mut random = Walk { state: 1, flows };
             group.bench_function(BenchmarkId::new(format!("to_server{lane}"), flows), |bencher| {
-                let mut frame = Client::new(&setup, |packet| packet.ack(1));
+                let mut frame = Client::new(&setup, |packet| packet.seq(1).ack(1));
                 bencher.iter(|| {
                     frame.of(random.next());
                     random.after(forwarded(&mut balancer, &mut frame.0));
                 });
             });
             group.bench_function(BenchmarkId::new(format!("to_client{lane}"), flows), |bencher| {
-                let mut frame = Reply::new(&setup, |packet| packet.ack(1));
+                let mut frame = Reply::new(&setup, |packet| packet.seq(1).ack(1));
                 bencher.iter(|| {
                     frame.of(snat[random.next() as usize]);
                     random.after(forwarded(&mut balancer, &mut frame.0));
@@ -64,7 +64,7 @@ fn forward(criterion: &mut Criterion) {
     for flows in [1_000, 100_000, 1_000_000, 10_000_000] {
         for (lane, setup) in &lanes(Setup::dsr(SERVERS, flows + ROOM))[..2] {
             let mut balancer = Balancer::new(*setup);
-            let mut frame = Client::new(setup, |packet| packet.ack(1));
+            let mut frame = Client::new(setup, |packet| packet.seq(1).ack(1));
             for n in 0..flows {
                 balancer.now.0 += 1_000;
                 frame.of(n);
@@ -137,7 +137,7 @@ fn establish(balancer: &mut Balancer, setup: &Setup, n: u32) -> Server {
     let mut reply = Reply::new(setup, |packet| packet.syn().ack(1));
     reply.of((server, port));
     forwarded(balancer, &mut reply.0);
-    let mut next = Client::new(setup, |packet| packet.ack(1));
+    let mut next = Client::new(setup, |packet| packet.seq(1).ack(1));
     next.of(n);
     forwarded(balancer, &mut next.0);
     (server, port)

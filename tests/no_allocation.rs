@@ -89,9 +89,9 @@ fn connect(balancer: &mut Balancer, setup: &Setup, n: u32) -> (Vec<u8>, Option<V
     if is_nat {
         balancer.handle(&mut server().syn().ack(1).bytes());
     }
-    balancer.handle(&mut client(setup, n).ack(1).bytes());
-    let reply = is_nat.then(|| server().ack(1).payload(b"hello").bytes());
-    (client(setup, n).ack(1).payload(b"hi?").bytes(), reply)
+    balancer.handle(&mut client(setup, n).seq(1).ack(1).bytes());
+    let reply = is_nat.then(|| server().seq(1).ack(1).payload(b"hello").bytes());
+    (client(setup, n).seq(1).ack(1).payload(b"hi?").bytes(), reply)
 }
 
 #[test]

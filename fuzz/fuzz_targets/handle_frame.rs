@@ -99,8 +99,8 @@ impl Story {
             0 => self.delivered.get(usize::from(which))?.clone(),
             _ => {
                 let key = parse(&self.client(which).bytes()).expect("a packet").key.reversed();
-                let answer = TestPacket::from(key.source()).to(key.destination()).seq(number.into());
-                packet(self.setup.speak(answer), flags, number).bytes()
+                let answer = TestPacket::from(key.source()).to(key.destination());
+                packet(self.setup.speak(answer), flags, number).seq(number.into()).bytes()
             }
         };
         let router = if self.setup.is_v6 { Addr::v6([7; 16]) } else { Addr::v4([7; 4]) };
@@ -227,5 +227,7 @@ fn packet(packet: TestPacket, flags: u8, number: u8) -> TestPacket {
     let packet = if flags & 0x02 != 0 { packet.syn() } else { packet };
     let packet = if flags & 0x04 != 0 { packet.rst() } else { packet };
     let packet = if flags & 0x10 != 0 { packet.ack(number.into()) } else { packet };
+    // Numbers that fit begin at 0.
+    let packet = packet.seq(u32::from(flags & 0x02 == 0));
     packet.payload(&vec![number; usize::from(flags >> 5) * usize::from(number)])
 }
