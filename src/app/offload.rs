@@ -1,6 +1,5 @@
 //! Whether the kernel forwards packets of open flows, and where.
 
-use anyhow::Context;
 use log::{info, warn};
 
 use crate::dataplane::{CacheError, Offloader, Selection, Sizes};
@@ -56,9 +55,8 @@ pub(super) fn start(
 }
 
 fn refused(error: CacheError, offload: Offload) -> anyhow::Error {
-    Err::<(), _>(error)
-        .with_context(|| format!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without)"))
-        .unwrap_err()
+    let what = format!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without)");
+    anyhow::Error::new(error).context(what)
 }
 
 fn nic(interface: &Interface) -> Nic {
