@@ -1,0 +1,147 @@
+//! What a packet of a known flow costs the kernel's flow cache, in nanoseconds, at a thousand to a million flows: the
+//! kernel runs the programs itself (`BPF_PROG_TEST_RUN`), so that reaching them and sending on is not in it. `no hit` is
+//! the same for a packet that is not to this host: what trying a program costs.
+//!
+//! Each flow's packets are rewritten to those of another, chosen at random; so the program runs on a packet of a different
+//! flow each time, until its hops are used up.
+//!
+//! As root: `cargo bench --bench cache`.
+
+use std::fmt::Display;
+
+use aya::programs::{TestRun, TestRunOptions, TestRunResult};
+use convey::dataplane::{CacheError, FlowEntry, KernelCache, Sizes};
+use convey::forward::Direction;
+use convey::model::{FlowKey, NextHop, Protocol, Rewrite};
+use convey::wire::TestPacket;
+
+/// Times a program is run in one call, one less than a packet has hops.
+const HOPS: u32 = 250;
+/// Calls that a figure is the median of.
+const CALLS: usize = 801;
+/// The Ethernet address of the loopback interface.
+const US: [u8; 6] = [0; 6];
+
+fn main() -> Result<(), CacheError> {
+    let smoke = std::env::args().any(|argument| argument == "--test");
+    if let Err(error) = KernelCache::load(&Sizes { entries: 1, next_hops: 1, parties: 1 }) {
+        println!("not measured: {error}");
+        return Ok(());
+    }
+    println!("{:10} {:>9}  {:>6} {:>6} {:>6}", "", "flows", "tc", "xdp", "filter");
+    for flows in if smoke { &[1_000][..] } else { &[1_000, 100_000, 1_000_000] } {
+        for (name, lane) in lanes() {
+            let mut ring = Ring::new(lane, *flows)?;
+            let calls = if smoke { 1 } else { CALLS };
+            let tc = median(calls, || ring.run(|cache| cache.tc(), HOPS))?;
+            let xdp = median(calls, || ring.run(|cache| cache.xdp(), HOPS))?;
+            // Rewrites nothing, so it is always the same flow.
+            let filter = median(calls, || ring.run(|cache| cache.filter(), HOPS))?;
+            row(name, flows, [tc, xdp, filter]);
+        }
+    }
+    let mut ring = Ring::new(lanes()[0].1, 1)?;
+    ring.to = [2; 6];
+    let tc = median(CALLS, || ring.run(|cache| cache.tc(), HOPS))?;
+    let xdp = median(CALLS, || ring.run(|cache| cache.xdp(), HOPS))?;
+    let filter = median(CALLS, || ring.run(|cache| cache.filter(), HOPS))?;
+    row("no hit", &"", [tc, xdp, filter]);
+    Ok(())
+}
+
+fn row(name: &str, flows: &dyn Display, [tc, xdp, filter]: [u64; 3]) {
+    println!("{name:10} {flows:>9}  {tc:>6} {xdp:>6} {filter:>6}");
+}
+
+fn median(calls: usize, run: impl FnMut() -> Result<u64, CacheError>) -> Result<u64, CacheError> {
+    let mut times = std::iter::repeat_with(run).take(calls).collect::<Result<Vec<_>, _>>()?;
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}
+
+#[derive(Clone, Copy)]
+struct Lane {
+    is_v6: bool,
+    protocol: Protocol,
+}
+
+fn lanes() -> [(&'static str, Lane); 4] {
+    let lane = |is_v6, protocol| Lane { is_v6, protocol };
+    let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
+    [
+        ("tcp", lane(false, tcp)),
+        ("udp", lane(false, udp)),
+        ("tcp ipv6", lane(true, tcp)),
+        ("udp ipv6", lane(true, udp)),
+    ]
+}
+
+impl Lane {
+    /// Client `n` of a million, and the VIP.
+    fn ends(self, n: u32) -> [String; 2] {
+        let (high, low, port) = (n >> 8 & 0xff, n & 0xff, 1024 + n % 60_000);
+        match self.is_v6 {
+            true => [format!("[2001:db8:{:x}:{high:x}::{low:x}]:{port}", n >> 16), "[2001:db8::1]:80".into()],
+            false => [format!("20.{}.{high}.{low}:{port}", n >> 16), "203.0.113.1:80".into()],
+        }
+    }
+
+    fn key(self, n: u32) -> FlowKey {
+        let [client, vip] = self.ends(n).map(|end| end.parse().expect("an address"));
+        FlowKey::new(self.protocol, client, vip)
+    }
+}
+
+/// Flows that lead to each other, and all of them around.
+struct Ring {
+    cache: KernelCache,
+    lane: Lane,
+    flows: u32,
+    /// To whom packets are sent.
+    to: [u8; 6],
+    random: fastrand::Rng,
+}
+
+impl Ring {
+    fn new(lane: Lane, flows: u32) -> Result<Ring, CacheError> {
+        let mut cache = KernelCache::load(&Sizes { entries: flows, next_hops: 1, parties: 1 })?;
+        // It "sends" to itself.
+        let hop = NextHop { interface: 2, src_mac: [2, 0, 0, 0, 0, 9], dst_mac: US, mtu: 1500 };
+        cache.set_next_hop(0, Some(&hop))?;
+        cache.set_interface(1, US)?;
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut order: Vec<u32> = (0..flows).collect();
+        random.shuffle(&mut order);
+        let map = cache.flows()?;
+        let next = order.iter().cycle().skip(1);
+        for batch in order.iter().zip(next).collect::<Vec<_>>().chunks(1024) {
+            let entry = |(from, to): &(&u32, &u32)| {
+                let FlowKey { src, dst, src_port, dst_port, .. } = lane.key(**to);
+                let rewrite = Rewrite { src, dst, src_port, dst_port, next_hop: 0 };
+                let key = lane.key(**from);
+                (key, FlowEntry::new(&key, &rewrite, Direction::ToServer, 0))
+            };
+            let (keys, entries): (Vec<_>, Vec<_>) = batch.iter().map(entry).unzip();
+            assert_eq!(map.put(&keys, &entries)?, keys.len());
+        }
+        Ok(Ring { cache, lane, flows, to: US, random })
+    }
+
+    /// Runs a program so often on the packet of any flow; nanoseconds each time.
+    fn run<'a, P>(
+        &'a mut self,
+        program: impl FnOnce(&'a mut KernelCache) -> Result<&'a mut P, CacheError>,
+        times: u32,
+    ) -> Result<u64, CacheError>
+    where
+        P: for<'b> TestRun<Opts<'b> = TestRunOptions<'b>, Result = TestRunResult> + 'a,
+    {
+        let [client, vip] = self.lane.ends(self.random.u32(..self.flows));
+        let packet = TestPacket::from(client).to(vip).macs([2; 6], self.to).ttl(255).ack(1);
+        let packet = if self.lane.protocol == Protocol::Udp { packet.udp() } else { packet };
+        // A filter is told a length without the Ethernet header; of a packet socket's frame it is with it.
+        let frame = [packet.bytes(), vec![0; 18]].concat();
+        let options = TestRunOptions { data_in: Some(&frame), repeat: times, ..TestRunOptions::default() };
+        Ok(program(&mut self.cache)?.test_run(options)?.duration.as_nanos() as u64)
+    }
+}
