@@ -14,13 +14,16 @@ use super::host::Kernel;
 use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
 use super::paths::Parts;
 use crate::dataplane::{Filter, Guard, Pipeline, Plan, Selection};
-use crate::model::{Interface, PacketSettings};
-use crate::net::ReservedPorts;
+use crate::model::{Interface, PacketSettings, Wanted};
+use crate::net::{Asking, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// Between two looks at the kernel's tables, which may be long.
 const PACE: Duration = Duration::from_millis(20);
+
+/// Between two looks if the first fails.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
@@ -58,7 +61,7 @@ impl PacketPath {
                 )
             }
         };
-        let (wanted, mut asked) = mpsc::channel::<(IpAddr, u32)>(256);
+        let (wanted, mut asked) = mpsc::channel::<Wanted>(256);
         let filter = Filter::new(&selection);
         let pipeline = Pipeline::start(Plan {
             interfaces: interfaces.iter().map(|interface| interface.index).collect(),
@@ -83,29 +86,30 @@ impl PacketPath {
         });
         let (networks, resolver) = (parts.networks.clone(), netlink.clone());
         tasks.spawn(async move {
-            while let Some((ip, interface)) = asked.recv().await {
-                if let Err(error) = resolver.resolve(ip, interface).await {
-                    warn!("cannot resolve {ip}: {error}");
+            let mut asking = Asking::default();
+            while let Some(wanted) = asked.recv().await {
+                if asking.allows(wanted, clock::now())
+                    && let Err(error) = resolver.resolve(wanted).await
+                {
+                    warn!("cannot resolve {}: {error}", wanted.ip);
                 }
             }
         });
         tasks.spawn(async move {
-            let mut known = table.clone();
-            if networks.send(table).await.is_err() {
-                return;
-            }
+            let (mut table, mut is_news) = (table, true);
             loop {
-                netlink.changed().await;
-                match netlink.table().await {
-                    Ok(table) if table != known => {
-                        known = table.clone();
-                        if networks.send(table).await.is_err() {
-                            return;
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(error) => warn!("cannot read the kernel's tables: {error}"),
+                if is_news && networks.send(table.clone()).await.is_err() {
+                    return;
                 }
+                netlink.changed().await;
+                is_news = match netlink.update(&mut table).await {
+                    Ok(differs) => differs,
+                    Err(error) => {
+                        warn!("cannot read the kernel's tables: {error}");
+                        tokio::time::sleep(RETRY).await;
+                        false
+                    }
+                };
                 // The first news is followed at once; what comes thick and fast is read together.
                 tokio::time::sleep(PACE).await;
             }

@@ -192,7 +192,7 @@ mod tests {
             prefix: prefix.parse().unwrap(),
             prefix_len,
             metric: 0,
-            hops: vec![RouteHop { interface, gateway: None }],
+            hops: vec![RouteHop { interface, gateway: None, mtu: None }],
         };
         let interfaces = [
             interface(1, &["10.0.0.1", "2001:db8::1"]),
@@ -206,7 +206,7 @@ mod tests {
             route("10.3.0.0", 16, 3),
             route("10.4.0.0", 16, 4),
         ];
-        NextHops::new(&interfaces, &routes, &[])
+        NextHops::new(&interfaces, routes, &[])
     }
 
     #[test]

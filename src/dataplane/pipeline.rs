@@ -9,7 +9,6 @@
 //! owns its flows.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -22,7 +21,7 @@ use super::waiting::Waiting;
 use super::worker::{Parcel, Worker};
 use super::{Buffer, Capture, CaptureHandle, Filter, Transmit, Wake};
 use crate::forward::{Dispatch, Forwarder};
-use crate::model::{DropReason, Timestamp};
+use crate::model::{DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -48,7 +47,7 @@ pub struct Plan {
     /// Counters for [`Plan::threads`] threads.
     pub stats: Arc<PacketStats>,
     /// Where neighbours are asked for.
-    pub wanted: tokio::sync::mpsc::Sender<(IpAddr, u32)>,
+    pub wanted: tokio::sync::mpsc::Sender<Wanted>,
     /// Tells the time.
     pub now: fn() -> Timestamp,
 }

@@ -11,7 +11,7 @@ use super::ledger::Ledger;
 use super::pipeline::PATIENCE;
 use super::waiting::Waiting;
 use crate::forward::{Direction, FlowState, Forwarder, Frame, Part, Verdict};
-use crate::model::{DropReason, Timestamp};
+use crate::model::{DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats, STATES};
 use crate::wire::{self, Checksum};
@@ -35,7 +35,7 @@ pub(super) struct Worker {
     pub(super) frames: Receiver<Vec<Parcel>>,
     pub(super) out: Sender<Vec<Parcel>>,
     pub(super) spares: Sender<Vec<Parcel>>,
-    pub(super) wanted: tokio::sync::mpsc::Sender<(std::net::IpAddr, u32)>,
+    pub(super) wanted: tokio::sync::mpsc::Sender<Wanted>,
     pub(super) now: fn() -> Timestamp,
 }
 

@@ -1,9 +1,12 @@
 //! What the kernel knows of the network (over netlink), and the little we ask it to do for us.
 
+mod asking;
 mod netlink;
+mod news;
 mod reserved_ports;
 mod table;
 
+pub use asking::Asking;
 pub use netlink::{Error, Netlink};
 pub use reserved_ports::{PortRanges, ReservedPorts};
 pub use table::Table;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 pub(super) use self::seen::Seen;
-pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour};
+pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
 use crate::forward::{End, Ended, Forwarder, Fragments, Frame, Later, NatPorts, Part, Settings, Verdict};
 use crate::model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, OnDown, Protocol, Timestamp,
@@ -156,6 +156,7 @@ impl Lab {
             flow_timeouts: FlowTimeouts::default(),
             lan_mtu: 1400,
             router: None,
+            server_router: None,
         };
         let settings = Settings { ports, capacity, seed: 42 };
         let mut lab = Lab {
@@ -181,7 +182,7 @@ impl Lab {
     /// it send.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut World)) -> Vec<Seen> {
         change(&mut self.world);
-        self.snapshot = self.world.publish(&self.snapshot);
+        self.snapshot = self.world.publish(&self.snapshot, self.now);
         self.tick()
     }
 
