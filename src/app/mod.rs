@@ -2,11 +2,13 @@
 
 mod balancer;
 mod clock;
+mod coverage;
 mod host;
 mod limits;
 mod packet_path;
 mod packet_plan;
 mod paths;
+mod privileges;
 mod proxy_path;
 mod restart;
 mod show;

@@ -1,5 +1,6 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::clock;
+use super::coverage::Coverage;
 use super::host::Kernel;
-use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
+use super::packet_plan::{
+    dispatch, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
+};
 use super::paths::Parts;
+use super::privileges;
 use crate::dataplane::{Filter, Guard, Pipeline, Plan, Selection};
 use crate::model::{Interface, PacketSettings, Wanted};
 use crate::net::{Asking, ReservedPorts};
@@ -29,13 +34,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) struct PacketPath {
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
-    /// What is captured and guarded.
-    selection: Selection,
-    /// Indices of the interfaces that are captured.
-    captured: Vec<u32>,
+    coverage: Coverage,
     stats: Arc<PacketStats>,
-    pipeline: Pipeline,
-    guard: Option<Guard>,
     _reserved: Option<ReservedPorts>,
     _tasks: JoinSet<()>,
 }
@@ -43,29 +43,25 @@ pub(super) struct PacketPath {
 impl PacketPath {
     /// Starts this many workers, and what they need.
     pub(super) fn start(parts: &Parts<'_>, kernel: Kernel, workers: usize) -> anyhow::Result<PacketPath> {
+        privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let Kernel { netlink, table, network } = kernel;
         let netlink = Arc::new(netlink);
         let interfaces = interfaces(config, &network)?;
         let snat_addresses = snat_addresses(config, &network)?;
-        let stats = Arc::new(PacketStats::new(Plan::threads(workers, interfaces.len())));
+        let stats = Arc::new(PacketStats::new(Plan::threads(workers)));
         let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = match snat_addresses.as_slice() {
             [] => None,
             _ => {
                 let ports = settings.snat_ports.clone();
-                Some(
-                    ReservedPorts::add(ports)
-                        .context("cannot reserve the SNAT ports (needs root: run it with sudo)")?,
-                )
+                Some(ReservedPorts::add(ports).context("cannot reserve the SNAT ports")?)
             }
         };
         let (wanted, mut asked) = mpsc::channel::<Wanted>(256);
-        let filter = Filter::new(&selection);
         let pipeline = Pipeline::start(Plan {
-            interfaces: interfaces.iter().map(|interface| interface.index).collect(),
-            filter,
+            filter: Filter::new(&selection),
             dispatch: dispatch(config, workers, &snat_addresses),
             forwarders: forwarders(config, workers, &snat_addresses),
             snapshot: parts.snapshot.clone(),
@@ -73,10 +69,14 @@ impl PacketPath {
             wanted,
             now: clock::now,
         })
-        .context("cannot capture (needs CAP_NET_RAW and CAP_NET_ADMIN: run it with sudo)")?;
+        .context("cannot start a thread")?;
+        let overruns = pipeline.overruns();
+        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        let names = names.join(", ");
+        let coverage = Coverage::begin(pipeline, guard, selection, interfaces).context("cannot capture")?;
 
         let mut tasks = JoinSet::new();
-        let (overruns, every) = (pipeline.overruns(), settings.stats_update_frequency);
+        let every = settings.stats_update_frequency;
         tasks.spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(every));
             loop {
@@ -114,17 +114,13 @@ impl PacketPath {
                 tokio::time::sleep(PACE).await;
             }
         });
-        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        info!("forwarding packets on {} (workers: {workers})", names.join(", "));
+        info!("forwarding packets on {names} (workers: {workers})");
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
         Ok(PacketPath {
             settings: settings.clone(),
             snat_addresses,
-            selection,
-            captured: interfaces.iter().map(|interface| interface.index).collect(),
+            coverage,
             stats,
-            pipeline,
-            guard,
             _reserved: reserved,
             _tasks: tasks,
         })
@@ -140,47 +136,46 @@ impl PacketPath {
         &self.snat_addresses
     }
 
-    /// Captures and guards what this snapshot forwards.
+    /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) {
         let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
-        if selection == self.selection {
-            return;
-        }
-        if let Err(error) = self.pipeline.set_filter(&Filter::new(&selection)) {
-            warn!("new frontends are not captured: {error}");
-        }
-        if let Some(guard) = &mut self.guard
-            && let Err(error) = guard.select(&selection)
-        {
-            warn!("new frontends are not guarded: {error}");
-        }
-        self.selection = selection;
-        self.warn_of_interfaces(snapshot);
-    }
-
-    /// Interfaces are captured from the start on: a server or a VIP that a reload puts behind another one is not seen.
-    fn warn_of_interfaces(&self, snapshot: &Snapshot) {
-        let vips: Vec<IpAddr> = self.selection.frontends.iter().map(|endpoint| endpoint.addr.ip()).collect();
-        let replies = self.selection.replies.iter().flat_map(|replies| &replies.servers);
-        let servers: Vec<IpAddr> = replies.map(|endpoint| endpoint.addr.ip()).collect();
+        let is_other = self.coverage.select(selection);
         let network = &snapshot.network;
-        let needed = network.interfaces_for(&vips, &servers);
-        let missed = needed.iter().filter(|index| !self.captured.contains(index));
-        for interface in missed.filter_map(|index| network.interfaces().iter().find(|i| i.index == *index)) {
-            warn!("traffic passes {}, which is not captured: restart convey to forward it", interface.name);
+        if network.interfaces().is_empty() {
+            return; // the first snapshot: nothing is known of this host yet
+        }
+        let vips: BTreeSet<IpAddr> =
+            self.coverage.selection().listen().map(|listen| listen.addr.ip()).collect();
+        let (vips, servers): (Vec<IpAddr>, _) = (vips.into_iter().collect(), servers_of(snapshot));
+        let named = &self.settings.interfaces;
+        self.coverage.cover(passed(named, &vips, &servers, network), network);
+        if is_other && !named.is_empty() {
+            for interface in passed(&[], &vips, &servers, network) {
+                if !named.contains(&interface.name) {
+                    warn!("traffic passes {}, which is not one of passthrough.interfaces", interface.name);
+                }
+            }
         }
     }
 
     /// Sends what is queued, and stops.
     pub(super) fn stop(self) {
-        self.pipeline.stop();
+        self.coverage.stop();
     }
 }
 
-/// Mostly it is the privileges; on an older kernel it is nft.
-const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs root, so use sudo, and Linux 6.6, or \
-    5.12 and nftables; passthrough.guard = false does without, see iptables/)";
+/// The addresses of all servers that packets are forwarded to.
+fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
+    let forwarded = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_packet());
+    let servers = forwarded.flat_map(|frontend| &frontend.pool.servers).map(|server| server.config.addr);
+    let draining = snapshot.draining.servers.iter().map(|endpoint| endpoint.addr);
+    servers.chain(draining).map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// An old kernel, or a container's that allows neither.
+const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs Linux 6.6, or 5.12 and nftables; \
+    passthrough.guard = false does without, see iptables/)";
 
 fn guard(
     settings: &PacketSettings,

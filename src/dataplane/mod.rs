@@ -3,6 +3,7 @@
 
 mod buffer;
 mod capture;
+mod captures;
 mod filter;
 mod guard;
 mod ledger;

@@ -14,12 +14,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::sorter::Sorter;
+use super::captures::{self, Captures, Running};
 use super::waiting::Waiting;
 use super::worker::{Parcel, Worker};
-use super::{Buffer, Capture, CaptureHandle, Filter, Transmit, Wake};
+use super::{Filter, Transmit};
 use crate::forward::{Dispatch, Forwarder};
 use crate::model::{DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
@@ -34,8 +34,6 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What the pipeline is made of.
 pub struct Plan {
-    /// Indices of the interfaces to capture on.
-    pub interfaces: Vec<u32>,
     /// What is captured.
     pub filter: Filter,
     /// Whose frames are whose.
@@ -53,36 +51,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Threads that count: workers first, then transmit, then a capture thread for each interface.
-    pub fn threads(workers: usize, interfaces: usize) -> usize {
-        workers + 1 + interfaces
+    /// Threads that count: workers first, then transmit, then as many as interfaces can be captured on.
+    pub fn threads(workers: usize) -> usize {
+        workers + 1 + captures::MOST
     }
 }
 
 /// The threads that run. Stop with [`Pipeline::stop`].
 pub struct Pipeline {
-    captures: Vec<CaptureHandle>,
+    captures: Captures,
     threads: Vec<JoinHandle<()>>,
-    stats: Arc<PacketStats>,
-    first_capture: usize,
 }
 
 impl Pipeline {
-    /// Opens the sockets and starts the threads, in this thread's network namespace.
+    /// Starts the threads that forward. They get nothing yet: see [`Pipeline::capture`].
     ///
     /// # Errors
-    /// An interface cannot be captured on, or a thread not be started; then nothing runs.
+    /// A thread cannot be started.
     pub fn start(plan: Plan) -> io::Result<Pipeline> {
         let workers = plan.forwarders.len();
-        let first_capture = workers + 1;
-        let opened: Vec<(u32, Capture, CaptureHandle)> = plan
-            .interfaces
-            .iter()
-            .map(|&interface| {
-                let (capture, handle) = Capture::open(interface, &plan.filter)?;
-                Ok((interface, capture, handle))
-            })
-            .collect::<io::Result<_>>()?;
         let (spares, spare) = bounded(QUEUE);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
@@ -104,47 +91,50 @@ impl Pipeline {
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);
         }
-        drop(out);
         let stats = plan.stats.clone();
-        let back = spares.clone();
-        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &back, workers, &stats))?);
-        let mut captures = Vec::new();
-        for (n, (interface, capture, handle)) in opened.into_iter().enumerate() {
-            captures.push(handle);
-            let reader = Reader {
-                thread: first_capture + n,
-                interface,
-                capture,
-                sorter: Sorter::new(plan.dispatch.clone(), fastrand::u16(..), plan.now),
-                inboxes: inboxes.clone(),
-                spare: spare.clone(),
-                stats: plan.stats.clone(),
-            };
-            threads.push(named(format!("capture-{interface}"), move || reader.run())?);
-        }
-        Ok(Pipeline { captures, threads, stats: plan.stats, first_capture })
+        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &spares, workers, &stats))?);
+        let captures = Captures {
+            running: Running::default(),
+            filter: plan.filter,
+            dispatch: plan.dispatch,
+            inboxes,
+            spare,
+            stats: plan.stats,
+            first: workers + 1,
+            now: plan.now,
+        };
+        Ok(Pipeline { captures, threads })
+    }
+
+    /// Begins to capture on the interface with this index, in this thread's network namespace.
+    ///
+    /// # Errors
+    /// The interface cannot be captured on, or there are too many.
+    pub fn capture(&mut self, interface: u32) -> io::Result<()> {
+        self.captures.begin(interface)
+    }
+
+    /// Ends the capture on an interface; it may be gone.
+    pub fn release(&mut self, interface: u32) {
+        self.captures.end(interface);
     }
 
     /// Captures by another filter from the next frame on.
     ///
     /// # Errors
     /// The kernel refused it; where it did, the old one stays.
-    pub fn set_filter(&self, filter: &Filter) -> io::Result<()> {
-        self.captures.iter().try_for_each(|capture| capture.set_filter(filter))
+    pub fn set_filter(&mut self, filter: &Filter) -> io::Result<()> {
+        self.captures.set_filter(filter)
     }
 
     /// What counts frames that the kernel dropped.
     pub fn overruns(&self) -> Overruns {
-        Overruns {
-            captures: self.captures.clone(),
-            stats: self.stats.clone(),
-            first_capture: self.first_capture,
-        }
+        Overruns { captures: self.captures.running.clone(), stats: self.captures.stats.clone() }
     }
 
     /// Stops capturing, lets what is queued go out, and ends the threads.
     pub fn stop(self) {
-        self.captures.iter().for_each(CaptureHandle::stop);
+        self.captures.stop();
         // Each stage ends when those before it have: nobody is left to send to it.
         for thread in self.threads {
             let _ = thread.join();
@@ -154,69 +144,20 @@ impl Pipeline {
 
 /// Counts the frames that the kernel dropped because we were too slow.
 pub struct Overruns {
-    captures: Vec<CaptureHandle>,
+    captures: Running,
     stats: Arc<PacketStats>,
-    first_capture: usize,
 }
 
 impl Overruns {
     /// Counts those since the last call. For one thread.
     pub fn count(&self) {
-        for (n, capture) in self.captures.iter().enumerate() {
-            if let Ok(drops) = capture.take_drops() {
-                self.stats.overrun(self.first_capture + n, drops.into());
-            }
-        }
+        self.captures.count_overruns(&self.stats);
     }
 }
 
-fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+/// Starts a thread.
+pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(run)
-}
-
-/// A capture thread.
-struct Reader {
-    thread: usize,
-    interface: u32,
-    capture: Capture,
-    sorter: Sorter,
-    inboxes: Vec<Sender<Vec<Parcel>>>,
-    spare: Receiver<Vec<Parcel>>,
-    stats: Arc<PacketStats>,
-}
-
-impl Reader {
-    fn run(mut self) {
-        let mut spare: Vec<Buffer> = Vec::new();
-        let mut frames = Vec::new();
-        loop {
-            if spare.is_empty() {
-                spare.extend(self.spare.try_iter().flatten().map(|(_, buffer)| buffer));
-            }
-            match self.capture.read_batch(&mut spare, &mut frames) {
-                Wake::Stopped => return,
-                Wake::Frames { errors } => self.stats.capture_errors(self.thread, errors.into()),
-            }
-            let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
-            for buffer in frames.drain(..) {
-                self.sorter.sort(buffer, &mut |worker, buffer| {
-                    batches[usize::from(worker)].push((self.interface, buffer));
-                });
-            }
-            for (reason, lost) in self.sorter.take_lost() {
-                self.stats.dropped(self.thread, reason, lost);
-            }
-            for (inbox, batch) in self.inboxes.iter().zip(batches) {
-                if batch.is_empty() {
-                    continue;
-                }
-                if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, PATIENCE) {
-                    self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.len() as u64);
-                    spare.extend(lost.into_iter().map(|(_, buffer)| buffer));
-                }
-            }
-        }
-    }
 }
 
 fn transmit(

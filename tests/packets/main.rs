@@ -14,6 +14,7 @@ mod failure;
 mod flood;
 mod fragments;
 mod host;
+mod interfaces;
 mod l2;
 mod lab;
 mod mixed;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         ("drain", drain::stories()),
         ("modes", modes::stories()),
         ("host", host::stories()),
+        ("interfaces", interfaces::stories()),
         ("scripts", scripts::stories()),
         ("dns", dns::stories()),
         ("fragments", fragments::stories()),
