@@ -133,14 +133,17 @@ fn start(balancer: &Namespace) -> Pipeline {
     let forwarder = |_| Forwarder::new(Settings { ports: None, capacity: 8, seed: 1, cache: None });
     let plan = Plan {
         cache: None,
-        interfaces: vec![balancer.index("front")],
         filter: Filter::new(&selection),
         dispatch: Dispatch::new(WORKERS, None),
         forwarders: (0..WORKERS).map(forwarder).collect(),
         snapshot: Arc::new(arc_swap::ArcSwap::from_pointee(Snapshot::empty(WORKERS.into()))),
-        stats: Arc::new(PacketStats::new(Plan::threads(WORKERS.into(), 1))),
+        stats: Arc::new(PacketStats::new(Plan::threads(WORKERS.into()))),
         wanted: tokio::sync::mpsc::channel(1).0,
         now,
     };
-    balancer.enter(|| Pipeline::start(plan).unwrap())
+    balancer.enter(|| {
+        let mut pipeline = Pipeline::start(plan).unwrap();
+        pipeline.capture(balancer.index("front")).unwrap();
+        pipeline
+    })
 }

@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
         protocol: if setup & 8 == 0 { Protocol::Tcp } else { Protocol::Udp },
         ..Setup::passthrough(3, CAPACITY)
     };
-    let (balancer, fragments) = (Balancer::new(setup), Fragments::new(Ids::new(0, 2, 0)));
+    let (balancer, fragments) = (Balancer::new(setup), Fragments::new(Ids::new(0)));
     let mut story = Story { setup, balancer, fragments, delivered: Vec::new(), opened: 0, ended: 0 };
     while let Some((step, rest)) = steps.split_first_chunk::<4>() {
         steps = story.take(*step, rest);
@@ -177,7 +177,7 @@ impl Story {
         if let Some(how) = forwarded.cut {
             let Cut::Fragments { mtu, renumber } = how else { panic!("no super-frame came") };
             assert!(is.packet_len() > mtu as usize && is.is_v4() && !is.dont_fragment);
-            let mut ids = Ids::new(1, 2, 0);
+            let mut ids = Ids::new(0);
             cut(&mut Frame::new(&mut frame), mtu, renumber.then_some(&mut ids), |piece| {
                 assert!(piece.len() <= 14 + mtu as usize);
             });

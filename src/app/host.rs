@@ -36,6 +36,6 @@ pub(super) async fn load(file: &File) -> Result<(Loaded, Option<Kernel>), Failur
 async fn ask() -> anyhow::Result<Kernel> {
     let netlink = Netlink::open()?;
     let table = netlink.table().await?;
-    let network = NextHops::new(&table.interfaces, &table.routes, &table.neighbours);
+    let network = NextHops::new(&table.interfaces, table.routes.clone(), &table.neighbours);
     Ok(Kernel { netlink, table, network })
 }

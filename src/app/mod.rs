@@ -3,12 +3,14 @@
 mod balancer;
 mod claims;
 mod clock;
+mod coverage;
 mod host;
 mod limits;
 mod offload;
 mod packet_path;
 mod packet_plan;
 mod paths;
+mod privileges;
 mod proxy_path;
 mod restart;
 mod show;

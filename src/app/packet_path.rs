@@ -1,5 +1,6 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +11,25 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::claims::{self, Claims};
+use super::coverage::{Coverage, Drivers};
 use super::host::Kernel;
-use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
+use super::packet_plan::{
+    dispatch, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
+};
 use super::paths::Parts;
-use super::{clock, offload};
+use super::{clock, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{CacheError, Filter, Guard, Offloader, Pipeline, Plan, PlannedCache, Selection};
-use crate::model::{Interface, Layer, PacketSettings};
-use crate::net::{Claim, ReservedPorts};
+use crate::model::{Interface, PacketSettings, Wanted};
+use crate::net::{Asking, Claim, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// Between two looks at the kernel's tables, which may be long.
 const PACE: Duration = Duration::from_millis(20);
+
+/// Between two looks if the first fails.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
@@ -31,14 +38,8 @@ pub(super) struct PacketPath {
     /// Draining frontends are among them.
     claims: Claims,
     _snat_claims: Vec<Claim>,
-    /// What is captured and guarded.
-    selection: Selection,
-    /// Indices of the interfaces that are captured.
-    captured: Vec<u32>,
+    coverage: Coverage,
     stats: Arc<PacketStats>,
-    pipeline: Pipeline,
-    guard: Option<Guard>,
-    offloader: Option<Offloader>,
     _reserved: Option<ReservedPorts>,
     _tasks: JoinSet<()>,
 }
@@ -46,6 +47,7 @@ pub(super) struct PacketPath {
 impl PacketPath {
     /// Starts this many workers, and what they need.
     pub(super) fn start(parts: &Parts<'_>, kernel: Kernel, workers: usize) -> anyhow::Result<PacketPath> {
+        privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let Kernel { netlink, table, network } = kernel;
         let netlink = Arc::new(netlink);
@@ -54,32 +56,25 @@ impl PacketPath {
         // Before anything is done that another process would feel.
         let claims = Claims::default().missing(config)?;
         let snat_claims = claims::snat(config, &snat_addresses)?;
-        let stats = Arc::new(PacketStats::new(Plan::threads(workers, interfaces.len())));
+        let stats = Arc::new(PacketStats::new(Plan::threads(workers)));
         let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = match snat_addresses.as_slice() {
             [] => None,
             _ => {
                 let ports = settings.snat_ports.clone();
-                Some(
-                    ReservedPorts::add(ports)
-                        .context("cannot reserve the SNAT ports (needs root: run it with sudo)")?,
-                )
+                Some(ReservedPorts::add(ports).context("cannot reserve the SNAT ports")?)
             }
         };
         let offloader = offload::start(settings, &selection, &interfaces)?;
-        let layer = offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
-        interfaces.iter().for_each(|interface| stats.set_layer(&interface.name, layer));
         let epoch = clock::monotonic_start();
         let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
         let cache = |offloader: &Offloader| -> Result<_, CacheError> {
             Ok(PlannedCache { filter: offloader.filter()?, tally: offloader.tally() })
         };
-        let (wanted, mut asked) = mpsc::channel::<(IpAddr, u32)>(256);
-        let filter = Filter::new(&selection);
+        let (wanted, mut asked) = mpsc::channel::<Wanted>(256);
         let pipeline = Pipeline::start(Plan {
-            interfaces: interfaces.iter().map(|interface| interface.index).collect(),
-            filter,
+            filter: Filter::new(&selection),
             dispatch: dispatch(config, workers, &snat_addresses),
             forwarders: forwarders(config, workers, &snat_addresses, writer),
             cache: offloader.as_ref().map(cache).transpose()?,
@@ -88,10 +83,15 @@ impl PacketPath {
             wanted,
             now: clock::now,
         })
-        .context("cannot capture (needs CAP_NET_RAW and CAP_NET_ADMIN: run it with sudo)")?;
+        .context("cannot start a thread")?;
+        let overruns = pipeline.overruns();
+        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        let names = names.join(", ");
+        let drivers = Drivers { pipeline, guard, offloader, stats: stats.clone() };
+        let coverage = Coverage::begin(drivers, selection, interfaces).context("cannot capture")?;
 
         let mut tasks = JoinSet::new();
-        let (overruns, every) = (pipeline.overruns(), settings.stats_update_frequency);
+        let every = settings.stats_update_frequency;
         tasks.spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(every));
             loop {
@@ -101,47 +101,43 @@ impl PacketPath {
         });
         let (networks, resolver) = (parts.networks.clone(), netlink.clone());
         tasks.spawn(async move {
-            while let Some((ip, interface)) = asked.recv().await {
-                if let Err(error) = resolver.resolve(ip, interface).await {
-                    warn!("cannot resolve {ip}: {error}");
+            let mut asking = Asking::default();
+            while let Some(wanted) = asked.recv().await {
+                if asking.allows(wanted, clock::now())
+                    && let Err(error) = resolver.resolve(wanted).await
+                {
+                    warn!("cannot resolve {}: {error}", wanted.ip);
                 }
             }
         });
         tasks.spawn(async move {
-            let mut known = table.clone();
-            if networks.send(table).await.is_err() {
-                return;
-            }
+            let (mut table, mut is_news) = (table, true);
             loop {
-                netlink.changed().await;
-                match netlink.table().await {
-                    Ok(table) if table != known => {
-                        known = table.clone();
-                        if networks.send(table).await.is_err() {
-                            return;
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(error) => warn!("cannot read the kernel's tables: {error}"),
+                if is_news && networks.send(table.clone()).await.is_err() {
+                    return;
                 }
+                netlink.changed().await;
+                is_news = match netlink.update(&mut table).await {
+                    Ok(differs) => differs,
+                    Err(error) => {
+                        warn!("cannot read the kernel's tables: {error}");
+                        tokio::time::sleep(RETRY).await;
+                        false
+                    }
+                };
                 // The first news is followed at once; what comes thick and fast is read together.
                 tokio::time::sleep(PACE).await;
             }
         });
-        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        info!("forwarding packets on {} (workers: {workers})", names.join(", "));
+        info!("forwarding packets on {names} (workers: {workers})");
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
         Ok(PacketPath {
             settings: settings.clone(),
             snat_addresses,
             claims,
             _snat_claims: snat_claims,
-            selection,
-            captured: interfaces.iter().map(|interface| interface.index).collect(),
+            coverage,
             stats,
-            pipeline,
-            guard,
-            offloader,
             _reserved: reserved,
             _tasks: tasks,
         })
@@ -167,58 +163,50 @@ impl PacketPath {
         self.claims.add(claims);
     }
 
-    /// Captures and guards what this snapshot forwards.
+    /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) {
-        if let Some(offloader) = &mut self.offloader
-            && let Err(error) = offloader.follow(&snapshot.network)
-        {
-            warn!("the kernel does not follow the routes: {error}");
-        }
+        self.coverage.route(&snapshot.network);
         let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
-        if selection == self.selection {
-            return;
+        let is_other = self.coverage.select(selection);
+        if is_other {
+            self.claims.keep(self.coverage.selection().listen());
         }
-        if let Err(error) = self.pipeline.set_filter(&Filter::new(&selection)) {
-            warn!("new frontends are not captured: {error}");
-        }
-        if let Some(offloader) = &mut self.offloader
-            && let Err(error) = offloader.select(&selection)
-        {
-            warn!("new frontends are not captured: {error}");
-        }
-        if let Some(guard) = &mut self.guard
-            && let Err(error) = guard.select(&selection)
-        {
-            warn!("new frontends are not guarded: {error}");
-        }
-        self.claims.keep(selection.listen());
-        self.selection = selection;
-        self.warn_of_interfaces(snapshot);
-    }
-
-    /// Interfaces are captured from the start on: a server or a VIP that a reload puts behind another one is not seen.
-    fn warn_of_interfaces(&self, snapshot: &Snapshot) {
-        let vips: Vec<IpAddr> = self.selection.frontends.iter().map(|endpoint| endpoint.addr.ip()).collect();
-        let replies = self.selection.replies.iter().flat_map(|replies| &replies.servers);
-        let servers: Vec<IpAddr> = replies.map(|endpoint| endpoint.addr.ip()).collect();
         let network = &snapshot.network;
-        let needed = network.interfaces_for(&vips, &servers);
-        let missed = needed.iter().filter(|index| !self.captured.contains(index));
-        for interface in missed.filter_map(|index| network.interfaces().iter().find(|i| i.index == *index)) {
-            warn!("traffic passes {}, which is not captured: restart convey to forward it", interface.name);
+        if network.interfaces().is_empty() {
+            return; // the first snapshot: nothing is known of this host yet
+        }
+        let vips: BTreeSet<IpAddr> =
+            self.coverage.selection().listen().map(|listen| listen.addr.ip()).collect();
+        let (vips, servers): (Vec<IpAddr>, _) = (vips.into_iter().collect(), servers_of(snapshot));
+        let named = &self.settings.interfaces;
+        self.coverage.cover(passed(named, &vips, &servers, network), network);
+        if is_other && !named.is_empty() {
+            for interface in passed(&[], &vips, &servers, network) {
+                if !named.contains(&interface.name) {
+                    warn!("traffic passes {}, which is not one of passthrough.interfaces", interface.name);
+                }
+            }
         }
     }
 
     /// Sends what is queued, and stops.
     pub(super) fn stop(self) {
-        self.pipeline.stop();
+        self.coverage.stop();
     }
 }
 
-/// Mostly it is the privileges; on an older kernel it is nft.
-const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs root, so use sudo, and Linux 6.6, or \
-    5.12 and nftables; passthrough.guard = false does without, see iptables/)";
+/// The addresses of all servers that packets are forwarded to.
+fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
+    let forwarded = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_packet());
+    let servers = forwarded.flat_map(|frontend| &frontend.pool.servers).map(|server| server.config.addr);
+    let draining = snapshot.draining.servers.iter().map(|endpoint| endpoint.addr);
+    servers.chain(draining).map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// An old kernel, or a container's that allows neither.
+const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs Linux 6.6, or 5.12 and nftables; \
+    passthrough.guard = false does without, see iptables/)";
 
 fn guard(
     settings: &PacketSettings,

@@ -23,21 +23,30 @@ pub(super) fn workers(config: &Config, cores: usize) -> usize {
 
 /// The interfaces to capture on: those named, or those that hold a VIP or lead to a server.
 pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
-    let all = network.interfaces();
     let named = &config.passthrough.interfaces;
-    if !named.is_empty() {
-        let find = |name: &String| {
-            let found = all.iter().find(|interface| interface.name == *name);
-            found.cloned().with_context(|| format!("there is no interface {name}"))
-        };
-        return named.iter().map(find).collect();
+    let chosen = passed(named, &vips(config), &servers(config, Mode::is_packet), network);
+    if let Some(missing) = named.iter().find(|name| chosen.iter().all(|interface| interface.name != **name)) {
+        bail!("there is no interface {missing}");
     }
-    let indices = network.interfaces_for(&vips(config), &servers(config, Mode::is_packet));
-    let chosen: Vec<Interface> = all.iter().filter(|i| indices.contains(&i.index)).cloned().collect();
     if chosen.is_empty() {
         bail!("no Ethernet interface holds a VIP or leads to a server; name them in passthrough.interfaces");
     }
     Ok(chosen)
+}
+
+/// The interfaces that packets pass: those named that there are, or those that hold a VIP or lead to a server.
+pub(super) fn passed(
+    named: &[String],
+    vips: &[IpAddr],
+    servers: &[IpAddr],
+    network: &NextHops,
+) -> Vec<Interface> {
+    let all = network.interfaces().iter();
+    if !named.is_empty() {
+        return all.filter(|interface| named.contains(&interface.name)).cloned().collect();
+    }
+    let indices = network.interfaces_for(vips, servers);
+    all.filter(|interface| indices.contains(&interface.index)).cloned().collect()
 }
 
 /// Whom servers see: the addresses named, or for each family that passthrough is used with the first one of the
@@ -198,7 +207,7 @@ mod tests {
             prefix: prefix.parse().unwrap(),
             prefix_len,
             metric: 0,
-            hops: vec![RouteHop { interface, gateway: None }],
+            hops: vec![RouteHop { interface, gateway: None, mtu: None }],
         };
         let interfaces = [
             interface(1, &["10.0.0.1", "2001:db8::1"]),
@@ -212,7 +221,7 @@ mod tests {
             route("10.3.0.0", 16, 3),
             route("10.4.0.0", 16, 4),
         ];
-        NextHops::new(&interfaces, &routes, &[])
+        NextHops::new(&interfaces, routes, &[])
     }
 
     #[test]

@@ -139,7 +139,9 @@ impl<D: DataPath> Task<D> {
     }
 
     fn on_network(&mut self, table: &net::Table) {
-        let network = self.state.network().update(&table.interfaces, &table.routes, &table.neighbours);
+        let (routes, neighbours) = (table.routes.clone(), &table.neighbours);
+        let mut network = self.state.network().update(&table.interfaces, routes, neighbours);
+        network.recycle((self.now)());
         self.state.set_network(network);
     }
 
@@ -157,6 +159,19 @@ impl<D: DataPath> Task<D> {
         self.data_path.follow(&snapshot);
         changes.iter().for_each(report);
         self.tell_who_is_empty(&before);
+        self.tell_who_left_the_link(&before);
+    }
+
+    /// Tells of which servers, since `before`, routes no longer say that they are on the link, as their mode wants it,
+    /// and of which they say so again. A file is refused for it.
+    fn tell_who_left_the_link(&self, before: &Snapshot) {
+        let (before, now) = (before.off_link(), self.snapshot.load().off_link());
+        for server in now.difference(&before) {
+            warn!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
+        }
+        for server in before.difference(&now) {
+            info!("server {server} is on the link again");
+        }
     }
 
     /// Tells which backends lost their last server, or have one again, since `before`.

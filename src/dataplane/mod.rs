@@ -4,6 +4,7 @@
 mod buffer;
 mod cache;
 mod capture;
+mod captures;
 mod filter;
 mod guard;
 mod ledger;

@@ -9,28 +9,25 @@
 //! owns its flows.
 
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::queues::{Batch, PATIENCE, Parcel, QUEUE, Room, SPARES};
-use super::sorter::Sorter;
+use super::captures::{self, Captures, Running};
+use super::queues::{Batch, QUEUE, Room, SPARES};
 use super::waiting::Waiting;
 use super::worker::Worker;
-use super::{Capture, CaptureHandle, Filter, Spares, Tally, Transmit, Wake};
+use super::{Filter, Tally, Transmit};
 use crate::forward::{Dispatch, Forwarder, Ids};
-use crate::model::{DropReason, Timestamp};
+use crate::model::{DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// What the pipeline is made of.
 pub struct Plan {
-    /// Indices of the interfaces to capture on.
-    pub interfaces: Vec<u32>,
     /// What is captured.
     pub filter: Filter,
     /// The flow cache, if there is one.
@@ -44,7 +41,7 @@ pub struct Plan {
     /// Counters for [`Plan::threads`] threads.
     pub stats: Arc<PacketStats>,
     /// Where neighbours are asked for.
-    pub wanted: tokio::sync::mpsc::Sender<(IpAddr, u32)>,
+    pub wanted: tokio::sync::mpsc::Sender<Wanted>,
     /// Tells the time.
     pub now: fn() -> Timestamp,
 }
@@ -58,48 +55,30 @@ pub struct PlannedCache {
 }
 
 impl Plan {
-    /// Threads that count: workers first, then transmit, then a capture thread for each interface.
-    pub fn threads(workers: usize, interfaces: usize) -> usize {
-        workers + 1 + interfaces
+    /// Threads that count: workers first, then transmit, then as many as interfaces can be captured on.
+    pub fn threads(workers: usize) -> usize {
+        workers + 1 + captures::MOST
     }
 }
 
 /// The threads that run. Stop with [`Pipeline::stop`].
 pub struct Pipeline {
-    captures: Vec<CaptureHandle>,
+    captures: Captures,
     threads: Vec<JoinHandle<()>>,
-    stats: Arc<PacketStats>,
-    first_capture: usize,
-    cache_filter: Option<OwnedFd>,
 }
 
 impl Pipeline {
-    /// Opens the sockets and starts the threads, in this thread's network namespace.
+    /// Starts the threads that forward. They get nothing yet: see [`Pipeline::capture`].
     ///
     /// # Errors
-    /// An interface cannot be captured on, or a thread not be started; then nothing runs.
+    /// A thread cannot be started.
     pub fn start(plan: Plan) -> io::Result<Pipeline> {
         let workers = plan.forwarders.len();
-        let first_capture = workers + 1;
-        let (cache_filter, mut tally) = match plan.cache {
+        let (program, mut tally) = match plan.cache {
             Some(PlannedCache { filter, tally }) => (filter, Some(tally)),
             None => (None, None),
         };
-        let ids = |share: usize| {
-            Ids::new(share as u16, (workers + plan.interfaces.len()) as u16, fastrand::u16(..))
-        };
-        let opened: Vec<(u32, Capture, CaptureHandle)> = plan
-            .interfaces
-            .iter()
-            .map(|&interface| {
-                let (capture, handle) = Capture::open(interface, &plan.filter)?;
-                if let Some(program) = &cache_filter {
-                    handle.set_program(program.as_fd())?;
-                }
-                Ok((interface, capture, handle))
-            })
-            .collect::<io::Result<_>>()?;
-        let room = Room::default();
+        let (ids, room) = (Ids::new(fastrand::u16(..)), Room::default());
         let (spares, spare) = bounded(SPARES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
@@ -112,7 +91,7 @@ impl Pipeline {
                 forwarder,
                 // Any worker can count for all.
                 tally: tally.take(),
-                ids: ids(core),
+                ids: ids.clone(),
                 waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),
                 stats: plan.stats.clone(),
@@ -125,51 +104,53 @@ impl Pipeline {
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);
         }
-        drop(out);
         let stats = plan.stats.clone();
-        let back = spares.clone();
-        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &back, workers, &stats))?);
-        let mut captures = Vec::new();
-        for (n, (interface, capture, handle)) in opened.into_iter().enumerate() {
-            captures.push(handle);
-            let reader = Reader {
-                thread: first_capture + n,
-                interface,
-                capture,
-                sorter: Sorter::new(plan.dispatch.clone(), ids(workers + n), plan.now),
-                inboxes: inboxes.clone(),
-                spare: spare.clone(),
-                room: room.clone(),
-                stats: plan.stats.clone(),
-            };
-            threads.push(named(format!("capture-{interface}"), move || reader.run())?);
-        }
-        Ok(Pipeline { captures, threads, stats: plan.stats, first_capture, cache_filter })
+        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &spares, workers, &stats))?);
+        let captures = Captures {
+            running: Running::default(),
+            filter: plan.filter,
+            program,
+            ids,
+            dispatch: plan.dispatch,
+            inboxes,
+            spare,
+            room,
+            stats: plan.stats,
+            first: workers + 1,
+            now: plan.now,
+        };
+        Ok(Pipeline { captures, threads })
+    }
+
+    /// Begins to capture on the interface with this index, in this thread's network namespace.
+    ///
+    /// # Errors
+    /// The interface cannot be captured on, or there are too many.
+    pub fn capture(&mut self, interface: u32) -> io::Result<()> {
+        self.captures.begin(interface)
+    }
+
+    /// Ends the capture on an interface; it may be gone.
+    pub fn release(&mut self, interface: u32) {
+        self.captures.end(interface);
     }
 
     /// Captures by another filter from the next frame on, unless the flow cache says what is captured.
     ///
     /// # Errors
     /// The kernel refused it; where it did, the old one stays.
-    pub fn set_filter(&self, filter: &Filter) -> io::Result<()> {
-        if self.cache_filter.is_some() {
-            return Ok(());
-        }
-        self.captures.iter().try_for_each(|capture| capture.set_filter(filter))
+    pub fn set_filter(&mut self, filter: &Filter) -> io::Result<()> {
+        self.captures.set_filter(filter)
     }
 
     /// What counts frames that the kernel dropped.
     pub fn overruns(&self) -> Overruns {
-        Overruns {
-            captures: self.captures.clone(),
-            stats: self.stats.clone(),
-            first_capture: self.first_capture,
-        }
+        Overruns { captures: self.captures.running.clone(), stats: self.captures.stats.clone() }
     }
 
     /// Stops capturing, lets what is queued go out, and ends the threads.
     pub fn stop(self) {
-        self.captures.iter().for_each(CaptureHandle::stop);
+        self.captures.stop();
         // Each stage ends when those before it have: nobody is left to send to it.
         for thread in self.threads {
             let _ = thread.join();
@@ -179,88 +160,20 @@ impl Pipeline {
 
 /// Counts the frames that the kernel dropped because we were too slow.
 pub struct Overruns {
-    captures: Vec<CaptureHandle>,
+    captures: Running,
     stats: Arc<PacketStats>,
-    first_capture: usize,
 }
 
 impl Overruns {
     /// Counts those since the last call. For one thread.
     pub fn count(&self) {
-        for (n, capture) in self.captures.iter().enumerate() {
-            if let Ok(drops) = capture.take_drops() {
-                self.stats.overrun(self.first_capture + n, drops.into());
-            }
-        }
+        self.captures.count_overruns(&self.stats);
     }
 }
 
-fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+/// Starts a thread.
+pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(run)
-}
-
-/// A capture thread.
-struct Reader {
-    thread: usize,
-    interface: u32,
-    capture: Capture,
-    sorter: Sorter,
-    inboxes: Vec<Sender<Batch>>,
-    spare: Receiver<Batch>,
-    room: Room,
-    stats: Arc<PacketStats>,
-}
-
-impl Reader {
-    fn run(mut self) {
-        let (mut spares, mut frames) = (Spares::default(), Vec::new());
-        loop {
-            self.refill(&mut spares);
-            match self.capture.read_batch(&mut spares, &mut frames) {
-                Wake::Stopped => break,
-                Wake::Frames { errors } => self.stats.capture_errors(self.thread, errors.into()),
-            }
-            let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
-            for buffer in frames.drain(..) {
-                self.sorter.sort(buffer, &mut |worker, buffer| {
-                    batches[usize::from(worker)].push((self.interface, buffer));
-                });
-            }
-            for (reason, lost) in self.sorter.take_lost() {
-                self.stats.dropped(self.thread, reason, lost);
-            }
-            for (inbox, batch) in self.inboxes.iter().zip(batches) {
-                if batch.is_empty() {
-                    continue;
-                }
-                let batch = self.room.batch(batch);
-                if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, PATIENCE) {
-                    self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.parcels.len() as u64);
-                    put(lost, &mut spares);
-                }
-            }
-        }
-        self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.sorter.held());
-    }
-
-    /// Takes back buffers, and waits until there is room for what they are filled with; meanwhile frames wait in the
-    /// kernel's receive buffer.
-    fn refill(&self, spares: &mut Spares) {
-        while spares.is_short()
-            && let Ok(batch) = self.spare.try_recv()
-        {
-            put(batch, spares);
-        }
-        while self.room.is_full() {
-            if let Ok(batch) = self.spare.recv_timeout(PATIENCE) {
-                put(batch, spares);
-            }
-        }
-    }
-}
-
-fn put(batch: Batch, spares: &mut Spares) {
-    batch.parcels.into_iter().for_each(|(_, buffer)| spares.put(buffer));
 }
 
 fn transmit(outgoing: &Receiver<Batch>, spares: &Sender<Batch>, thread: usize, stats: &PacketStats) {

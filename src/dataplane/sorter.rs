@@ -74,7 +74,7 @@ mod tests {
     use crate::wire::TestPacket;
 
     fn sorter(now: fn() -> Timestamp) -> Sorter {
-        Sorter::new(Dispatch::new(4, None), Ids::new(0, 1, 0), now)
+        Sorter::new(Dispatch::new(4, None), Ids::new(0), now)
     }
 
     /// The workers that frames went to, and whether they know their packet.

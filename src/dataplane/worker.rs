@@ -11,7 +11,7 @@ use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Tally};
 use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut};
-use crate::model::{DropReason, Timestamp};
+use crate::model::{DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats, STATES};
 use crate::wire::Checksum;
@@ -40,7 +40,7 @@ pub(super) struct Worker {
     pub(super) out: Sender<Batch>,
     pub(super) spares: Sender<Batch>,
     pub(super) room: Room,
-    pub(super) wanted: tokio::sync::mpsc::Sender<(std::net::IpAddr, u32)>,
+    pub(super) wanted: tokio::sync::mpsc::Sender<Wanted>,
     pub(super) now: fn() -> Timestamp,
 }
 
@@ -216,7 +216,7 @@ mod tests {
             core: 0,
             forwarder: Forwarder::new(Settings { ports: None, capacity: 1, seed: 1, cache: None }),
             tally: None,
-            ids: Ids::new(0, 1, 0),
+            ids: Ids::new(0),
             waiting: Waiting::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
             stats: stats.clone(),

@@ -181,6 +181,11 @@ impl Flow {
         self.next_hops[direction as usize] = next_hop;
     }
 
+    /// Whether packets reach the server with the VIP as their destination.
+    pub fn is_as_is(&self) -> bool {
+        self.manner.has(Manner::AS_IS)
+    }
+
     /// The server, by the number the control path gave it.
     pub fn server_id(&self) -> u32 {
         self.server_id

@@ -5,17 +5,16 @@ mod cached;
 mod refuse;
 mod served;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use self::begin::is_martian;
+use self::begin::{To, UNRESOLVED, is_martian};
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowTable, NatPorts, RST, SYN, Segment, View};
-use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP};
-use crate::snapshot::{NextHops, Snapshot};
+use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
+use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
 
 /// Packets of our own a second that refuse senders' packets, and as many that tell how to send them; more are dropped in
@@ -65,6 +64,8 @@ pub struct Forwarder {
     network: Arc<NextHops>,
     /// Where the look at every flow has got to that a new snapshot asks for.
     sweep: Option<u32>,
+    /// Whether another has to follow, for a snapshot that came meanwhile.
+    sweep_again: bool,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
     /// The last packet of our own.
@@ -76,8 +77,8 @@ pub struct Forwarder {
 pub struct News {
     /// Flows that are over. Each gives back the slot it took at its frontend and its server.
     pub ended: Vec<Ended>,
-    /// Neighbours, with the interface they are reached through, whose link-layer address is wanted.
-    pub wanted: Vec<(IpAddr, u32)>,
+    /// Neighbours whose Ethernet address is wanted.
+    pub wanted: Vec<Wanted>,
 }
 
 /// A packet at hand, and what it is held against.
@@ -102,6 +103,7 @@ impl Forwarder {
             served: Served::default(),
             network: Arc::default(),
             sweep: None,
+            sweep_again: false,
             replaced: None,
             answer: Vec::with_capacity(ANSWER_LEN),
         }
@@ -189,6 +191,9 @@ impl Forwarder {
                 }
                 end.is_none()
             });
+            if self.sweep.is_none() && std::mem::take(&mut self.sweep_again) {
+                self.sweep = Some(0);
+            }
         }
         gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
         !expired_all || self.sweep.is_some()
@@ -291,12 +296,7 @@ impl Forwarder {
         if let Some(hop) = snapshot.network.get(rewrite.next_hop) {
             return Ok((rewrite, hop));
         }
-        let to = match direction {
-            // With L2 DSR that is not what the packet says.
-            Direction::ToServer => self.flows.get(id).server().src,
-            Direction::ToClient => rewrite.dst,
-        };
-        rewrite.next_hop = self.find_hop(to.ip(), snapshot)?;
+        rewrite.next_hop = self.find_hop(To::end(self.flows.get(id), direction), snapshot)?;
         self.flows.set_next_hop(id, direction, rewrite.next_hop);
         self.reroute_in_cache(id);
         let hop = snapshot.network.get(rewrite.next_hop);
@@ -326,23 +326,27 @@ impl Forwarder {
         if let Some(ports) = &mut self.ports {
             ports.retain_servers(|server, protocol| served.has_server(server, protocol));
         }
-        // A look that is under way goes on: what it has passed is as the last snapshot wanted it.
         if has_other_timeouts
             || served.may_end_flows_of(&self.served)
-            || !snapshot.network.has_routes_of(&self.network)
+            || snapshot.network.moves_flows_of(&self.network)
         {
-            self.sweep = Some(0);
+            // One that is under way ends first: with snapshot upon snapshot, it would never.
+            match self.sweep {
+                None => self.sweep = Some(0),
+                Some(_) => self.sweep_again = true,
+            }
         }
         self.network = snapshot.network.clone();
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
         for server in snapshot.servers.values() {
-            let _ = self.find_hop(server.config.addr.ip(), snapshot);
+            let _ = self.find_hop(To::Server(server.config.addr.ip()), snapshot);
         }
     }
 }
 
-/// Has packets of a flow go where the routes lead now, if that is known yet. Returns whether that is another way.
+/// Has packets of a flow go where the routes lead now. While the neighbour there is being resolved, they go on as before;
+/// unless that is gone, too: its index may soon be another's. Returns whether they go another way.
 fn reroute(flow: &mut Flow, snapshot: &Snapshot) -> bool {
     let mut is_other = false;
     let ways = match flow.view() {
@@ -350,11 +354,17 @@ fn reroute(flow: &mut Flow, snapshot: &Snapshot) -> bool {
         View::ClientSide => &[Direction::ToServer],
     };
     for &direction in ways {
-        let to = if direction == Direction::ToServer { flow.server().src } else { flow.client().src };
-        if let Ok(hop) = snapshot.network.lookup(to.ip()) {
-            is_other |= flow.rewrite(direction).next_hop != hop;
-            flow.set_next_hop(direction, hop);
-        }
+        let hop = match To::end(flow, direction).lookup(&snapshot.network) {
+            Ok(hop) => hop,
+            Err(Unreachable::Unresolved { .. })
+                if snapshot.network.get(flow.rewrite(direction).next_hop).is_some() =>
+            {
+                continue;
+            }
+            Err(_) => UNRESOLVED,
+        };
+        is_other |= flow.rewrite(direction).next_hop != hop;
+        flow.set_next_hop(direction, hop);
     }
     is_other
 }

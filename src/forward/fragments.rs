@@ -206,7 +206,7 @@ mod tests {
     }
 
     fn none_yet<T>() -> Fragments<T> {
-        Fragments::new(Ids::new(0, 1, 7))
+        Fragments::new(Ids::new(7))
     }
 
     fn none(frame: &str) {

@@ -12,7 +12,7 @@ mod reason;
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
-pub use network::{Interface, Neighbour, Route, RouteHop};
+pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use reason::DropReason;

@@ -52,6 +52,8 @@ pub struct RouteHop {
     pub interface: u32,
     /// The router that takes packets on; `None`: the destination is on the link.
     pub gateway: Option<IpAddr>,
+    /// Longest packet that goes this way, in bytes, if the route says so; never more than the interface takes.
+    pub mtu: Option<u32>,
 }
 
 /// Somebody on a link whose Ethernet address is known.
@@ -63,4 +65,15 @@ pub struct Neighbour {
     pub ip: IpAddr,
     /// Its Ethernet address.
     pub mac: [u8; 6],
+}
+
+/// A neighbour whose Ethernet address is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Wanted {
+    /// Index of the interface it is reached through.
+    pub interface: u32,
+    /// Its IP address.
+    pub ip: IpAddr,
+    /// Whether it is one of ours, a server or a router, and not any client that says it is on the link.
+    pub is_ours: bool,
 }

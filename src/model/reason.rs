@@ -40,6 +40,8 @@ pub enum DropReason {
     NextHopUnresolved,
     /// No route leads there.
     NoRoute,
+    /// DSR on the link layer: routes no longer have the server on the link, and a router would send the packet back.
+    ServerNotOnLink,
     /// No flow, and not one that may begin one.
     NoFlow,
     /// No server is up. The client was told by a reset, unless too many had to be.
@@ -82,6 +84,7 @@ impl DropReason {
         DropReason::TooBig,
         DropReason::NextHopUnresolved,
         DropReason::NoRoute,
+        DropReason::ServerNotOnLink,
         DropReason::NoFlow,
         DropReason::NoServer,
         DropReason::TableFull,
@@ -114,6 +117,7 @@ impl DropReason {
             DropReason::TooBig => "too_big",
             DropReason::NextHopUnresolved => "next_hop_unresolved",
             DropReason::NoRoute => "no_route",
+            DropReason::ServerNotOnLink => "server_not_on_link",
             DropReason::NoFlow => "no_flow",
             DropReason::NoServer => "no_server",
             DropReason::TableFull => "table_full",

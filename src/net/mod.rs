@@ -1,11 +1,14 @@
 //! What the kernel knows of the network (over netlink), and the little we ask it to do for us.
 
+mod asking;
 mod claim;
 mod driver;
 mod netlink;
+mod news;
 mod reserved_ports;
 mod table;
 
+pub use asking::Asking;
 pub use claim::Claim;
 pub use driver::driver;
 pub use netlink::{Error, Netlink};

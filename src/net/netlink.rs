@@ -5,17 +5,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt};
-use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::neighbour::{
-    NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use thiserror::Error;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::Table;
-use super::table::neighbour_address;
+use super::news::{News, Pending};
+use crate::model::Wanted;
 
 /// What may change the way of a packet.
 const GROUPS: [MulticastGroup; 6] = [
@@ -27,15 +28,12 @@ const GROUPS: [MulticastGroup; 6] = [
     MulticastGroup::Neigh,
 ];
 
-/// How often a list is asked for again that changed while it was read.
-const LIST_ATTEMPTS: u32 = 5;
-
 /// A connection to the kernel, in the network namespace of the thread that opened it. Made and used within a
 /// tokio runtime; closed when dropped.
 #[derive(Debug)]
 pub struct Netlink {
     handle: Handle,
-    changed: Arc<Notify>,
+    news: Arc<News>,
     _tasks: JoinSet<()>,
 }
 
@@ -51,27 +49,38 @@ impl Netlink {
     /// Opens the connection. Changes from now on are heard of.
     pub fn open() -> io::Result<Netlink> {
         let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
-        let changed = Arc::new(Notify::new());
+        let news = Arc::new(News::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(connection);
         tasks.spawn({
-            let changed = changed.clone();
-            // What a message says is not looked at: a message that was lost to a full buffer says "changed" too.
-            // The end of all messages does as well, so that reading the tables tells of the error.
+            let news = news.clone();
+            // The end of all messages is told as well, so that reading the tables tells of the error.
             async move {
-                while messages.next().await.is_some() {
-                    changed.notify_one();
+                while let Some((message, _)) = messages.next().await {
+                    news.hear(&message);
                 }
-                changed.notify_one();
+                news.anything();
             }
         });
-        Ok(Netlink { handle, changed, _tasks: tasks })
+        Ok(Netlink { handle, news, _tasks: tasks })
     }
 
     /// Waits until something has changed since the last call; many changes are told as one. Most are only a
-    /// neighbour's timer: compare tables.
+    /// neighbour's timer.
     pub async fn changed(&self) {
-        self.changed.notified().await;
+        self.news.told().await;
+    }
+
+    /// Brings a table up to date, and returns whether packets take other ways now. Neighbours are as they were heard of;
+    /// the tables are read for everything else, and if news were lost. On error the table is as before, and the next
+    /// call tries again.
+    pub async fn update(&self, table: &mut Table) -> Result<bool, Error> {
+        let before = table.clone();
+        match self.news.take() {
+            Pending::Neighbours(news) => news.into_iter().for_each(|news| table.set(news)),
+            Pending::Any => *table = self.table().await.inspect_err(|_| self.news.anything())?,
+        }
+        Ok(*table != before)
     }
 
     /// Reads the tables, of both families.
@@ -93,21 +102,22 @@ impl Netlink {
         Ok(Table::new(links, addresses, routes, neighbours))
     }
 
-    /// Has the kernel find a neighbour's Ethernet address, and keep it fresh from then on: nothing that we
-    /// forward tells it that the neighbour is alive. Kernels before 5.16 only find it. The answer comes as a
-    /// change. A static entry stays as it is.
-    pub async fn resolve(&self, ip: IpAddr, interface: u32) -> Result<(), Error> {
-        if self.is_static(ip, interface).await? {
+    /// Has the kernel find a neighbour's Ethernet address. The answer comes as a change. One of ours is kept fresh from
+    /// then on: nothing that we forward tells the kernel that it is alive (before Linux 5.16 it is only found). A
+    /// client is the kernel's to forget. A static entry stays as it is.
+    pub async fn resolve(&self, wanted: Wanted) -> Result<(), Error> {
+        if self.is_static(wanted).await? {
             return Ok(());
         }
-        match self.ask(ip, interface, true).await {
-            Err(rtnetlink::Error::NetlinkError(_)) => self.ask(ip, interface, false).await,
+        match self.ask(wanted, wanted.is_ours).await {
+            Err(rtnetlink::Error::NetlinkError(_)) if wanted.is_ours => self.ask(wanted, false).await,
             done => done,
         }
         .map_err(|source| Error { what: "resolve a neighbour", source })
     }
 
-    async fn ask(&self, ip: IpAddr, interface: u32, managed: bool) -> Result<(), rtnetlink::Error> {
+    async fn ask(&self, wanted: Wanted, managed: bool) -> Result<(), rtnetlink::Error> {
+        let Wanted { interface, ip, .. } = wanted;
         let mut request = self.handle.neighbours().add(interface, ip).replace().state(NeighbourState::None);
         if managed {
             let keep = NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed);
@@ -118,26 +128,25 @@ impl Netlink {
         request.execute().await
     }
 
-    async fn is_static(&self, ip: IpAddr, interface: u32) -> Result<bool, Error> {
-        // The kernel ends a list early if what it lists changes meanwhile, and neighbours change all the time.
-        for _ in 0..LIST_ATTEMPTS {
-            if let Ok(found) = self.is_listed_as_static(ip, interface).await {
-                return Ok(found);
+    async fn is_static(&self, wanted: Wanted) -> Result<bool, Error> {
+        let failed = |source| Error { what: "a neighbour", source };
+        let mut question = NeighbourMessage::default();
+        question.header.ifindex = wanted.interface;
+        let (family, ip) = match wanted.ip {
+            IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+            IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+        };
+        question.header.family = family;
+        question.attributes.push(NeighbourAttribute::Destination(ip));
+        let mut question = NetlinkMessage::from(RouteNetlinkMessage::GetNeighbour(question));
+        question.header.flags = NLM_F_REQUEST;
+        let mut answers = self.handle.clone().request(question).map_err(failed)?;
+        // Whatever else is said, that there is none above all, it is not static.
+        Ok(answers.next().await.is_some_and(|answer| match answer.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {
+                entry.header.state == NeighbourState::Permanent
             }
-        }
-        self.is_listed_as_static(ip, interface).await
-    }
-
-    async fn is_listed_as_static(&self, ip: IpAddr, interface: u32) -> Result<bool, Error> {
-        let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let mut entries = self.handle.neighbours().get().set_address_family(family).execute();
-        let failed = |source| Error { what: "neighbours", source };
-        let mut found = false;
-        while let Some(entry) = entries.try_next().await.map_err(failed)? {
-            found |= entry.header.ifindex == interface
-                && entry.header.state == NeighbourState::Permanent
-                && neighbour_address(&entry) == Some(ip);
-        }
-        Ok(found)
+            _ => false,
+        }))
     }
 }

@@ -2,25 +2,28 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteNextHopFlags, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteNextHopFlags, RouteType, RouteVia,
 };
 
 use crate::model::{Interface, Neighbour, Route, RouteHop};
 
-/// Interfaces, routes and neighbours at one moment. Two tables are equal if packets take the same ways.
+/// Interfaces, routes and neighbours at one moment. Two tables are equal if packets take the same ways. To copy one
+/// copies no routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Table {
     /// All interfaces, by index.
     pub interfaces: Vec<Interface>,
     /// The routes of the tables local, main and default. Policy rules and other tables (VRFs) are not looked at.
-    pub routes: Vec<Route>,
+    pub routes: Arc<[Route]>,
     /// Those whose Ethernet address is known, by interface and address.
     pub neighbours: Vec<Neighbour>,
 }
@@ -46,6 +49,17 @@ impl Table {
         let mut neighbours: Vec<Neighbour> = neighbours.iter().filter_map(neighbour).collect();
         neighbours.sort_unstable_by_key(|n| (n.interface, n.ip));
         Table { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
+    }
+
+    /// Takes in what has become of a neighbour.
+    pub(super) fn set(&mut self, news: NeighbourNews) {
+        let (place, neighbours) = ((news.interface, news.ip), &mut self.neighbours);
+        match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), news.now) {
+            (Ok(at), Some(neighbour)) => neighbours[at] = neighbour,
+            (Ok(at), None) => drop(neighbours.remove(at)),
+            (Err(at), Some(neighbour)) => neighbours.insert(at, neighbour),
+            (Err(_), None) => {}
+        }
     }
 }
 
@@ -98,6 +112,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
         hops: Vec::new(),
     };
     let (mut interface, mut gateway) = (None, None);
+    let mtu = mtu(message);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(table) => route.table = *table,
@@ -115,12 +130,13 @@ fn route(message: &RouteMessage) -> Option<Route> {
                         RouteAttribute::Via(via) => router(via),
                         _ => None,
                     }),
+                    mtu,
                 }));
             }
             _ => {}
         }
     }
-    route.hops.extend(interface.map(|interface| RouteHop { interface, gateway }));
+    route.hops.extend(interface.map(|interface| RouteHop { interface, gateway, mtu }));
     let looked_at = [Route::LOCAL, Route::MAIN, Route::DEFAULT].contains(&route.table);
     match header.kind {
         _ if !looked_at => None,
@@ -131,9 +147,20 @@ fn route(message: &RouteMessage) -> Option<Route> {
     }
 }
 
+/// The longest packet, if the route says so; whether that is locked matters to who sends, not to who forwards.
+fn mtu(message: &RouteMessage) -> Option<u32> {
+    let metrics = message.attributes.iter().filter_map(|attribute| match attribute {
+        RouteAttribute::Metrics(metrics) => Some(metrics),
+        _ => None,
+    });
+    metrics.flatten().find_map(|metric| match metric {
+        RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+        _ => None,
+    })
+}
+
 /// The address of a default route, which the kernel leaves out.
 fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
-    use rtnetlink::packet_route::AddressFamily;
     match message.header.address_family {
         AddressFamily::Inet => Some(IpAddr::from([0; 4])),
         AddressFamily::Inet6 => Some(IpAddr::from([0; 16])),
@@ -170,8 +197,31 @@ fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
     Some(Neighbour { interface: message.header.ifindex, ip: neighbour_address(message)?, mac })
 }
 
+/// What a message says of a neighbour.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NeighbourNews {
+    interface: u32,
+    ip: IpAddr,
+    /// `None` if its Ethernet address is not known.
+    now: Option<Neighbour>,
+}
+
+impl NeighbourNews {
+    /// It is there, or is looked for. `None` if it is no neighbour that packets of IP go to.
+    pub(super) fn new(message: &NeighbourMessage) -> Option<NeighbourNews> {
+        let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
+        let ip = neighbour_address(message).filter(|_| is_ip)?;
+        Some(NeighbourNews { interface: message.header.ifindex, ip, now: neighbour(message) })
+    }
+
+    /// It is gone.
+    pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourNews> {
+        NeighbourNews::new(message).map(|news| NeighbourNews { now: None, ..news })
+    }
+}
+
 /// The neighbour's IP address.
-pub(super) fn neighbour_address(message: &NeighbourMessage) -> Option<IpAddr> {
+fn neighbour_address(message: &NeighbourMessage) -> Option<IpAddr> {
     message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::model::{self, Endpoint, FlowTimeouts, Timeouts, Timestamp};
+use crate::model::{self, DsrKind, Endpoint, FlowTimeouts, Mode, ServerKey, Timeouts, Timestamp};
 use crate::stats::Traffic;
 
 /// Everything a new connection needs to know.
@@ -106,6 +106,25 @@ impl Snapshot {
     pub fn wake_waiting(&self) {
         self.frontends.iter().for_each(|frontend| frontend.live.freed.notify_waiters());
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
+    }
+
+    /// The servers that packets reach as they are (DSR on the link layer), and that only routers lead to.
+    pub fn off_link(&self) -> BTreeSet<ServerKey> {
+        let is_l2 = |frontend: &&Arc<Frontend>| {
+            frontend.config.mode == Mode::Dsr && frontend.pool.config.dsr == DsrKind::L2
+        };
+        let servers = self.frontends.iter().filter(is_l2).flat_map(|frontend| {
+            let backend = &frontend.pool.config.name;
+            frontend.pool.servers.iter().map(move |server| (backend, &server.config))
+        });
+        let is_off = |ip| self.network.lookup_on_link(ip) == Err(Unreachable::NotOnLink);
+        let off = servers.filter(|(_, server)| is_off(server.addr.ip()));
+        off.map(|(backend, server)| ServerKey {
+            backend: backend.clone(),
+            server: server.name.clone(),
+            addr: server.addr,
+        })
+        .collect()
     }
 
     /// A state with no frontend: what runs before the first configuration is applied.

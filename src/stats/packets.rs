@@ -98,6 +98,11 @@ impl PacketStats {
         layers.insert(interface.to_owned(), layer);
     }
 
+    /// An interface is gone.
+    pub fn forget_layer(&self, interface: &str) {
+        self.layers.write().unwrap_or_else(PoisonError::into_inner).remove(interface);
+    }
+
     /// Packets of which the flow cache has made this.
     pub fn outcome(&self, outcome: CacheOutcome) -> u64 {
         self.outcomes[outcome as usize].load(Ordering::Relaxed)

@@ -130,7 +130,7 @@ fn snapshot_of(setup: Setup) -> Snapshot {
             Arc::new(snapshot::Server { config: config.clone(), health: up.clone(), live })
         })
         .collect();
-    let network = NextHops::new(&links(), &routes(), &neighbours(&configs));
+    let network = NextHops::new(&links(), routes(), &neighbours(&configs));
     let backend = Backend { dsr: setup.dsr, ..backend(configs) };
     let pool = Pool::new(Arc::new(backend), servers.clone(), Arc::new(PoolLive::new(1)), None);
     let (pool, vip) = (Arc::new(pool), setup.vip().parse().expect("an address"));
@@ -208,7 +208,7 @@ fn routes() -> [Route; 4] {
         prefix,
         prefix_len,
         metric: 0,
-        hops: vec![RouteHop { interface, gateway }],
+        hops: vec![RouteHop { interface, gateway, mtu: None }],
     };
     let [v4_router, v6_router] = ROUTERS.map(Some);
     [

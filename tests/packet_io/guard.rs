@@ -24,6 +24,7 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
         the_host_does_not_answer_replies_of_servers,
         programs_on_the_balancer_still_reach_the_servers,
         a_reload_changes_what_is_guarded,
+        an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout,
         what_begins_at_a_draining_frontend_is_the_hosts,
         a_guard_is_gone_when_its_process_is_killed,
     ];
@@ -49,11 +50,22 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
-        let (balancer, other) = (Namespace::new(), Namespace::new());
-        balancer.link(("front", "02:00:00:00:00:0b"), &other, ("eth0", "02:00:00:00:00:0c"));
+        let pair = Pair { balancer: Namespace::new(), other: Namespace::new() };
+        pair.link();
+        pair
+    }
+
+    fn link(&self) {
+        let Pair { balancer, other } = self;
+        balancer.link(("front", "02:00:00:00:00:0b"), other, ("eth0", "02:00:00:00:00:0c"));
         balancer.ip("addr add 10.78.0.1/24 dev front");
         other.ip("addr add 10.78.0.2/24 dev eth0");
-        Pair { balancer, other }
+    }
+
+    /// Makes the balancer's interface anew.
+    fn relink(&self) {
+        self.balancer.ip("link del front");
+        self.link();
     }
 
     fn guard(&self, kind: GuardKind, selection: &Selection) -> Guard {
@@ -101,10 +113,14 @@ fn name_of(kind: GuardKind) -> &'static str {
 
 /// A guard of one interface of the thread's network namespace.
 pub(crate) fn load(kind: GuardKind, selection: &Selection, interface: &str) -> Guard {
+    Guard::of_kind(kind, selection, &named(&[interface])).unwrap()
+}
+
+/// Interfaces of the thread's network namespace.
+fn named(names: &[&str]) -> Vec<Interface> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let table = runtime.block_on(async { Netlink::open().unwrap().table().await.unwrap() });
-    let named: Vec<Interface> = table.interfaces.into_iter().filter(|i| i.name == interface).collect();
-    Guard::of_kind(kind, selection, &named).unwrap()
+    table.interfaces.into_iter().filter(|interface| names.contains(&interface.name.as_str())).collect()
 }
 
 fn the_host_does_not_answer_clients_of_a_frontend(kind: GuardKind) {
@@ -161,6 +177,27 @@ fn programs_on_the_balancer_still_reach_the_servers(kind: GuardKind) {
         assert_eq!(&bytes, b"hello");
     });
     echo.join().unwrap();
+}
+
+fn an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout(kind: GuardKind) {
+    let (pair, elsewhere, selection) = (Pair::new(), Namespace::new(), selection("10.78.0.1:80"));
+    pair.balancer.link(("side", "02:00:00:00:01:0b"), &elsewhere, ("eth0", "02:00:00:00:01:0c"));
+    let mut guard = pair.balancer.enter(|| Guard::of_kind(kind, &selection, &named(&["side"])).unwrap());
+    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    let mut cover = |names: &[&str]| pair.balancer.enter(|| guard.cover(&selection, &named(names)).unwrap());
+    cover(&["side", "front"]);
+    assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    for _ in 0..2 {
+        pair.relink();
+        // nftables find it by its name, since Linux 6.16.
+        if kind == GuardKind::Tcx {
+            assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "nobody was told yet");
+        }
+        cover(&["side", "front"]);
+        assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
+    }
+    cover(&["side"]);
+    assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
 }
 
 fn a_reload_changes_what_is_guarded(kind: GuardKind) {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use convey::model::Wanted;
 use convey::net::{Netlink, ReservedPorts};
 use convey::snapshot::{NextHops, Unreachable};
 use etherparse::PacketBuilder;
@@ -14,6 +15,8 @@ pub(crate) fn stories() -> Vec<Story> {
     stories![
         next_hops_follow_neighbours_and_routes,
         next_hops_of_ipv6_lead_through_link_local_routers,
+        packets_are_as_long_as_a_route_takes,
+        a_client_that_was_asked_for_is_the_kernels_to_forget,
         of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
@@ -28,6 +31,10 @@ const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
+}
+
+fn ours(address: &str, interface: u32) -> Wanted {
+    Wanted { interface, ip: ip(address), is_ours: true }
 }
 
 /// A balancer, 10.79.0.1 and fd79::1, and a server, 2 instead of 1; its link-local address is `ROUTER`.
@@ -45,16 +52,17 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// The next hops as they are once `until` holds of them.
+/// The next hops as they are once `until` holds of them. What is heard of is held against what is read.
 async fn wait(netlink: &Netlink, hops: &mut NextHops, until: impl Fn(&NextHops) -> bool) {
     let changes = async {
+        let mut table = netlink.table().await.unwrap();
         loop {
-            let table = netlink.table().await.unwrap();
-            *hops = hops.update(&table.interfaces, &table.routes, &table.neighbours);
+            *hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
             if until(hops) {
                 return;
             }
             netlink.changed().await;
+            netlink.update(&mut table).await.unwrap();
         }
     };
     tokio::time::timeout(DEADLINE, changes).await.expect("the change is heard of");
@@ -72,7 +80,7 @@ fn next_hops_follow_neighbours_and_routes() {
             assert_eq!(hops.lookup(ip("10.79.0.1")), Err(Unreachable::NoRoute), "our own address");
             assert_eq!(hops.lookup(ip("198.51.100.1")), Err(Unreachable::NoRoute));
 
-            netlink.resolve(ip("10.79.0.2"), link).await.unwrap();
+            netlink.resolve(ours("10.79.0.2", link)).await.unwrap();
             wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
             let index = hops.lookup(ip("10.79.0.2")).unwrap();
             let hop = *hops.get(index).unwrap();
@@ -115,8 +123,8 @@ fn next_hops_of_ipv6_lead_through_link_local_routers() {
 
             balancer.ip(&format!("route add default via {ROUTER} dev back"));
             wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")) == unresolved(ROUTER)).await;
-            netlink.resolve(ip(ROUTER), link).await.unwrap();
-            netlink.resolve(ip("fd79::2"), link).await.unwrap();
+            netlink.resolve(ours(ROUTER, link)).await.unwrap();
+            netlink.resolve(ours("fd79::2", link)).await.unwrap();
             wait(&netlink, &mut hops, |hops| {
                 ["2001:db8::1", "fd79::2"].iter().all(|dst| hops.lookup(ip(dst)).is_ok())
             })
@@ -145,6 +153,54 @@ fn next_hops_of_ipv6_lead_through_link_local_routers() {
     });
 }
 
+fn packets_are_as_long_as_a_route_takes() {
+    let (balancer, _server) = pair();
+    let link = balancer.index("back");
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let mut hops = NextHops::default();
+            for server in ["10.79.0.2", "fd79::2"] {
+                netlink.resolve(ours(server, link)).await.unwrap();
+            }
+            balancer.ip("route add 198.51.100.0/24 via 10.79.0.2 mtu 1400");
+            balancer.ip("route add 203.0.113.0/24 via 10.79.0.2 mtu lock 1300");
+            balancer.ip("route add 192.0.2.0/24 via 10.79.0.2");
+            balancer.ip("route add 2001:db8::/32 via fd79::2 mtu 1350");
+            let ways =
+                [("198.51.100.1", 1400), ("203.0.113.1", 1300), ("192.0.2.1", 1500), ("2001:db8::1", 1350)];
+            let mtu = |hops: &NextHops, dst: &str| Some(hops.get(hops.lookup(ip(dst)).ok()?)?.mtu);
+            wait(&netlink, &mut hops, |hops| ways.iter().all(|(dst, len)| mtu(hops, dst) == Some(*len)))
+                .await;
+            balancer.ip("route change 198.51.100.0/24 via 10.79.0.2 mtu 1380");
+            wait(&netlink, &mut hops, |hops| mtu(hops, "198.51.100.1") == Some(1380)).await;
+        });
+    });
+}
+
+fn a_client_that_was_asked_for_is_the_kernels_to_forget() {
+    let (balancer, _server) = pair();
+    let link = balancer.index("back");
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let mut hops = NextHops::default();
+            for client in ["10.79.0.2", "fd79::2"] {
+                let wanted = Wanted { is_ours: false, ..ours(client, link) };
+                netlink.resolve(wanted).await.unwrap();
+                wait(&netlink, &mut hops, |hops| hops.lookup(ip(client)).is_ok()).await;
+                let entry = balancer.ip(&format!("neigh show {client}"));
+                assert!(!entry.contains("managed"), "{entry}");
+
+                balancer.ip(&format!("neigh flush to {client}"));
+                wait(&netlink, &mut hops, |hops| hops.lookup(ip(client)).is_err()).await;
+                netlink.resolve(wanted).await.unwrap();
+                wait(&netlink, &mut hops, |hops| hops.lookup(ip(client)).is_ok()).await;
+            }
+        });
+    });
+}
+
 /// The kernel has a route for each, of equal metric.
 fn of_several_routers_that_announce_themselves_one_that_is_there_is_used() {
     let (balancer, server) = pair();
@@ -158,7 +214,7 @@ fn of_several_routers_that_announce_themselves_one_that_is_there_is_used() {
             let mut hops = NextHops::default();
             let unresolved = Err(Unreachable::Unresolved { ip: ip("fe80::dead"), interface: link });
             wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")) == unresolved).await;
-            netlink.resolve(ip(ROUTER), link).await.unwrap();
+            netlink.resolve(ours(ROUTER, link)).await.unwrap();
             wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")).is_ok()).await;
         });
     });
@@ -185,7 +241,7 @@ fn a_static_neighbour_stays_static() {
         balancer.enter(|| {
             block_on(async {
                 let netlink = Netlink::open().unwrap();
-                netlink.resolve(ip(address), link).await.unwrap();
+                netlink.resolve(ours(address, link)).await.unwrap();
                 let table = netlink.table().await.unwrap();
                 assert!(table.neighbours.iter().any(|n| n.ip == ip(address) && n.mac[5] == 9));
             });
@@ -202,7 +258,7 @@ fn traffic_passes_where_the_kernel_has_the_vip_and_the_servers() {
     balancer.ip("addr add 203.0.113.1/24 dev front");
     let (front, back) = (balancer.index("front"), balancer.index("back"));
     let table = balancer.enter(|| block_on(async { Netlink::open().unwrap().table().await.unwrap() }));
-    let hops = NextHops::new(&table.interfaces, &table.routes, &table.neighbours);
+    let hops = NextHops::new(&table.interfaces, table.routes, &table.neighbours);
     let interfaces = hops.interfaces_for(&[ip("203.0.113.1")], &[ip("10.79.0.2")]);
     assert_eq!(interfaces, [front, back].into());
     let named: Vec<_> = table.interfaces.iter().map(|i| (i.name.as_str(), i.loopback)).collect();

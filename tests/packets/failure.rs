@@ -14,6 +14,7 @@ pub(crate) fn stories() -> Vec<Story> {
         new_connections_avoid_a_killed_server,
         connections_to_a_server_that_is_cut_off_end_with_a_reset,
         without_a_server_clients_are_reset_at_once,
+        a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgotten_again,
     ]
 }
 
@@ -82,4 +83,21 @@ fn without_a_server_clients_are_reset_at_once(case: Case) {
         }
         assert!(start.elapsed().as_secs() < 5, "took {:?}", start.elapsed());
     });
+}
+
+fn a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgotten_again(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config::new(1));
+    let network = &network;
+    let _server = network.server(1, Server::echo);
+    network.wait_for_health(1, true);
+    let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
+    let client = case.family.address(Role::Client(1)).to_string();
+    for _ in 0..3 {
+        ping(&mut stream).unwrap();
+        network.lab.run(Role::Balancer, "ip", &["neigh", "flush", "to", &client]).unwrap();
+        ping(&mut stream).unwrap();
+        let entry = network.lab.run(Role::Balancer, "ip", &["neigh", "show", &client]).unwrap();
+        assert!(!entry.contains("managed"), "{entry}");
+    }
 }

@@ -8,7 +8,7 @@ use convey::demo::lab::{INTERFACE, Plan, Role, VIP, VIP_V6};
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
-use crate::support::{check_to_end, run, send};
+use crate::support::{check_to_end, run, send, wait_for};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -16,6 +16,7 @@ pub(crate) fn stories() -> Vec<Story> {
         servers_that_have_the_vip_share_its_clients,
         answers_of_servers_that_have_the_vip_do_not_pass_the_balancer,
         datagrams_reach_servers_that_have_the_vip,
+        a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back,
         a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down,
     ]
 }
@@ -66,6 +67,38 @@ fn datagrams_reach_servers_that_have_the_vip(case: Case) {
             assert!(exchange(&socket_to(vip), &sent).unwrap() == sent, "{length} bytes");
         }
     });
+}
+
+fn a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back(case: Case) {
+    let mut network = prepared(case, 2);
+    network.balance(&Config { backend: BACKEND, health: UNCHECKED, ..Config::udp(ECHO, 1) });
+    let vip = case.family.vip(ECHO);
+    let _echo = network.inside(Role::Server(1), || UdpEcho::start(vip));
+    let [server, other] = [1, 2].map(|number| case.family.address(Role::Server(number)).to_string());
+    let answers = || {
+        network.inside(Role::Client(1), || {
+            let socket = socket_to(vip);
+            socket.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+            exchange(&socket, &datagram(100, 1)).is_ok()
+        })
+    };
+    let log = |text: &str| network.log(Role::Balancer).matches(text).count();
+    assert!(answers());
+    let by_other = ["route", "add", &server, "via", &other, "dev", INTERFACE];
+    network.lab.run(Role::Balancer, "ip", &by_other).unwrap();
+    let off = format!(
+        "server pool/s1 ({}) is no longer on the link",
+        std::net::SocketAddr::new(server.parse().unwrap(), ECHO)
+    );
+    wait_for("the balancer to notice", || (log(&off) == 1).then_some(()));
+    assert!(!answers());
+    assert!(network.stat("/packets/drops/server_not_on_link").as_u64() > Some(0));
+    network
+        .lab
+        .run(Role::Balancer, "ip", &["route", "del", &server, "via", &other, "dev", INTERFACE])
+        .unwrap();
+    wait_for("the server to be reached again", || answers().then_some(()));
+    assert_eq!((log(&off), log("is on the link again")), (1, 1));
 }
 
 /// Told without a balancer: a route leads the client straight to the server.

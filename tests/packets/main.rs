@@ -15,6 +15,7 @@ mod failure;
 mod flood;
 mod fragments;
 mod host;
+mod interfaces;
 mod l2;
 mod lab;
 mod mixed;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         ("modes", modes::stories()),
         ("host", host::stories()),
         ("rivals", rivals::stories()),
+        ("interfaces", interfaces::stories()),
         ("scripts", scripts::stories()),
         ("dns", dns::stories()),
         ("fragments", fragments::stories()),

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown};
 use std::process::Stdio;
 
-use convey::demo::lab::{NARROW, Plan, Role};
+use convey::demo::lab::{INTERFACE, NARROW, Plan, Role};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -18,6 +18,9 @@ pub(crate) fn stories() -> Vec<Story> {
         answers_fit_through_a_narrow_hop_before_the_client,
         large_datagrams_pass_a_narrow_hop_in_fragments,
     ];
+    stories.extend(stories![when Case::is_passthrough =>
+        answers_are_as_long_as_the_balancers_route_to_the_client_takes,
+    ]);
     // In DSR with NAT the hop tells the client of a packet to the server, of which the client knows nothing.
     stories.extend(stories![when Case::is_passthrough =>
         uploads_fit_through_a_narrow_hop_before_the_server,
@@ -43,6 +46,21 @@ fn answers_fit_through_a_narrow_hop_before_the_client(case: Case) {
     assert_eq!(check_to_end(curl.stdout.as_mut().unwrap()), BYTES);
     assert!(curl.wait().unwrap().success());
     assert!(knows(&network, Role::Server(1), sees));
+}
+
+fn answers_are_as_long_as_the_balancers_route_to_the_client_takes(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let nginx = network.nginx(1);
+    send(&mut File::create(nginx.file("big")).unwrap(), BYTES).unwrap();
+    let client = case.family.address(Role::Client(1)).to_string();
+    let mtu = NARROW.to_string();
+    let route = ["route", "add", &client, "dev", INTERFACE, "mtu", &mtu];
+    network.lab.run(Role::Balancer, "ip", &route).unwrap();
+    network.balance(&Config::new(1));
+    let url = format!("http://{}/big", network.vip());
+    let ran = network.run(1, "curl", &["-sS", "--fail", "-m", "10", "-o", "/dev/null", &url]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(knows(&network, Role::Server(1), case.family.address(Role::Balancer)));
 }
 
 fn uploads_fit_through_a_narrow_hop_before_the_server(case: Case) {

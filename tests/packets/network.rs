@@ -102,7 +102,12 @@ impl Network {
 
     /// Saves the configuration as editors do: a new file takes the name of the old.
     pub(crate) fn save(&self, config: &Config) {
-        fs::write(self.path("new"), config.text(self.case)).unwrap();
+        self.save_with(&config.text(self.case));
+    }
+
+    /// The same with any configuration.
+    pub(crate) fn save_with(&self, text: &str) {
+        fs::write(self.path("new"), text).unwrap();
         fs::rename(self.path("new"), self.path("config.toml")).unwrap();
     }
 

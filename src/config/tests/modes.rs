@@ -42,7 +42,7 @@ fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
                 _ => return None,
             },
         };
-        Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()) })
+        Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()), mtu: None })
     };
     let network = Network { interfaces: &interfaces, hop_to: &hop_to };
     let loaded = parse("config.toml", text).expect("right in itself").with_default_mode(mode);

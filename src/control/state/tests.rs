@@ -310,7 +310,7 @@ fn a_change_of_the_network_is_published_and_stays() {
     let mut state = State::new(1);
     let before = state.configure(two_servers(), Timestamp(0));
     assert_eq!(before.network.get(0), None);
-    let network = state.network().update(&[lan], &[], &[neighbour]);
+    let network = state.network().update(&[lan], [], &[neighbour]);
     state.set_network(network);
     let (after, changes) = state.settle().unwrap();
     assert!(changes.is_empty());

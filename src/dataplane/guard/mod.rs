@@ -85,6 +85,15 @@ impl Guard {
         Ok(Guard { made, instead: None })
     }
 
+    /// Guards these interfaces and no others, by the same selection; by nftables at least those before, if there are
+    /// none.
+    pub fn cover(&mut self, selection: &Selection, interfaces: &[Interface]) -> Result<(), GuardError> {
+        match &mut self.made {
+            Made::Tcx(tcx) => Ok(tcx.cover(interfaces)?),
+            Made::Nftables(nftables) => Ok(nftables.cover(selection, interfaces)?),
+        }
+    }
+
     /// Drops by another selection. What is in both is dropped throughout.
     pub fn select(&mut self, selection: &Selection) -> Result<(), GuardError> {
         match &mut self.made {

@@ -32,7 +32,7 @@ pub enum NftablesError {
     #[error("nft has ended{}", after_colon(.0))]
     Ended(String),
     /// It, or the kernel, did not take the rules.
-    #[error("nft refused (needs CAP_NET_ADMIN, Linux 5.12 and nft 1.0): {0}")]
+    #[error("nft refused: {0}")]
     Refused(String),
     /// The system refused.
     #[error("nft: {0}")]
@@ -46,6 +46,21 @@ impl Nftables {
         guard.nft.run(&table(&guard.table, interfaces))?;
         guard.select(selection)?;
         Ok(guard)
+    }
+
+    /// Guards these interfaces and no others, if there are any: makes the table anew, in one transaction. Which
+    /// connections the host has had at a draining frontend is forgotten with the old one.
+    pub(super) fn cover(
+        &mut self,
+        selection: &Selection,
+        interfaces: &[Interface],
+    ) -> Result<(), NftablesError> {
+        if interfaces.is_empty() {
+            return Ok(());
+        }
+        let name = &self.table;
+        let (table, rules) = (table(name, interfaces), rules(name, selection));
+        self.nft.run(&format!("delete table netdev {name}; {table}; {rules}"))
     }
 
     /// Replaces the rules, in one transaction.

@@ -8,15 +8,51 @@ use super::{Forwarder, Packet, begins, check_error, fit, fit_error, segment};
 use crate::forward::{
     Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
 };
-use crate::model::{Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite};
-use crate::snapshot::{Frontend, Pick, Server, Snapshot, Unreachable};
+use crate::model::{Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite, Wanted};
+use crate::snapshot::{Frontend, NextHops, Pick, Server, Snapshot, Unreachable};
 use crate::wire::{self, Headers, Kind};
 
 /// Neighbours asked for at once.
 const MOST_WANTED: usize = 64;
 
 /// Means that a flow's next hop is not known yet.
-const UNRESOLVED: u32 = u32::MAX;
+pub(super) const UNRESOLVED: u32 = u32::MAX;
+
+/// Whom packets are sent to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To {
+    /// A server, wherever it is.
+    Server(IpAddr),
+    /// A server that has to be on a link: packets have the VIP as their destination.
+    ServerOnLink(IpAddr),
+    /// A client.
+    Client(IpAddr),
+}
+
+impl To {
+    /// The server that a frontend has chosen.
+    fn chosen(server: &Server, as_is: bool) -> To {
+        let ip = server.config.addr.ip();
+        if as_is { To::ServerOnLink(ip) } else { To::Server(ip) }
+    }
+
+    /// Whoever is at this end of a flow.
+    pub(super) fn end(flow: &Flow, direction: Direction) -> To {
+        match direction {
+            Direction::ToClient => To::Client(flow.client().src.ip()),
+            Direction::ToServer if flow.is_as_is() => To::ServerOnLink(flow.server().src.ip()),
+            Direction::ToServer => To::Server(flow.server().src.ip()),
+        }
+    }
+
+    /// The next hop on the way there.
+    pub(super) fn lookup(self, network: &NextHops) -> Result<u32, Unreachable> {
+        match self {
+            To::ServerOnLink(ip) => network.lookup_on_link(ip),
+            To::Server(ip) | To::Client(ip) => network.lookup(ip),
+        }
+    }
+}
 
 impl Forwarder {
     /// A packet without a flow: begins one, or is refused.
@@ -49,7 +85,8 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         let server = self.choose(frontend, key.source(), vip)?;
-        let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
+        let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
+        let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
         let cut = fit(frame, headers, hop, !is_dsr)?;
         if is_later {
@@ -84,7 +121,8 @@ impl Forwarder {
         let (headers, snapshot) = (packet.headers, packet.snapshot);
         check_error(frame, headers)?;
         let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
-        let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
+        let as_is = frontend.pool.config.dsr == DsrKind::L2;
+        let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
         fit_error(headers, hop)?;
         Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), None))
@@ -149,7 +187,8 @@ impl Forwarder {
             true => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
             false => {
                 // Looked up now so that it is resolved by the time of the answer.
-                let to_client = self.find_hop(key.src.ip(), packet.snapshot).unwrap_or(UNRESOLVED);
+                let to_client =
+                    self.find_hop(To::Client(key.src.ip()), packet.snapshot).unwrap_or(UNRESOLVED);
                 (View::BothSides, self.allocate(endpoint, key.protocol)?, to_client)
             }
         };
@@ -198,13 +237,17 @@ impl Forwarder {
         Err(Stop::Refused(DropReason::SnatExhausted))
     }
 
-    pub(super) fn find_hop(&mut self, ip: IpAddr, snapshot: &Snapshot) -> Result<u32, Stop> {
-        snapshot.network.lookup(ip).map_err(|unreachable| match unreachable {
+    /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
+    pub(super) fn find_hop(&mut self, to: To, snapshot: &Snapshot) -> Result<u32, Stop> {
+        to.lookup(&snapshot.network).map_err(|unreachable| match unreachable {
             Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
+            Unreachable::NotOnLink => Stop::Silent(DropReason::ServerNotOnLink),
             Unreachable::Unresolved { ip, interface } => {
+                let is_client = matches!(to, To::Client(client) if client == ip);
+                let neighbour = Wanted { interface, ip, is_ours: !is_client };
                 let wanted = &mut self.news.wanted;
-                if wanted.len() < MOST_WANTED && !wanted.contains(&(ip, interface)) {
-                    wanted.push((ip, interface));
+                if wanted.len() < MOST_WANTED && !wanted.contains(&neighbour) {
+                    wanted.push(neighbour);
                 }
                 Stop::Silent(DropReason::NextHopUnresolved)
             }

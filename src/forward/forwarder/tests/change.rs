@@ -1,10 +1,12 @@
 //! Servers that die, go and come; neighbours that are not known yet, or move.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour, wanted};
 use crate::forward::End;
-use crate::model::{DropReason, FlowTimeouts, OnDown};
+use crate::model::{DropReason, FlowTimeouts, OnDown, Wanted};
+use crate::wire::TestPacket;
 
 told_over_both_families! {
     clients_of_a_dead_server_are_reset_so_that_they_connect_to_another,
@@ -17,6 +19,8 @@ told_over_both_families! {
     a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
     flows_go_where_the_routes_lead_when_those_change,
     timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest,
+    a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given,
+    a_client_on_the_link_is_asked_for_as_a_client,
 }
 
 /// Clients 1 to 29, each with what its server saw.
@@ -121,7 +125,7 @@ fn a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_a
         let syn = lab.client(n).syn();
         assert_eq!(lab.handle(&syn), Outcome::Dropped(DropReason::NextHopUnresolved));
     }
-    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [(family.server_ip(11), LAN)]);
+    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [wanted(LAN, family.server_ip(11))]);
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
 
     lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(11), 11)));
@@ -132,8 +136,8 @@ fn a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is(family: Fam
     let mut lab = Lab::passthrough(family);
     lab.change(|world| world.neighbours.retain(|known| known.interface == LAN));
     let syn = lab.send(lab.client(1).syn().seq(100));
-    let wanted = std::mem::take(&mut lab.forwarder.news().wanted);
-    assert_eq!(wanted, [(family.router().ip, WAN)], "asked for before the server answers");
+    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    assert_eq!(asked, [wanted(WAN, family.router().ip)], "asked for before the server answers");
     let answer = || syn.reply().syn().ack(101);
     assert_eq!(lab.handle(&answer()), Outcome::Dropped(DropReason::NextHopUnresolved));
     lab.change(|world| world.neighbours.push(family.router()));
@@ -184,4 +188,37 @@ fn flows_go_where_the_routes_lead_when_those_change(family: Family) {
     });
     assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfd, "although the first router is still there");
     assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
+}
+
+fn a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.change(|world| world.servers.truncate(1));
+    lab.connect(1);
+    let known = std::mem::take(&mut lab.world.neighbours);
+    let hosts = |range: std::ops::Range<u16>| range.map(|n| neighbour(LAN, host(n), 200));
+    lab.change(|world| world.neighbours = hosts(0..1_200).collect());
+    for seconds in [0, 61] {
+        lab.wait(Duration::from_secs(seconds));
+        lab.change(|world| world.neighbours.clear());
+    }
+    lab.change(|world| world.neighbours = hosts(2_000..3_300).collect());
+    let taken = (0..4).all(|index| lab.snapshot.network.get(index).is_some_and(|hop| hop.dst_mac[5] == 200));
+    assert!(taken, "the indices of servers and router are others' now");
+    assert_eq!(lab.handle(&lab.client(1).ack(501)), Outcome::Dropped(DropReason::NextHopUnresolved));
+    lab.change(|world| world.neighbours.extend(known));
+    assert_eq!(lab.send(lab.client(1).ack(501)).mac, 11);
+}
+
+/// A host on the servers' link.
+fn host(n: u16) -> IpAddr {
+    let [high, low] = n.to_be_bytes();
+    [10, 9, high, low].into()
+}
+
+fn a_client_on_the_link_is_asked_for_as_a_client(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let client = SocketAddr::new(family.server_ip(77), 5_000).to_string();
+    lab.send(TestPacket::from(client).to(family.vip()).syn());
+    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    assert_eq!(asked, [Wanted { is_ours: false, ..wanted(LAN, family.server_ip(77)) }]);
 }

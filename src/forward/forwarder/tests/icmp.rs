@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, wanted};
 use crate::forward::FlowState;
 use crate::model::{Algorithm, DropReason};
 use crate::wire::{IcmpError, TestPacket};
@@ -232,5 +232,5 @@ fn an_error_waits_for_nobody_whose_link_layer_address_is_not_known(family: Famil
     lab.change(|world| world.neighbours.retain(|known| known.interface == LAN));
     let mut error = error_about(&syn.frame, IcmpError::TimeExceeded, routers(family)[0]);
     assert_eq!(lab.handle_frame(&mut error, None), Outcome::Dropped(DropReason::NextHopUnresolved));
-    assert_eq!(lab.forwarder.news().wanted, [(family.router().ip, WAN)]);
+    assert_eq!(lab.forwarder.news().wanted, [wanted(WAN, family.router().ip)]);
 }

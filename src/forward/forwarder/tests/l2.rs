@@ -1,12 +1,13 @@
 //! Direct server return by link-layer address: packets reach the server as they are.
 
-use super::lab::{Family, LAN, Lab, Outcome, Seen, error_about, neighbour};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, error_about, neighbour, wanted};
 use crate::model::{DropReason, DsrKind, Protocol};
 use crate::wire::{IcmpError, TestPacket};
 
 told_over_both_families! {
     only_link_layer_addresses_and_the_hop_change,
     the_next_hop_is_the_servers_although_the_packet_says_vip,
+    what_would_have_to_pass_a_router_is_dropped_until_the_server_is_on_the_link_again,
     a_full_table_forwards_as_it_is_too,
     errors_about_what_a_server_answered_reach_it_as_they_are,
     flows_of_a_dead_server_are_reset_by_the_vip,
@@ -54,9 +55,29 @@ fn the_next_hop_is_the_servers_although_the_packet_says_vip(family: Family) {
     lab.change(|world| world.neighbours.retain(|known| known.interface != LAN));
     lab.forwarder.news().wanted.clear();
     assert_eq!(lab.handle(&lab.client(1).ack(1)), Outcome::Dropped(DropReason::NextHopUnresolved));
-    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [(family.server_ip(11), LAN)]);
+    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [wanted(LAN, family.server_ip(11))]);
     lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(11), 78)));
     assert_eq!(lab.send(lab.client(1).ack(1)).mac, 78);
+}
+
+fn what_would_have_to_pass_a_router_is_dropped_until_the_server_is_on_the_link_again(family: Family) {
+    let mut lab = Lab::l2(family);
+    let router = neighbour(LAN, family.server_ip(99), 99);
+    lab.change(|world| world.neighbours.push(router));
+    let syn = lab.send(lab.client(1).syn());
+    lab.change(|world| world.server_router = Some(router.ip));
+    for packet in [lab.client(1).ack(1), lab.client(2).syn()] {
+        assert_eq!(lab.handle(&packet), Outcome::Dropped(DropReason::ServerNotOnLink));
+    }
+    lab.change(|world| world.server_router = None);
+    assert_eq!(lab.send(lab.client(1).ack(1)).mac, syn.mac);
+
+    let mut by_address = Lab::dsr(family);
+    by_address.change(|world| {
+        world.neighbours.push(router);
+        world.server_router = Some(router.ip);
+    });
+    assert_eq!(by_address.send(by_address.client(1).syn()).mac, 99, "that may pass one");
 }
 
 fn a_full_table_forwards_as_it_is_too(family: Family) {

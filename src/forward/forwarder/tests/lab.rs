@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub(super) use self::kernel::{Kernel, told_with_cache};
 pub(super) use self::seen::Seen;
-pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour};
+pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
 use crate::forward::{
     Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, NatPorts, Part, Settings, Verdict, cut,
 };
@@ -163,6 +163,7 @@ impl Lab {
             flow_timeouts: FlowTimeouts::default(),
             lan_mtu: 1400,
             router: None,
+            server_router: None,
         };
         let kernel = Kernel::of_story();
         let cache = kernel.as_ref().map(Kernel::cache);
@@ -176,8 +177,8 @@ impl Lab {
             kernel,
             opened: 0,
             unrecorded: 0,
-            fragments: Fragments::new(Ids::new(0, 2, 0)),
-            ids: Ids::new(1, 2, 0),
+            fragments: Fragments::new(Ids::new(0)),
+            ids: Ids::new(0),
         };
         lab.change(|_| {});
         lab
@@ -192,7 +193,7 @@ impl Lab {
     /// it send.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut World)) -> Vec<Seen> {
         change(&mut self.world);
-        self.snapshot = self.world.publish(&self.snapshot);
+        self.snapshot = self.world.publish(&self.snapshot, self.now);
         self.tick()
     }
 

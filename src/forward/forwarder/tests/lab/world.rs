@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Family;
 use crate::model::{
     Algorithm, DsrKind, FlowTimeouts, HashOn, Interface, Mode, Neighbour, OnDown, Protocol, Route, RouteHop,
+    Timestamp, Wanted,
 };
 use crate::snapshot::{
     Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
@@ -30,6 +31,8 @@ pub(crate) struct World {
     pub(crate) lan_mtu: u32,
     /// The router that leads to the clients, if not the usual one.
     pub(crate) router: Option<IpAddr>,
+    /// The router that leads to the servers, if they are not on the link.
+    pub(crate) server_router: Option<IpAddr>,
 }
 
 pub(crate) struct TestFrontend {
@@ -95,13 +98,19 @@ pub(crate) const fn neighbour(interface: u32, ip: IpAddr, mac: u8) -> Neighbour 
     Neighbour { interface, ip, mac: [2, 0, 0, 0, 0, mac] }
 }
 
+/// A server or a router that is asked for.
+pub(crate) const fn wanted(interface: u32, ip: IpAddr) -> Wanted {
+    Wanted { interface, ip, is_ours: true }
+}
+
 impl World {
     /// The snapshot after `before`.
-    pub(super) fn publish(&self, before: &Snapshot) -> Snapshot {
+    pub(super) fn publish(&self, before: &Snapshot, now: Timestamp) -> Snapshot {
         let frontends: Vec<_> = self.frontends.iter().map(|frontend| self.frontend(frontend)).collect();
         let pools = frontends.iter().map(|frontend| frontend.pool.clone()).collect();
-        let network =
-            before.network.update(&interfaces(self.lan_mtu), &routes(self.router), &self.neighbours);
+        let routes = routes(self.router, self.server_router);
+        let mut network = before.network.update(&interfaces(self.lan_mtu), routes, &self.neighbours);
+        network.recycle(now);
         Snapshot {
             generation: before.generation + 1,
             network: Arc::new(network),
@@ -155,20 +164,20 @@ fn interfaces(lan_mtu: u32) -> [Interface; 2] {
     ]
 }
 
-fn routes(router: Option<IpAddr>) -> [Route; 6] {
+fn routes(router: Option<IpAddr>, server_router: Option<IpAddr>) -> [Route; 6] {
     let route = |prefix: &str, prefix_len, interface, gateway| Route {
         table: Route::MAIN,
         prefix: prefix.parse().unwrap(),
         prefix_len,
         metric: 0,
-        hops: vec![RouteHop { interface, gateway }],
+        hops: vec![RouteHop { interface, gateway, mtu: None }],
     };
     let [v4, v6] = Family::BOTH.map(|family| Some(router.unwrap_or(family.router().ip)));
     [
-        route("10.0.0.0", 24, LAN, None),
+        route("10.0.0.0", 24, LAN, server_router),
         route("192.0.2.0", 24, WAN, None),
         route("0.0.0.0", 0, WAN, v4),
-        route("fd00::", 64, LAN, None),
+        route("fd00::", 64, LAN, server_router),
         route("2001:db8:2::", 64, WAN, None),
         route("::", 0, WAN, v6),
     ]

@@ -1,0 +1,137 @@
+//! Which traffic the packet modes get to see, and keep from the host's stack: it changes with the configuration, and
+//! with the interfaces that there are.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use log::{info, warn};
+
+use crate::dataplane::{Filter, Guard, Offloader, Pipeline, Selection};
+use crate::model::{Interface, Layer};
+use crate::snapshot::NextHops;
+use crate::stats::PacketStats;
+
+/// What sees packets.
+pub(super) struct Drivers {
+    pub(super) pipeline: Pipeline,
+    pub(super) guard: Option<Guard>,
+    pub(super) offloader: Option<Offloader>,
+    /// Where it is told who forwards.
+    pub(super) stats: Arc<PacketStats>,
+}
+
+/// The drivers, and what all look at.
+pub(super) struct Coverage {
+    drivers: Drivers,
+    selection: Selection,
+    captured: Vec<Interface>,
+    /// Indices of interfaces that were to be captured on and could not be; told once.
+    refused: BTreeSet<u32>,
+}
+
+impl Coverage {
+    /// Drivers that are made for this selection; all but the pipeline for these interfaces, on which it begins to capture.
+    pub(super) fn begin(
+        mut drivers: Drivers,
+        selection: Selection,
+        interfaces: Vec<Interface>,
+    ) -> io::Result<Coverage> {
+        for interface in &interfaces {
+            drivers.capture(interface)?;
+        }
+        Ok(Coverage { drivers, selection, captured: interfaces, refused: BTreeSet::new() })
+    }
+
+    /// Has the kernel follow the routes, where it forwards by itself.
+    pub(super) fn route(&mut self, network: &NextHops) {
+        if let Some(offloader) = &mut self.drivers.offloader
+            && let Err(error) = offloader.follow(network)
+        {
+            warn!("the kernel does not follow the routes: {error}");
+        }
+    }
+
+    /// Captures and guards by this selection from now on. Returns whether it is another than before.
+    pub(super) fn select(&mut self, selection: Selection) -> bool {
+        if selection == self.selection {
+            return false;
+        }
+        if let Err(error) = self.drivers.pipeline.set_filter(&Filter::new(&selection)) {
+            warn!("new frontends are not captured: {error}");
+        }
+        if let Some(offloader) = &mut self.drivers.offloader
+            && let Err(error) = offloader.select(&selection)
+        {
+            warn!("new frontends are not captured: {error}");
+        }
+        if let Some(guard) = &mut self.drivers.guard
+            && let Err(error) = guard.select(&selection)
+        {
+            warn!("new frontends are not guarded: {error}");
+        }
+        self.selection = selection;
+        true
+    }
+
+    /// Captures and guards on these interfaces, too. Those before stay until they are gone.
+    pub(super) fn cover(&mut self, passed: Vec<Interface>, network: &NextHops) {
+        let there_is = |index: u32| network.interfaces().iter().any(|interface| interface.index == index);
+        for gone in self.captured.extract_if(.., |interface| !there_is(interface.index)) {
+            self.drivers.pipeline.release(gone.index);
+            self.drivers.stats.forget_layer(&gone.name);
+            warn!(
+                "interface {} is gone: no packets pass it until there is one of this name again",
+                gone.name
+            );
+        }
+        self.refused.retain(|index| there_is(*index));
+        for new in passed {
+            if self.captured.iter().any(|interface| interface.index == new.index) {
+                continue;
+            }
+            match self.add(&new) {
+                Ok(()) => {
+                    self.refused.remove(&new.index);
+                    info!("forwarding packets on {} from now on", new.name);
+                    self.captured.push(new);
+                }
+                Err(error) if self.refused.insert(new.index) => {
+                    warn!("cannot forward packets on {}: {error:#}", new.name);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// What is captured and guarded.
+    pub(super) fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// Sends what is queued, and stops.
+    pub(super) fn stop(self) {
+        self.drivers.pipeline.stop();
+    }
+
+    /// Guards an interface before it is captured on: what the host's stack sees of it, it answers.
+    fn add(&mut self, new: &Interface) -> anyhow::Result<()> {
+        if let Some(guard) = &mut self.drivers.guard {
+            let all: Vec<Interface> = self.captured.iter().chain([new]).cloned().collect();
+            guard.cover(&self.selection, &all)?;
+        }
+        if let Some(offloader) = &self.drivers.offloader {
+            offloader.attach(new)?;
+        }
+        Ok(self.drivers.capture(new)?)
+    }
+}
+
+impl Drivers {
+    fn capture(&mut self, interface: &Interface) -> io::Result<()> {
+        self.pipeline.capture(interface.index)?;
+        let layer = self.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
+        self.stats.set_layer(&interface.name, layer);
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! What the packet modes may do on this host.
+
+use anyhow::bail;
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Fails if they cannot work: one line for all that they need, instead of the first step that the kernel refuses.
+pub(super) fn check() -> anyhow::Result<()> {
+    match missing(capabilities(None)?.effective) {
+        Some(missing) => bail!("{missing}"),
+        None => Ok(()),
+    }
+}
+
+fn missing(held: CapabilitySet) -> Option<String> {
+    let needed = [("CAP_NET_RAW", CapabilitySet::NET_RAW), ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN)];
+    let lacking: Vec<&str> =
+        needed.iter().filter(|(_, one)| !held.contains(*one)).map(|(name, _)| *name).collect();
+    (!lacking.is_empty()).then(|| {
+        format!(
+            "this process lacks {}, which packet modes need (and CAP_BPF, for the guard by BPF): run convey as root \
+             (sudo), or grant them",
+            lacking.join(" and ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lacks_privileges_is_told_in_one_line_which() {
+        let admin = CapabilitySet::NET_ADMIN;
+        assert_eq!(missing(admin | CapabilitySet::NET_RAW), None);
+        let said = missing(admin).unwrap();
+        assert!(
+            said.starts_with("this process lacks CAP_NET_RAW, which packet modes need (and CAP_BPF,"),
+            "{said}"
+        );
+        assert!(missing(CapabilitySet::empty()).unwrap().contains("CAP_NET_RAW and CAP_NET_ADMIN, which"));
+    }
+}

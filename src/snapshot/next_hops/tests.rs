@@ -1,0 +1,281 @@
+//! Where packets go.
+
+use super::*;
+
+const LAN: u32 = 2;
+const WAN: u32 = 3;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn interface(index: u32, addresses: &[&str]) -> Interface {
+    let mac = Some([2, 0, 0, 0, 0, index as u8]);
+    let addresses = addresses.iter().map(|a| ip(a)).collect();
+    let name = format!("eth{index}");
+    Interface { index, name, mac, mtu: 1500, up: true, loopback: false, addresses }
+}
+
+fn loopback(addresses: &[&str]) -> Interface {
+    Interface { mac: Some([0; 6]), loopback: true, ..interface(1, addresses) }
+}
+
+/// `10.0.0.0/8`, the interface, and the router if there is one.
+fn route(network: &str, interface: u32, gateway: Option<&str>) -> Route {
+    let (prefix, len) = network.split_once('/').unwrap();
+    Route {
+        table: Route::MAIN,
+        prefix: ip(prefix),
+        prefix_len: len.parse().unwrap(),
+        metric: 0,
+        hops: vec![RouteHop { interface, gateway: gateway.map(ip), mtu: None }],
+    }
+}
+
+fn neighbour(interface: u32, address: &str, mac: u8) -> Neighbour {
+    Neighbour { interface, ip: ip(address), mac: [2, 9, 9, 9, 9, mac] }
+}
+
+fn links() -> [Interface; 2] {
+    [interface(LAN, &["10.0.0.1"]), interface(WAN, &["192.0.2.2"])]
+}
+
+fn unresolved(address: &str, interface: u32) -> Result<u32, Unreachable> {
+    Err(Unreachable::Unresolved { ip: ip(address), interface })
+}
+
+/// The MAC's last byte of the next hop to `dst`.
+fn mac_to(hops: &NextHops, dst: &str) -> u8 {
+    hops.get(hops.lookup(ip(dst)).unwrap()).unwrap().dst_mac[5]
+}
+
+#[test]
+fn a_server_on_the_link_is_its_own_next_hop_and_clients_are_behind_the_router() {
+    let routes = [route("10.0.0.0/24", LAN, None), route("0.0.0.0/0", WAN, Some("192.0.2.1"))];
+    let hops = NextHops::new(
+        &links(),
+        routes.clone(),
+        &[neighbour(LAN, "10.0.0.7", 7), neighbour(WAN, "192.0.2.1", 1)],
+    );
+    assert_eq!((mac_to(&hops, "10.0.0.7"), mac_to(&hops, "198.51.100.9")), (7, 1));
+    let hop = hops.get(hops.lookup(ip("10.0.0.7")).unwrap()).unwrap();
+    assert_eq!((hop.interface, hop.src_mac, hop.mtu), (LAN, [2, 0, 0, 0, 0, 2], 1500));
+}
+
+#[test]
+fn the_most_specific_route_wins_and_among_equals_the_smallest_metric() {
+    let mut spare = route("10.1.0.0/16", WAN, Some("192.0.2.1"));
+    spare.metric = 100;
+    let routes = [
+        spare,
+        route("10.1.0.0/16", LAN, Some("10.0.0.2")),
+        route("10.1.2.0/24", LAN, Some("10.0.0.3")),
+        route("10.1.2.3/32", LAN, Some("10.0.0.4")),
+    ];
+    let neighbours = [
+        neighbour(LAN, "10.0.0.2", 2),
+        neighbour(LAN, "10.0.0.3", 3),
+        neighbour(LAN, "10.0.0.4", 4),
+        neighbour(WAN, "192.0.2.1", 1),
+    ];
+    let hops = NextHops::new(&links(), routes.clone(), &neighbours);
+    assert_eq!(["10.1.9.9", "10.1.2.9", "10.1.2.3"].map(|dst| mac_to(&hops, dst)), [2, 3, 4]);
+    assert_eq!(hops.lookup(ip("10.2.0.1")), Err(Unreachable::NoRoute));
+}
+
+#[test]
+fn who_is_not_resolved_is_named_with_the_interface_to_ask_on() {
+    let routes = [route("10.0.0.0/24", LAN, None), route("0.0.0.0/0", WAN, Some("192.0.2.1"))];
+    let hops = NextHops::new(&links(), routes.clone(), &[]);
+    assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
+    assert_eq!(hops.lookup(ip("198.51.100.9")), unresolved("192.0.2.1", WAN));
+    let router = RouteHop { interface: WAN, gateway: Some(ip("192.0.2.1")), mtu: None };
+    assert_eq!(hops.hop_to(ip("198.51.100.9")), Some(router));
+}
+
+#[test]
+fn packets_to_this_host_or_to_a_refused_network_go_nowhere() {
+    let own = Route { table: Route::LOCAL, hops: vec![], ..route("10.0.0.1/32", LAN, None) };
+    let blackhole = Route { hops: vec![], ..route("10.0.0.128/25", LAN, None) };
+    let routes = [own, blackhole, route("10.0.0.0/24", LAN, None)];
+    let hops = NextHops::new(&links(), routes.clone(), &[neighbour(LAN, "10.0.0.200", 1)]);
+    assert_eq!(hops.lookup(ip("10.0.0.1")), Err(Unreachable::NoRoute));
+    assert_eq!(hops.lookup(ip("10.0.0.200")), Err(Unreachable::NoRoute));
+    assert_eq!(["10.0.0.1", "10.0.0.200"].map(|dst| hops.hop_to(ip(dst))), [None, None]);
+    assert!(hops.is_own(ip("10.0.0.1")) && !hops.is_own(ip("10.0.0.2")));
+}
+
+#[test]
+fn of_several_routers_one_that_is_resolved_is_taken() {
+    let mut both = route("0.0.0.0/0", WAN, Some("192.0.2.1"));
+    both.hops.push(RouteHop { interface: WAN, gateway: Some(ip("192.0.2.3")), mtu: None });
+    let hops = NextHops::new(&links(), [both], &[neighbour(WAN, "192.0.2.3", 3)]);
+    assert_eq!(mac_to(&hops, "198.51.100.9"), 3);
+}
+
+#[test]
+fn of_routes_with_equal_metrics_one_whose_router_is_resolved_is_taken() {
+    let mut worse = route("::/0", LAN, Some("fe80::3"));
+    worse.metric = 2000;
+    let routes = [worse, route("::/0", WAN, Some("fe80::1")), route("::/0", WAN, Some("fe80::2"))];
+    let hops = NextHops::new(
+        &links(),
+        routes.clone(),
+        &[neighbour(LAN, "fe80::3", 3), neighbour(WAN, "fe80::2", 2)],
+    );
+    assert_eq!(mac_to(&hops, "2001:db8::1"), 2);
+}
+
+#[test]
+fn flows_keep_their_index_through_changes_and_get_the_new_address_of_their_server() {
+    let routes = [route("10.0.0.0/24", LAN, None)];
+    let seven = neighbour(LAN, "10.0.0.7", 7);
+    let before = NextHops::new(&links(), routes.clone(), &[seven]);
+    let index = before.lookup(ip("10.0.0.7")).unwrap();
+
+    let moved = neighbour(LAN, "10.0.0.7", 77);
+    let after = before.update(&links(), routes.clone(), &[neighbour(LAN, "10.0.0.3", 3), moved]);
+    assert_eq!(after.lookup(ip("10.0.0.7")), Ok(index));
+    assert_eq!(after.get(index).unwrap().dst_mac[5], 77);
+    assert_ne!(after.lookup(ip("10.0.0.3")), Ok(index));
+
+    let gone = after.update(&links(), routes.clone(), &[]);
+    assert_eq!(gone.get(index), None);
+    assert_eq!(gone.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
+    let back = gone.update(&links(), routes.clone(), &[neighbour(LAN, "10.0.0.9", 9), seven]);
+    assert_eq!((back.lookup(ip("10.0.0.7")), mac_to(&back, "10.0.0.7")), (Ok(index), 7));
+}
+
+#[test]
+fn nothing_is_sent_on_an_interface_that_is_down_or_has_no_ethernet() {
+    let routes = [route("10.0.0.0/24", LAN, None)];
+    let neighbours = [neighbour(LAN, "10.0.0.7", 7)];
+    let down = Interface { up: false, ..interface(LAN, &[]) };
+    let tunnel = Interface { mac: None, ..interface(LAN, &[]) };
+    for link in [down, tunnel] {
+        let hops = NextHops::new(&[link], routes.clone(), &neighbours);
+        assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
+    }
+}
+
+#[test]
+fn both_families_share_the_table_without_meeting() {
+    let routes = [route("::/0", WAN, Some("fe80::1")), route("10.0.0.0/8", LAN, None)];
+    let neighbours = [neighbour(WAN, "fe80::1", 6), neighbour(LAN, "10.0.0.7", 4)];
+    let hops = NextHops::new(&links(), routes.clone(), &neighbours);
+    assert_eq!((mac_to(&hops, "2001:db8::1"), mac_to(&hops, "10.0.0.7")), (6, 4));
+    assert_eq!(hops.lookup(ip("192.0.2.9")), Err(Unreachable::NoRoute));
+}
+
+#[test]
+fn traffic_passes_where_the_vip_is_and_where_the_servers_are() {
+    let routes = [route("10.0.0.0/24", LAN, None), route("0.0.0.0/0", WAN, Some("192.0.2.1"))];
+    let [lan, wan] = links();
+    let all = [loopback(&["127.0.0.1", "203.0.113.1"]), lan, wan, interface(9, &["10.9.0.1"])];
+    let hops = NextHops::new(&all, routes.clone(), &[]);
+    let interfaces = |vip: &str, server: &str| -> Vec<u32> {
+        hops.interfaces_for(&[ip(vip)], &[ip(server)]).into_iter().collect()
+    };
+    assert_eq!(interfaces("192.0.2.2", "10.0.0.7"), [LAN, WAN]);
+    assert_eq!(interfaces("10.0.0.1", "10.0.0.7"), [LAN]);
+    assert_eq!(
+        interfaces("203.0.113.1", "10.0.0.7"),
+        [LAN, WAN],
+        "a VIP on lo comes in by the default route"
+    );
+}
+
+/// A route that says how long packets may be.
+fn narrow(network: &str, interface: u32, gateway: Option<&str>, mtu: u32) -> Route {
+    let mut route = route(network, interface, gateway);
+    route.hops[0].mtu = Some(mtu);
+    route
+}
+
+fn mtu_to(hops: &NextHops, dst: &str) -> u32 {
+    hops.get(hops.lookup(ip(dst)).unwrap()).unwrap().mtu
+}
+
+#[test]
+fn packets_are_as_long_as_both_route_and_interface_take() {
+    let routes = [
+        route("0.0.0.0/0", WAN, Some("192.0.2.1")),
+        narrow("198.51.100.0/24", WAN, Some("192.0.2.1"), 1400),
+        narrow("203.0.113.0/24", WAN, Some("192.0.2.1"), 9000),
+        narrow("10.0.0.0/24", LAN, None, 1300),
+    ];
+    let neighbours = [neighbour(WAN, "192.0.2.1", 1), neighbour(LAN, "10.0.0.7", 7)];
+    let hops = NextHops::new(&links(), routes, &neighbours);
+    let to = ["8.8.8.8", "198.51.100.9", "203.0.113.9", "10.0.0.7"];
+    assert_eq!(to.map(|dst| mtu_to(&hops, dst)), [1500, 1400, 1500, 1300]);
+    assert_eq!(to.map(|dst| mac_to(&hops, dst)), [1, 1, 1, 7]);
+}
+
+#[test]
+fn flows_look_again_when_a_route_gets_another_mtu() {
+    let routes = |mtu| [narrow("0.0.0.0/0", WAN, Some("192.0.2.1"), mtu)];
+    let neighbours = [neighbour(WAN, "192.0.2.1", 1)];
+    let before = NextHops::new(&links(), routes(1400), &neighbours);
+    let index = before.lookup(ip("8.8.8.8")).unwrap();
+    let after = before.update(&links(), routes(1300), &neighbours);
+    assert!(after.moves_flows_of(&before));
+    assert_eq!((after.get(index), mtu_to(&after, "8.8.8.8")), (None, 1300));
+    let same = after.update(&links(), routes(1300), &neighbours);
+    assert!(!same.moves_flows_of(&after));
+}
+
+#[test]
+fn what_has_to_be_on_the_link_is_not_sent_to_a_router() {
+    let neighbours = [neighbour(LAN, "10.0.0.7", 7), neighbour(WAN, "192.0.2.1", 1)];
+    let through =
+        |routes: &[Route]| NextHops::new(&links(), routes, &neighbours).lookup_on_link(ip("10.0.0.7"));
+    let (on_link, behind) = (route("10.0.0.0/24", LAN, None), route("0.0.0.0/0", WAN, Some("192.0.2.1")));
+    assert!(through(&[on_link, behind.clone()]).is_ok());
+    assert_eq!(through(&[behind]), Err(Unreachable::NotOnLink));
+    assert_eq!(through(&[]), Err(Unreachable::NoRoute));
+}
+
+/// A LAN with these hosts on it.
+fn lan_of(before: &NextHops, hosts: impl Iterator<Item = u32>) -> NextHops {
+    let host =
+        |n: u32| Neighbour { interface: LAN, ip: [10, 1, (n >> 8) as u8, n as u8].into(), mac: [2; 6] };
+    before.update(&links(), [route("10.0.0.0/8", LAN, None)], &hosts.map(host).collect::<Vec<_>>())
+}
+
+#[test]
+fn indices_of_many_hosts_that_are_gone_are_given_to_others_but_not_at_once() {
+    const MINUTE: u64 = 60_000_000_000;
+    let mut hops = lan_of(&NextHops::default(), 0..2_000);
+    hops.recycle(Timestamp(0));
+    let stays = hops.lookup(ip("10.1.0.0")).unwrap();
+
+    let mut left = lan_of(&hops, 0..1_000);
+    left.recycle(Timestamp(1));
+    assert!(!left.moves_flows_of(&hops), "a few more may come back");
+    assert_eq!(lan_of(&left, 0..2_000).lookup(ip("10.1.7.0")), hops.lookup(ip("10.1.7.0")));
+
+    let mut retired = lan_of(&left, 0..1);
+    retired.recycle(Timestamp(2));
+    assert!(retired.moves_flows_of(&left), "flows are taken off them");
+    let mut soon = lan_of(&retired, 3_000..5_000);
+    soon.recycle(Timestamp(MINUTE));
+    assert!((3_000..5_000u32).all(|n| {
+        let [_, _, high, low] = n.to_be_bytes();
+        soon.lookup([10, 1, high, low].into()).unwrap() >= 2_000
+    }));
+    soon.recycle(Timestamp(MINUTE + 2));
+    let later = lan_of(&soon, (0..1).chain(3_000..6_000));
+    assert_eq!(later.lookup(ip("10.1.0.0")), Ok(stays));
+    let [_, _, high, low] = 5_500u32.to_be_bytes();
+    let again = later.lookup([10, 1, high, low].into()).unwrap();
+    assert!(again < 2_000 && again != stays && soon.get(again).is_none());
+}
+
+#[test]
+fn a_link_full_of_forged_hosts_takes_no_more_than_there_is_room_for() {
+    let host = |n: u32| Neighbour { interface: LAN, ip: std::net::Ipv4Addr::from(n).into(), mac: [2; 6] };
+    let forged: Vec<Neighbour> = (0..70_000).map(|n| host((10 << 24) + n)).collect();
+    let hops = NextHops::new(&links(), [route("10.0.0.0/8", LAN, None)], &forged);
+    let resolved = forged.iter().filter(|n| hops.lookup(n.ip).is_ok());
+    assert_eq!(resolved.count(), NextHops::MOST);
+}

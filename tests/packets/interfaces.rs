@@ -1,0 +1,111 @@
+//! Interfaces that packets come to pass only later, and such as are made anew.
+
+use convey::demo::lab::Role;
+
+use crate::case::{Case, Family, Story, stories};
+use crate::config::Config;
+use crate::network::{Network, PORT};
+use crate::support::wait_for;
+
+pub(crate) fn stories() -> Vec<Story> {
+    // In DSR nothing comes back that would have to be captured.
+    stories![when Case::is_passthrough =>
+        a_reload_may_put_a_server_behind_another_interface,
+        an_interface_that_is_made_anew_is_captured_again,
+    ]
+}
+
+/// The second link between the balancer and server 1, on either side.
+const LINK: &str = "back";
+
+fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx_on(1, (case.family.any(), PORT).into());
+    network.balance(&Config { passthrough: snat(case.family), ..Config::new(1) });
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(logged(&network, "forwarding packets on"), 1);
+    link(&network);
+    network.save_with(&through_link(case));
+    wait_for("the link to be used", || {
+        (logged(&network, "forwarding packets on back from now on") == 1).then_some(())
+    });
+    network.wait_for_health(1, true);
+    for _ in 0..10 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+    assert!(passed(&network) > 0, "over the second link");
+}
+
+fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx_on(1, (case.family.any(), PORT).into());
+    link(&network);
+    network.balance_with(&through_link(case));
+    network.wait_for_health(1, true);
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    for times in 1..=2 {
+        ip(&network, Role::Balancer, &format!("link del {LINK}"));
+        wait_for("it to be missed", || (logged(&network, "interface back is gone") == times).then_some(()));
+        network.wait_for_health(1, false);
+        link(&network);
+        network.wait_for_health(1, true);
+        wait_for("an answer", || (network.ask(1).ok()? == "s1").then_some(()));
+        assert_eq!(logged(&network, "forwarding packets on back from now on"), times);
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+}
+
+/// Makes the second link. What the server sends to the balancer takes it.
+fn link(network: &Network) {
+    let family = network.case.family;
+    let [ours, theirs] = addresses(family);
+    let server = network.lab.namespace(Role::Server(1));
+    ip(network, Role::Balancer, &format!("link add {LINK} type veth peer name {LINK} netns {server}"));
+    let (len, nodad) = match family {
+        Family::V4 => (24, ""),
+        Family::V6 => (64, " nodad"),
+    };
+    for (role, address) in [(Role::Balancer, ours), (Role::Server(1), theirs)] {
+        ip(network, role, &format!("addr add {address}/{len} dev {LINK}{nodad}"));
+        ip(network, role, &format!("link set {LINK} up"));
+    }
+    let balancer = family.address(Role::Balancer);
+    ip(network, Role::Server(1), &format!("route replace {balancer} via {ours} dev {LINK}"));
+}
+
+/// The balancer's address on the second link, and the server's.
+fn addresses(family: Family) -> [&'static str; 2] {
+    match family {
+        Family::V4 => ["10.99.0.1", "10.99.0.2"],
+        Family::V6 => ["fd99::1", "fd99::2"],
+    }
+}
+
+/// A configuration whose server is at the end of the second link. Servers see the balancer's address on the first.
+fn through_link(case: Case) -> String {
+    let family = case.family;
+    let config = Config { passthrough: snat(family), ..Config::new(1) };
+    let [_, server] = addresses(family);
+    let place = |ip: &str| std::net::SocketAddr::new(ip.parse().unwrap(), PORT).to_string();
+    let usual = family.address(Role::Server(1)).to_string();
+    config.text(case).replace(&place(&usual), &place(server))
+}
+
+fn snat(family: Family) -> &'static str {
+    format!("snat_addresses = [\"{}\"]", family.address(Role::Balancer)).leak()
+}
+
+/// Bytes that the balancer has had over the second link.
+fn passed(network: &Network) -> u64 {
+    let file = format!("/sys/class/net/{LINK}/statistics/rx_bytes");
+    network.lab.run(Role::Balancer, "cat", &[&file]).unwrap().trim().parse().unwrap()
+}
+
+fn logged(network: &Network, text: &str) -> usize {
+    network.log(Role::Balancer).matches(text).count()
+}
+
+fn ip(network: &Network, role: Role, arguments: &str) {
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    network.lab.run(role, "ip", &arguments).unwrap();
+}
