@@ -1,5 +1,5 @@
 //! The kernel's flow cache, its programs run by the kernel on one packet after another (`BPF_PROG_TEST_RUN`), and held
-//! against the forwarding core. Nothing is attached to any interface.
+//! against the forwarding core; and once attached to interfaces.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../balancer/mod.rs"]
@@ -7,6 +7,10 @@ mod balancer;
 mod filter;
 mod hits;
 mod kernel;
+#[path = "../packet_io/lab.rs"]
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+mod lab;
+mod live;
 mod map;
 mod misses;
 mod twin;
@@ -26,17 +30,24 @@ use stories;
 
 fn main() -> ExitCode {
     let missing = kernel::missing();
-    let stories: Vec<Story> =
-        [map::stories(), hits::stories(), misses::stories(), filter::stories()].concat();
-    let trials = stories.into_iter().map(|(name, story)| {
+    let stories = [map::stories(), hits::stories(), misses::stories(), filter::stories()].concat();
+    let mut trials: Vec<_> = trials_of(stories, missing.as_deref()).collect();
+    let missing =
+        missing.or_else(|| lab::missing(&["ip", "ethtool"])).or_else(|| lab::older_than(6, 6, "tcx"));
+    trials.extend(trials_of(live::stories(), missing.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// The stories as trials; ignored, with the reason, if something they need is missing.
+fn trials_of(stories: Vec<Story>, missing: Option<&str>) -> impl Iterator<Item = Trial> {
+    stories.into_iter().map(move |(name, story)| {
         let trial = Trial::test(name, move || {
             story();
             Ok(())
         });
-        match &missing {
+        match missing {
             Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
             None => trial,
         }
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    })
 }

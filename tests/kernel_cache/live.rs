@@ -1,0 +1,118 @@
+//! The cache attached to interfaces: what it sends on arrives, from senders that leave checksums and cutting to others.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use aya::programs::TcAttachType;
+use convey::dataplane::{FlowEntry, KernelCache, Outcome};
+use convey::forward::Direction;
+use convey::model::{FlowKey, NextHop, Rewrite};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::kernel::SIZES;
+use super::lab::{DEADLINE, Namespace};
+use super::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![datagrams_and_super_datagrams_get_there_and_back_through_the_cache]
+}
+
+const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const FRONT: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const BACK: [u8; 6] = [2, 0, 0, 0, 0, 3];
+const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 4];
+
+/// Client, VIP, SNAT address and server.
+const V4: [&str; 4] = ["10.79.0.2:4000", "10.79.0.1:53", "10.79.1.1:40000", "10.79.1.2:5353"];
+const V6: [&str; 4] = ["[fd79::2]:4000", "[fd79::1]:53", "[fd79:1::1]:40000", "[fd79:1::2]:5353"];
+
+/// A client and a server in networks of their own, and the cache between them.
+struct Line {
+    client: Namespace,
+    server: Namespace,
+    cache: KernelCache,
+    _balancer: Namespace,
+}
+
+impl Line {
+    fn new(offloads: bool) -> Line {
+        let [client, balancer, server] = [(); 3].map(|()| Namespace::new());
+        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+        client.link(("eth0", &mac(CLIENT)), &balancer, ("front", &mac(FRONT)));
+        server.link(("eth0", &mac(SERVER)), &balancer, ("back", &mac(BACK)));
+        for (namespace, interface, [v4, v6]) in [
+            (&client, "eth0", ["10.79.0.2/24", "fd79::2/64"]),
+            (&balancer, "front", ["10.79.0.1/24", "fd79::1/64"]),
+            (&balancer, "back", ["10.79.1.1/24", "fd79:1::1/64"]),
+            (&server, "eth0", ["10.79.1.2/24", "fd79:1::2/64"]),
+        ] {
+            namespace.ip(&format!("addr add {v4} dev {interface}"));
+            namespace.ip(&format!("addr add {v6} dev {interface} nodad"));
+        }
+        if !offloads {
+            // What is unfinished is finished here, from what the cache has written.
+            balancer.no_offloads("front");
+            balancer.no_offloads("back");
+        }
+        let mut cache = KernelCache::load(&SIZES).unwrap();
+        for (index, interface, src_mac, dst_mac) in [(0, "back", BACK, SERVER), (1, "front", FRONT, CLIENT)] {
+            let hop = NextHop { interface: balancer.index(interface), src_mac, dst_mac, mtu: 1500 };
+            cache.set_next_hop(index, Some(&hop)).unwrap();
+        }
+        let tc = cache.tc().unwrap();
+        balancer.enter(|| {
+            tc.attach("front", TcAttachType::Ingress).unwrap();
+            tc.attach("back", TcAttachType::Ingress).unwrap();
+        });
+        for ends in [V4, V6] {
+            let [client, vip, snat, server] = ends.map(|end| end.parse::<SocketAddr>().unwrap());
+            let to_server = (FlowKey::udp(client, vip), FlowKey::udp(snat, server));
+            let to_client = (FlowKey::udp(server, snat), FlowKey::udp(vip, client));
+            for (next_hop, direction, (key, new)) in
+                [(0, Direction::ToServer, to_server), (1, Direction::ToClient, to_client)]
+            {
+                let FlowKey { src, dst, src_port, dst_port, .. } = new;
+                let to = Rewrite { src, dst, src_port, dst_port, next_hop };
+                let entry = FlowEntry::new(&key, &to, direction, 0);
+                assert_eq!(cache.flows().unwrap().put(&[key], &[entry]).unwrap(), 1);
+            }
+        }
+        Line { client, server, cache, _balancer: balancer }
+    }
+}
+
+fn socket(at: &str, to: Option<&str>) -> UdpSocket {
+    let socket = UdpSocket::bind(at).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    if let Some(to) = to {
+        socket.connect(to).unwrap();
+    }
+    socket
+}
+
+fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
+    for offloads in [true, false] {
+        let line = Line::new(offloads);
+        for [client, vip, snat, server] in [V4, V6] {
+            let forwarded = line.cache.count(Outcome::Forwarded).unwrap();
+            let from = line.client.enter(|| socket(client, Some(vip)));
+            let to = line.server.enter(|| socket(server, None));
+            let mut bytes = [0; 2000];
+            for n in 0..3 {
+                from.send(&[n; 101]).unwrap();
+                let (len, peer) = to.recv_from(&mut bytes).unwrap();
+                assert_eq!((&bytes[..len], peer.to_string()), (&[n; 101][..], snat.to_owned()));
+                to.send_to(b"answer", peer).unwrap();
+                let len = from.recv(&mut bytes).unwrap();
+                assert_eq!(&bytes[..len], b"answer");
+            }
+            assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 6);
+
+            // One that its sender has the kernel cut into four.
+            setsockopt(&from, sockopt::UdpGsoSegment, &1000).unwrap();
+            from.send(&[7; 3500]).unwrap();
+            let lens = [(); 4].map(|()| to.recv(&mut bytes).unwrap());
+            assert_eq!(lens, [1000, 1000, 1000, 500]);
+            assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 7, "it passes whole");
+        }
+    }
+}
