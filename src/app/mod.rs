@@ -3,6 +3,7 @@
 mod balancer;
 mod claims;
 mod clock;
+mod flood;
 mod host;
 mod limits;
 mod offload;

@@ -13,7 +13,7 @@ use super::claims::{self, Claims};
 use super::host::Kernel;
 use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
 use super::paths::Parts;
-use super::{clock, offload};
+use super::{clock, flood, offload};
 use crate::config::Config;
 use crate::dataplane::{CacheError, Filter, Guard, Offloader, Pipeline, Plan, PlannedCache, Selection};
 use crate::model::{Interface, Layer, PacketSettings};
@@ -99,6 +99,9 @@ impl PacketPath {
                 overruns.count();
             }
         });
+        if let Some(offloader) = &offloader {
+            tasks.spawn(flood::keep_away(stats.clone(), offloader.syn_gate()));
+        }
         let (networks, resolver) = (parts.networks.clone(), netlink.clone());
         tasks.spawn(async move {
             while let Some((ip, interface)) = asked.recv().await {

@@ -5,6 +5,7 @@
 #[path = "../balancer/mod.rs"]
 mod balancer;
 mod filter;
+mod flood;
 mod hits;
 mod kernel;
 mod map;
@@ -27,7 +28,7 @@ use stories;
 fn main() -> ExitCode {
     let missing = kernel::missing();
     let stories: Vec<Story> =
-        [map::stories(), hits::stories(), misses::stories(), filter::stories()].concat();
+        [map::stories(), hits::stories(), misses::stories(), filter::stories(), flood::stories()].concat();
     let trials = stories.into_iter().map(|(name, story)| {
         let trial = Trial::test(name, move || {
             story();

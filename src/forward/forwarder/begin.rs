@@ -48,7 +48,12 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
-        let server = self.choose(frontend, key.source(), vip)?;
+        let server = self.choose(frontend, key.source(), vip);
+        // Those that are refused for want of something count: a flood has used it up.
+        if is_new && headers.is_tcp() && !matches!(server, Err(Stop::Refused(DropReason::NoServer))) {
+            self.begun += 1;
+        }
+        let server = server?;
         let to_server = self.find_hop(server.config.addr.ip(), snapshot)?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
         let cut = fit(frame, headers, hop, !is_dsr)?;
