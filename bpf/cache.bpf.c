@@ -26,6 +26,9 @@ struct ethernet_header {
 static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, struct flow_entry **entry,
 					struct next_hop **hop)
 {
+	/* It has no flow yet, and there may be very many. */
+	if (is_opening(packet->flags))
+		return UNKNOWN;
 	*entry = bpf_map_lookup_elem(&flows, &packet->key);
 	if (!*entry)
 		return UNKNOWN;
@@ -76,8 +79,11 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	if (packet->flags & TCP_ACK)
 		note_numbers(packet, entry);
 	/* Of many packets in a tick, one writes. */
-	if (entry->last_seen != now)
+	if (entry->last_seen != now) {
 		entry->last_seen = now;
+		if (!(entry->flags & FLOW_TO_CLIENT) && limit_now())
+			know(&packet->key.src);
+	}
 	if (sum && entry->flags & FLOW_TO_CLIENT) {
 		sum->packets_to_client++;
 		sum->bytes_to_client += len;
@@ -97,12 +103,20 @@ static ALWAYS_INLINE void note_miss(enum shape shape, const struct packet *packe
 		count(UNUSUAL);
 }
 
-/* Whether it begins one connection too many; at a frontend that drains it is the host's. */
+/* Whether it begins a connection that is ours; at a frontend that drains it is the host's. */
+static ALWAYS_INLINE int begins(const struct packet *packet)
+{
+	return is_opening(packet->flags) && to_frontend(&packet->key) == SERVING;
+}
+
+/* Whether it begins one too many. */
 static ALWAYS_INLINE int is_refused(const struct packet *packet)
 {
-	if (!is_opening(packet->flags) || to_frontend(&packet->key) != SERVING || !is_too_early(&packet->key.src))
+	struct syn_limit *limit = limit_now();
+
+	if (!limit || !begins(packet) || is_heard(packet, limit))
 		return 0;
-	count(TOO_EARLY);
+	count(SYN_LIMITED);
 	return 1;
 }
 
@@ -135,6 +149,9 @@ int cache_tc(struct __sk_buff *skb)
 	};
 
 	shape = parse_whole(skb->protocol, &from, NULL, &packet);
+	/* What is not refused the packet sockets have had, and the guard would drop it too, later. */
+	if (shape == WHOLE && begins(&packet))
+		return TCX_DROP;
 	if (shape == WHOLE)
 		outcome = judge(&packet, skb->gso_size, &entry, &hop);
 	if (outcome != FORWARDED) {
@@ -173,11 +190,13 @@ int cache_xdp(struct xdp_md *ctx)
 	shape = parse_whole(ethernet->protocol, &from, NULL, &packet);
 	if (shape == WHOLE && packet.ip + packet.len > from.end)
 		shape = FANCY;
+	if (shape == WHOLE && is_refused(&packet))
+		return XDP_DROP;
 	if (shape == WHOLE)
 		outcome = judge(&packet, 0, &entry, &hop);
 	if (outcome != FORWARDED) {
 		note_miss(shape, &packet, outcome);
-		return shape == WHOLE && is_refused(&packet) ? XDP_DROP : XDP_PASS;
+		return XDP_PASS;
 	}
 	note(&packet, entry, ETH_HLEN + packet.len);
 	rewrite_headers(ethernet, &packet, entry, hop);

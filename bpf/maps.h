@@ -66,17 +66,25 @@ enum outcome {
 	NO_NEXT_HOP,
 	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments. */
 	UNUSUAL,
-	/* A SYN to a frontend from a network that has begun too many connections: dropped. */
-	TOO_EARLY,
+	/* A SYN to a frontend that was dropped before: see limit.h. */
+	CAME_AGAIN,
+	/* A SYN to a frontend in a flood: dropped. */
+	SYN_LIMITED,
 	OUTCOMES,
 	/* Of no known flow: not counted. */
 	UNKNOWN,
 };
 
+/* Mirrors `cache::Rate`. */
+struct rate {
+	__u64 interval; /* ns from one to the next */
+	__u64 burst;	/* ns by which they may come too early: so many intervals at once */
+};
+
 /* How fast connections may begin. Mirrors `cache::SynLimit`. */
 struct syn_limit {
-	__u64 interval; /* ns from one to the next; 0: no limit */
-	__u64 burst;	/* ns by which they may come too early: so many intervals at once */
+	struct rate network;   /* those of one network; no interval: no limit */
+	struct rate strangers; /* those of all networks together that are not known */
 };
 
 /* Sizes are set when it is loaded. */

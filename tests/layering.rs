@@ -54,6 +54,7 @@ const PURE: &[&str] = &[
     "health/state.rs",
     "control/state.rs",
     "control/draining.rs",
+    "control/flood.rs",
 ];
 
 /// What nothing pure may name: sockets, threads, files, logs, clocks.

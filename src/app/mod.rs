@@ -4,6 +4,7 @@ mod balancer;
 mod claims;
 mod clock;
 mod coverage;
+mod flood;
 mod host;
 mod limits;
 mod offload;

@@ -17,7 +17,7 @@ use super::packet_plan::{
     dispatch, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
 };
 use super::paths::Parts;
-use super::{clock, offload, privileges};
+use super::{clock, flood, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{CacheError, Filter, Guard, Offloader, Pipeline, Plan, PlannedCache, Selection};
 use crate::model::{Interface, PacketSettings, Wanted};
@@ -87,6 +87,7 @@ impl PacketPath {
         let overruns = pipeline.overruns();
         let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
         let names = names.join(", ");
+        let gate = offloader.as_ref().map(Offloader::syn_gate);
         let drivers = Drivers { pipeline, guard, offloader, stats: stats.clone() };
         let coverage = Coverage::begin(drivers, selection, interfaces).context("cannot capture")?;
 
@@ -99,6 +100,9 @@ impl PacketPath {
                 overruns.count();
             }
         });
+        if let Some(gate) = gate {
+            tasks.spawn(flood::keep_away(stats.clone(), gate));
+        }
         let (networks, resolver) = (parts.networks.clone(), netlink.clone());
         tasks.spawn(async move {
             let mut asking = Asking::default();

@@ -2,9 +2,11 @@
 //! listens, asks it and does what it says.
 
 mod draining;
+mod flood;
 mod kept;
 mod state;
 mod task;
 
+pub use flood::{FloodNews, FloodWatch};
 pub use state::{HealthChange, State};
 pub use task::{DataPath, Events, File, Task};

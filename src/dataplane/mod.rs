@@ -21,7 +21,8 @@ mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use cache::{
-    CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Sizes, SynLimit, Tally, Traffic,
+    CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate, Sizes, SynGate, SynLimit, Tally,
+    Traffic,
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use filter::{Filter, Precision};

@@ -195,6 +195,8 @@ impl Worker {
             let flows = self.forwarder.flows().count(state);
             self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
         }
+        let (begun, finished) = self.forwarder.handshakes();
+        self.stats.set_handshakes(self.core, begun, finished);
         self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::CachedFlows, self.forwarder.flows().cached().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);

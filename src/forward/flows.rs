@@ -38,6 +38,8 @@ pub struct FlowTable {
     queues: Queues,
     counts: [u32; FlowState::ALL.len()],
     cached: u32,
+    /// Handshakes that were completed.
+    finished: u64,
     /// By state, in ticks.
     timeouts: [u32; FlowState::ALL.len()],
     capacity: u32,
@@ -62,6 +64,7 @@ impl FlowTable {
             queues: Queues::new(),
             counts: Default::default(),
             cached: 0,
+            finished: 0,
             timeouts: in_ticks(timeouts),
             capacity,
             seed,
@@ -96,6 +99,11 @@ impl FlowTable {
     /// Flows now whose packets the flow cache was told to forward.
     pub fn cached(&self) -> u32 {
         self.cached
+    }
+
+    /// Handshakes completed so far.
+    pub fn finished(&self) -> u64 {
+        self.finished
     }
 
     /// The flow that packets with this key belong to, and which way they go.
@@ -289,6 +297,8 @@ impl FlowTable {
         let class = flow.class();
         self.counts[flow.state as usize] -= 1;
         self.counts[state as usize] += 1;
+        self.finished +=
+            u64::from(flow.state.is_handshake() && !state.is_handshake() && state != FlowState::Closed);
         flow.state = state;
         let new_class = flow.class();
         if new_class != class {

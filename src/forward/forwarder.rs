@@ -57,6 +57,8 @@ pub struct Forwarder {
     /// Of their own, so that a flood of what is refused does not stop path MTU discovery.
     advice: Limiter,
     news: News,
+    /// SYNs that were to begin a flow.
+    begun: u64,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
     served: Served,
@@ -99,6 +101,7 @@ impl Forwarder {
             refusals: Limiter::new(ANSWERS_PER_SECOND),
             advice: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
+            begun: 0,
             generation: None,
             served: Served::default(),
             network: Arc::default(),
@@ -212,6 +215,12 @@ impl Forwarder {
     /// The flows.
     pub fn flows(&self) -> &FlowTable {
         &self.flows
+    }
+
+    /// TCP handshakes that clients have begun, whether or not there was room for their flow, and those of them that were
+    /// completed.
+    pub fn handshakes(&self) -> (u64, u64) {
+        (self.begun, self.flows.finished())
     }
 
     /// SNAT ports in use.

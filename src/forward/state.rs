@@ -159,6 +159,11 @@ impl FlowState {
         }
     }
 
+    /// Whether it began with a SYN, and that is all that is known of it.
+    pub(super) fn is_handshake(self) -> bool {
+        matches!(self, FlowState::SynSent | FlowState::SynReceived)
+    }
+
     fn is_udp(self) -> bool {
         self >= FlowState::UdpNew
     }

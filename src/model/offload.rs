@@ -75,7 +75,7 @@ impl Layer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CacheOutcome {
-    /// Forwarded it. All others but the last were left to a worker.
+    /// Forwarded it. All others were left to a worker.
     Forwarded,
     /// A segment of a known flow with SYN, FIN or RST, on which the state of its connection depends.
     ChangesState,
@@ -87,20 +87,20 @@ pub enum CacheOutcome {
     NoNextHop,
     /// To an address of ours, with IP options, extension headers or in fragments.
     Unusual,
-    /// Dropped it: a SYN from a network that begins too many connections.
-    TooEarly,
+    /// A SYN that was dropped before, in a flood of SYNs: those of forged addresses do not come again.
+    CameAgain,
 }
 
 impl CacheOutcome {
     /// Every one, in the order of their numbers.
-    pub const ALL: [CacheOutcome; CacheOutcome::TooEarly as usize + 1] = [
+    pub const ALL: [CacheOutcome; CacheOutcome::CameAgain as usize + 1] = [
         CacheOutcome::Forwarded,
         CacheOutcome::ChangesState,
         CacheOutcome::Expired,
         CacheOutcome::TooBig,
         CacheOutcome::NoNextHop,
         CacheOutcome::Unusual,
-        CacheOutcome::TooEarly,
+        CacheOutcome::CameAgain,
     ];
 
     /// The name in metrics; lower case with underscores.
@@ -112,7 +112,7 @@ impl CacheOutcome {
             CacheOutcome::TooBig => "too_big",
             CacheOutcome::NoNextHop => "no_next_hop",
             CacheOutcome::Unusual => "unusual",
-            CacheOutcome::TooEarly => "syn_limited",
+            CacheOutcome::CameAgain => "came_again",
         }
     }
 }

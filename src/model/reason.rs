@@ -54,6 +54,9 @@ pub enum DropReason {
     MaxConnections,
     /// We are stopping and begin no new connections.
     Stopping,
+    /// It would begin a connection while a flood of SYNs is on: the first of a network that none has been completed from,
+    /// or one too many. Dropped in the kernel.
+    SynLimited,
     /// The queue to a worker was full.
     WorkerQueueFull,
     /// The queue to the transmit thread was full.
@@ -91,6 +94,7 @@ impl DropReason {
         DropReason::SnatExhausted,
         DropReason::MaxConnections,
         DropReason::Stopping,
+        DropReason::SynLimited,
         DropReason::WorkerQueueFull,
         DropReason::TransmitQueueFull,
         DropReason::TransmitFailed,
@@ -124,6 +128,7 @@ impl DropReason {
             DropReason::SnatExhausted => "snat_exhausted",
             DropReason::MaxConnections => "max_connections",
             DropReason::Stopping => "stopping",
+            DropReason::SynLimited => "syn_limited",
             DropReason::WorkerQueueFull => "worker_queue_full",
             DropReason::TransmitQueueFull => "transmit_queue_full",
             DropReason::TransmitFailed => "transmit_failed",

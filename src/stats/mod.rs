@@ -4,4 +4,4 @@ mod counters;
 mod packets;
 
 pub use counters::{Counter, Traffic};
-pub use packets::{Gauge, PacketStats, STATES};
+pub use packets::{Gauge, PacketStats, STATES, Syns};

@@ -30,8 +30,22 @@ pub struct PacketStats {
     threads: Box<[CachePadded<Thread>]>,
     /// Counted by the kernel.
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
+    syns_refused: AtomicU64,
     /// By the names of the interfaces that are captured.
     layers: RwLock<BTreeMap<String, Layer>>,
+}
+
+/// What has become of SYNs to frontends since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Syns {
+    /// Those that reached a worker.
+    pub begun: u64,
+    /// Connections that were opened: their handshakes are complete.
+    pub finished: u64,
+    /// Those that the kernel dropped because of a flood.
+    pub refused: u64,
+    /// Of those that were dropped, the ones that came again and reached a worker.
+    pub repeated: u64,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +55,8 @@ struct Thread {
     unrecorded: AtomicU64,
     capture_errors: AtomicU64,
     overruns: AtomicU64,
+    begun: AtomicU64,
+    finished: AtomicU64,
     gauges: [AtomicU64; STATES + 3],
 }
 
@@ -50,6 +66,7 @@ impl PacketStats {
         PacketStats {
             threads: (0..threads).map(|_| CachePadded::default()).collect(),
             outcomes: Default::default(),
+            syns_refused: AtomicU64::default(),
             layers: RwLock::default(),
         }
     }
@@ -82,6 +99,12 @@ impl PacketStats {
         add(&self.threads[thread].overruns, n);
     }
 
+    /// What a thread has begun and finished so far, of handshakes that clients began.
+    pub fn set_handshakes(&self, thread: usize, begun: u64, finished: u64) {
+        self.threads[thread].begun.store(begun, Ordering::Relaxed);
+        self.threads[thread].finished.store(finished, Ordering::Relaxed);
+    }
+
     /// What a thread has now.
     pub fn set(&self, thread: usize, gauge: Gauge, n: u64) {
         self.threads[thread].gauges[index(gauge)].store(n, Ordering::Relaxed);
@@ -90,6 +113,11 @@ impl PacketStats {
     /// What the flow cache has done so far.
     pub fn set_outcome(&self, outcome: CacheOutcome, n: u64) {
         self.outcomes[outcome as usize].store(n, Ordering::Relaxed);
+    }
+
+    /// How many SYNs the kernel has dropped so far.
+    pub fn set_syns_refused(&self, n: u64) {
+        self.syns_refused.store(n, Ordering::Relaxed);
     }
 
     /// Says who forwards open flows that come in on an interface from now on.
@@ -118,7 +146,20 @@ impl PacketStats {
         let counted = self.sum(|thread| &thread.drops[reason as usize]);
         match reason {
             DropReason::CaptureOverrun => counted + self.sum(|thread| &thread.overruns),
+            DropReason::SynLimited => counted + self.syns().refused,
             _ => counted,
+        }
+    }
+
+    /// What has become of SYNs.
+    pub fn syns(&self) -> Syns {
+        // Finished is read first: a handshake in between must not be finished before it began.
+        let finished = self.sum(|thread| &thread.finished);
+        Syns {
+            finished,
+            begun: self.sum(|thread| &thread.begun),
+            refused: self.syns_refused.load(Ordering::Relaxed),
+            repeated: self.outcome(CacheOutcome::CameAgain),
         }
     }
 
@@ -175,6 +216,17 @@ mod tests {
         stats.set(2, Gauge::SnatPorts, 9);
         assert_eq!(stats.drops(DropReason::NoFlow), 5);
         assert_eq!((stats.gauge(Gauge::Flows(2)), stats.gauge(Gauge::SnatPorts)), (5, 9));
+    }
+
+    #[test]
+    fn syns_that_the_kernel_dropped_are_drops_like_others() {
+        let stats = PacketStats::new(2);
+        stats.set_handshakes(0, 7, 5);
+        stats.set_handshakes(1, 2, 1);
+        stats.set_syns_refused(40);
+        stats.set_outcome(CacheOutcome::CameAgain, 3);
+        assert_eq!(stats.syns(), Syns { begun: 9, finished: 6, refused: 40, repeated: 3 });
+        assert_eq!(stats.drops(DropReason::SynLimited), 40);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! What the filter of the packet sockets lets in of what is no hit: as the filter without the cache does.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
-use convey::dataplane::{KernelCache, Outcome, Replies, Selection, SynLimit};
+use convey::dataplane::{KernelCache, Replies, Selection};
 use convey::model::Endpoint;
 use convey::wire::{self, IcmpError, TestPacket};
 
@@ -16,14 +15,11 @@ pub(crate) fn stories() -> Vec<Story> {
         clients_of_frontends_get_in_and_replies_of_servers,
         what_has_no_ports_gets_in_by_our_addresses,
         a_reload_changes_what_gets_in,
-        a_network_that_begins_too_many_connections_is_not_heard_and_others_are,
-        syns_that_are_not_for_a_frontend_use_up_nothing,
-        a_network_is_heard_again_in_time,
-        without_a_limit_every_syn_is_heard,
     ]
 }
 
-struct Filter(KernelCache);
+/// A cache in front of some frontends, and its filter.
+pub(crate) struct Filter(pub(crate) KernelCache);
 
 fn endpoint(text: &str) -> Endpoint {
     match text.strip_suffix("/udp") {
@@ -46,14 +42,14 @@ fn selection(frontends: &[&str]) -> Selection {
 }
 
 impl Filter {
-    fn new() -> Filter {
+    pub(crate) fn new() -> Filter {
         let mut cache = KernelCache::load(&SIZES).unwrap();
         cache.select(&selection(&["203.0.113.1:80", "203.0.113.1:53/udp", "[2001:db8::1]:80"])).unwrap();
         cache.set_interface(1, US).unwrap();
         Filter(cache)
     }
 
-    fn accepts(&mut self, packet: TestPacket) -> bool {
+    pub(crate) fn accepts(&mut self, packet: TestPacket) -> bool {
         self.accepts_frame(packet.macs([2; 6], US).bytes())
     }
 
@@ -64,7 +60,7 @@ impl Filter {
     }
 }
 
-fn tcp(from: &str, to: &str) -> TestPacket {
+pub(crate) fn tcp(from: &str, to: &str) -> TestPacket {
     TestPacket::from(from).to(to).ack(1)
 }
 
@@ -147,68 +143,4 @@ fn a_reload_changes_what_gets_in() {
     let fragment = |to: &str| tcp("198.51.100.9:80", to).payload(&[7; 100]).fragments(7, 64).remove(1);
     assert!(filter.accepts_frame(fragment("203.0.113.5:80")));
     assert!(!filter.accepts_frame(fragment("203.0.113.1:80")));
-}
-
-/// Three, and the next in an hour.
-const THREE: SynLimit = SynLimit { interval: Duration::from_secs(3600), burst: 3 };
-
-fn syn(from: &str, to: &str) -> TestPacket {
-    TestPacket::from(from).to(to).syn()
-}
-
-fn a_network_that_begins_too_many_connections_is_not_heard_and_others_are() {
-    for (vip, noisy, neighbour, other) in [
-        ("203.0.113.1:80", "198.51.100.9", "198.51.100.200", "198.51.101.9"),
-        ("[2001:db8::1]:80", "[2001:db8:7::9]", "[2001:db8:7:ff::1]", "[2001:db8:8::9]"),
-    ] {
-        let mut filter = Filter::new();
-        filter.0.limit_syns(Some(THREE)).unwrap();
-        let heard = (1..=20).filter(|port| filter.accepts(syn(&format!("{noisy}:{port}"), vip))).count();
-        assert_eq!(heard, 3);
-        assert_eq!(filter.0.count(Outcome::TooEarly).unwrap(), 17);
-        assert!(!filter.accepts(syn(&format!("{neighbour}:1"), vip)), "of the same network");
-        assert!(filter.accepts(syn(&format!("{other}:1"), vip)), "of another");
-        assert!(filter.accepts(tcp(&format!("{noisy}:1"), vip)), "its connections go on");
-        assert!(filter.accepts(syn(&format!("{noisy}:1"), vip).ack(1)), "that opens nothing");
-    }
-}
-
-fn syns_that_are_not_for_a_frontend_use_up_nothing() {
-    let mut filter = Filter::new();
-    filter.0.limit_syns(Some(THREE)).unwrap();
-    for port in 1..=20 {
-        assert!(!filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.1:22")));
-        assert!(
-            filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.9:80")),
-            "it drains: the host's"
-        );
-    }
-    assert!(filter.accepts(syn("198.51.100.9:1", "203.0.113.1:80")));
-    assert_eq!(filter.0.count(Outcome::TooEarly).unwrap(), 0);
-
-    // XDP drops what the filter does not let in: there is no guard behind it that would.
-    let frame = syn("198.51.100.9:1", "203.0.113.1:80").macs([2; 6], US).bytes();
-    let verdicts = [0; 4].map(|_| kernel::run(filter.0.xdp().unwrap(), &frame).verdict);
-    assert_eq!(verdicts, [2, 2, 1, 1], "one was used up by the filter");
-}
-
-fn a_network_is_heard_again_in_time() {
-    let mut filter = Filter::new();
-    let limit = SynLimit { interval: Duration::from_millis(50), burst: 1 };
-    filter.0.limit_syns(Some(limit)).unwrap();
-    let syn = || syn("198.51.100.9:1", "203.0.113.1:80");
-    let begin = kernel::now();
-    assert!(filter.accepts(syn()));
-    while !filter.accepts(syn()) {}
-    assert!(kernel::now() - begin >= 50_000_000, "before it is due");
-}
-
-fn without_a_limit_every_syn_is_heard() {
-    let mut filter = Filter::new();
-    for limit in [None, Some(THREE), None] {
-        filter.0.limit_syns(limit).unwrap();
-        let heard =
-            (1..=20).filter(|port| filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.1:80")));
-        assert_eq!(heard.count(), if limit.is_some() { 3 } else { 20 });
-    }
 }

@@ -14,6 +14,8 @@ use super::kernel::{self, Run, SIZES};
 /// What a program of tc returns for frames that it redirects, and for those that go their way.
 const TC_REDIRECT: i32 = 7;
 const TCX_NEXT: i32 = -1;
+/// What it returns for what begins a connection, which the packet sockets have had by then.
+const TCX_DROP: i32 = 2;
 /// The same of XDP, and where a frame goes back to the interface it came from.
 const XDP_REDIRECT: i32 = 4;
 const XDP_PASS: i32 = 2;
@@ -117,7 +119,8 @@ impl Twin {
                 assert_eq!(tc.0.frame, xdp.0.frame, "tc and XDP forward it differently");
                 Made::Sent(tc.0.frame)
             }
-            TCX_NEXT => {
+            TCX_NEXT | TCX_DROP => {
+                assert_eq!(tc.0.verdict == TCX_DROP, self.begins(frame), "left to the host");
                 assert_eq!((xdp.0.verdict, tc.1), (XDP_PASS, xdp.1), "tc leaves it");
                 assert_eq!(
                     (&tc.0.frame[..], &xdp.0.frame[..]),
@@ -128,6 +131,16 @@ impl Twin {
             }
             other => panic!("tc says {other}"),
         }
+    }
+
+    /// Whether a frame begins a connection.
+    fn begins(&self, frame: &[u8]) -> bool {
+        let headers = wire::parse(frame).ok();
+        headers.is_some_and(|headers| {
+            let flags = headers.flags;
+            let is_opening = flags.syn() && !flags.ack() && !flags.rst();
+            is_opening && headers.is_tcp() && headers.key.destination() == self.setup.vip().parse().unwrap()
+        })
     }
 
     /// Whether XDP lets a frame go its way, as it is.

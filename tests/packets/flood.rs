@@ -17,14 +17,15 @@ use crate::raw::Wire;
 use crate::support::{Server, clock, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
-        forged_syns_push_no_established_connection_out,
-        a_running_download_keeps_at_least_half_its_speed_in_a_flood,
-    ]
+    let anyhow = stories![forged_syns_push_no_established_connection_out];
+    // Where the kernel forwards open flows, it refuses the SYNs, too: see `siege`.
+    let by_workers = stories![when |case| !case.is_cached() =>
+        a_running_download_keeps_at_least_half_its_speed_in_a_flood];
+    [anyhow, by_workers].concat()
 }
 
-/// A tenth of the SYNs.
-const TABLE: &str = "connection_tracker_capacity = 10000";
+/// What half a second's SYNs fill.
+const TABLE: &str = "connection_tracker_capacity = 5000";
 const SYNS: u32 = 100_000;
 
 /// SYNs at once: 10,000 a second.
@@ -33,7 +34,7 @@ const BURST: u32 = 50;
 /// From one burst to the next.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Bursts that fill the table twice over.
+/// Bursts that fill the table.
 const FILL: u32 = 400;
 
 /// Bursts in a turn: a quarter of a second.
@@ -61,7 +62,7 @@ fn forged_syns_push_no_established_connection_out(case: Case) {
     });
     ping_all();
     let seen = connections(&network) - before;
-    assert!(seen > 20_000, "the flood did not fill the table: {seen} connections; {:#}", network.stat(""));
+    assert!(seen > 10_000, "the flood did not fill the table: {seen} connections; {:#}", network.stat(""));
     // A client that means it still gets through.
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
@@ -71,15 +72,8 @@ fn forged_syns_push_no_established_connection_out(case: Case) {
 fn a_running_download_keeps_at_least_half_its_speed_in_a_flood(case: Case) {
     let _alone = alone();
     let network = attacked(case);
-    let _server = network.server(1, |addr| {
-        Server::start(addr, |mut stream| {
-            loop {
-                stream.write_all(&[0; 256 * 1024])?;
-            }
-        })
-    });
+    let _server = network.server(1, endless);
     let download = Download::start(network.inside(Role::Client(1), || connect(network.vip())));
-    wait_for("the download to be under way", || (download.bytes() > 256 << 20).then_some(()));
     let mut flood = Flood::new(&network);
     let alone = Round::of(|| [download.speed(|| {}), 0], &network);
     in_bursts(FILL, || flood.burst());
@@ -117,30 +111,40 @@ impl Round {
 }
 
 /// One flood at a time, so that it has the rate it says.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A balancer with a small table in front of one server.
-fn attacked(case: Case) -> Network {
+pub(crate) fn attacked(case: Case) -> Network {
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config { passthrough: TABLE, health: UNCHECKED, ..Config::new(1) });
     network
 }
 
-fn connections(network: &Network) -> u32 {
+pub(crate) fn connections(network: &Network) -> u32 {
     network.stat("/frontends/web/total_connections").as_u64().unwrap() as u32
 }
 
+/// A server that sends for as long as the client takes it.
+pub(crate) fn endless(addr: SocketAddr) -> Server {
+    Server::start(addr, |mut stream| {
+        loop {
+            stream.write_all(&[0; 256 * 1024])?;
+        }
+    })
+}
+
 /// A running download; dropping it ends it.
-struct Download {
+pub(crate) struct Download {
     stream: TcpStream,
     bytes: Arc<AtomicU64>,
 }
 
 impl Download {
-    fn start(stream: TcpStream) -> Download {
+    /// Of whatever the server sends on this connection; it is under way.
+    pub(crate) fn start(stream: TcpStream) -> Download {
         let bytes = Arc::new(AtomicU64::new(0));
         let (mut from, counter) = (stream.try_clone().unwrap(), bytes.clone());
         thread::spawn(move || {
@@ -148,7 +152,9 @@ impl Download {
             while let Ok(1..) = from.read(&mut block).inspect(|n| _ = counter.fetch_add(*n as u64, Relaxed)) {
             }
         });
-        Download { stream, bytes }
+        let download = Download { stream, bytes };
+        wait_for("the download to be under way", || (download.bytes() > 256 << 20).then_some(()));
+        download
     }
 
     fn bytes(&self) -> u64 {
@@ -156,7 +162,7 @@ impl Download {
     }
 
     /// Its speed, in bytes a second, while something comes in bursts.
-    fn speed(&self, burst: impl FnMut()) -> u64 {
+    pub(crate) fn speed(&self, burst: impl FnMut()) -> u64 {
         let (start, before) = (clock(), self.bytes());
         in_bursts(TURN, burst);
         ((self.bytes() - before) as f64 / start.elapsed().as_secs_f64()) as u64
@@ -198,7 +204,7 @@ impl Flood {
 }
 
 /// From an address that nobody has (RFC 2544, RFC 5180).
-fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
+pub(crate) fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
     let [_, _, c, d] = random.u32(..).to_be_bytes();
     let from: IpAddr = match vip {
         SocketAddr::V4(_) => Ipv4Addr::new(198, random.u8(18..20), c, d).into(),

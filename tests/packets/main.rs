@@ -26,6 +26,7 @@ mod raw;
 mod reload;
 mod rivals;
 mod scripts;
+mod siege;
 mod spread;
 #[path = "../stories/support/mod.rs"]
 #[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories of proxy mode")]
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         ("transfer", transfer::stories()),
         ("failure", failure::stories()),
         ("flood", flood::stories()),
+        ("siege", siege::stories()),
         ("reload", reload::stories()),
         ("drain", drain::stories()),
         ("modes", modes::stories()),

@@ -5,11 +5,11 @@ mod entry;
 mod flow_map;
 mod offloader;
 mod parties;
+mod syn_limit;
 mod traffic;
 mod writer;
 
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
@@ -20,6 +20,7 @@ pub use entry::FlowEntry;
 pub use flow_map::FlowMap;
 pub use offloader::Offloader;
 pub use parties::Tally;
+pub use syn_limit::{Rate, SynGate, SynLimit};
 pub use traffic::Traffic;
 
 use super::{Selection, selection_maps};
@@ -40,6 +41,9 @@ const OURS: &str = "ours";
 const INTERFACES: &str = "interfaces";
 const SYN_LIMIT: &str = "syn_limit";
 
+/// SYNs that were dropped, among [`OUTCOMES`].
+const REFUSED: u32 = Outcome::ALL.len() as u32;
+
 /// How much the cache has room for; at least 1 of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
@@ -49,15 +53,6 @@ pub struct Sizes {
     pub next_hops: u32,
     /// Parties whose traffic is counted.
     pub parties: u16,
-}
-
-/// How fast clients of one network (IPv4: /24, IPv6: /48) may begin TCP connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SynLimit {
-    /// From one to the next in the long run; above zero.
-    pub interval: Duration,
-    /// So many at once after a silence, at least 1.
-    pub burst: u32,
 }
 
 /// The programs and their maps. What the programs are attached to outlives it only where the kernel holds the link.
@@ -144,14 +139,10 @@ impl KernelCache {
         Ok(interfaces.insert(index, mac, 0)?)
     }
 
-    /// Limits how fast connections begin; `None`: no longer.
-    pub fn limit_syns(&mut self, limit: Option<SynLimit>) -> Result<(), CacheError> {
-        let times = limit.map_or([0; 2], |SynLimit { interval, burst }| {
-            let early = interval.saturating_mul(burst.saturating_sub(1));
-            [interval, early].map(|time| time.as_nanos() as u64)
-        });
-        let mut limit: Array<_, [u64; 2]> = Array::try_from(self.map(SYN_LIMIT)?)?;
-        Ok(limit.set(0, times, 0)?)
+    /// Limits who begins connections, and how fast; `None`: no longer.
+    pub fn limit_syns(&mut self, limit: Option<&SynLimit>) -> Result<(), CacheError> {
+        let mut map: Array<_, [u64; 4]> = Array::try_from(self.map(SYN_LIMIT)?)?;
+        Ok(map.set(0, limit.map_or([0; 4], SynLimit::times), 0)?)
     }
 
     /// What was forwarded for a party since the cache was loaded.
@@ -162,6 +153,12 @@ impl KernelCache {
     /// How many packets have had this outcome since the cache was loaded.
     pub fn count(&self, outcome: Outcome) -> Result<u64, CacheError> {
         let [n] = self.sum::<1>(OUTCOMES, outcome as u32)?;
+        Ok(n)
+    }
+
+    /// How many SYNs were dropped by [`KernelCache::limit_syns`] since the cache was loaded.
+    pub fn syns_refused(&self) -> Result<u64, CacheError> {
+        let [n] = self.sum::<1>(OUTCOMES, REFUSED)?;
         Ok(n)
     }
 

@@ -8,7 +8,7 @@ use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, XdpM
 
 use super::parties::{Numbers, Tally};
 use super::writer::Writer;
-use super::{CacheError, KernelCache, Sizes, TC};
+use super::{CacheError, KernelCache, Sizes, SynGate, TC};
 use crate::dataplane::Selection;
 use crate::forward::FlowCache;
 use crate::model::{Interface, Layer, NextHop};
@@ -100,6 +100,11 @@ impl Offloader {
     /// What reads its counters.
     pub fn tally(&self) -> Tally {
         Tally::new(self.cache.clone(), self.numbers.clone())
+    }
+
+    /// What keeps floods of SYNs away.
+    pub fn syn_gate(&self) -> SynGate {
+        SynGate::new(self.cache.clone())
     }
 
     /// The program that packet sockets filter by, lest they get a copy of what is forwarded here. With XDP they see none of

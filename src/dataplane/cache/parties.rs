@@ -78,5 +78,8 @@ impl Tally {
                 stats.set_outcome(outcome, n);
             }
         }
+        if let Ok(n) = cache.syns_refused() {
+            stats.set_syns_refused(n);
+        }
     }
 }

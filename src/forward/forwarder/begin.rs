@@ -84,7 +84,12 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
-        let server = self.choose(frontend, key.source(), vip)?;
+        let server = self.choose(frontend, key.source(), vip);
+        // Those that are refused for want of something count: a flood has used it up.
+        if is_new && headers.is_tcp() && !matches!(server, Err(Stop::Refused(DropReason::NoServer))) {
+            self.begun += 1;
+        }
+        let server = server?;
         let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
         let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lab::{Family, Lab, Outcome, Seen, error_about};
+use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, error_about};
 use crate::forward::FlowState::{
     self, Adopted, Closed, Established, HalfClosedByServer, SynReceived, SynSent,
 };
@@ -18,6 +18,7 @@ told_over_both_families! {
     in_dsr_connections_met_under_way_make_room_at_last_and_find_their_server_again,
     in_dsr_forged_connections_keep_nobody_out_whom_no_hash_could_serve,
     in_dsr_connections_met_under_way_are_waited_for_when_we_stop,
+    clients_finish_their_handshakes_and_who_forges_their_syns_does_not,
 }
 
 fn count(lab: &Lab, state: FlowState) -> u32 {
@@ -166,4 +167,24 @@ fn in_dsr_connections_met_under_way_are_waited_for_when_we_stop(family: Family) 
     forge(&mut lab, 1);
     lab.change(|world| world.stopping = true);
     assert_eq!(lab.forwarder.flows().open(), 1, "nobody can tell it from a true one");
+}
+
+fn clients_finish_their_handshakes_and_who_forges_their_syns_does_not(family: Family) {
+    let size = Size { ports: 8, ..ENOUGH };
+    for mut lab in [Lab::passthrough_of(family, size), Lab::dsr(family)] {
+        for n in 0..3 {
+            let syn = lab.send(lab.client(n).syn().seq(100));
+            lab.handle(&syn.reply().syn().seq(500).ack(101));
+            lab.send(lab.client(n).seq(101).ack(501));
+            lab.send(lab.client(n).seq(101).ack(501));
+        }
+        // More than there are ports for.
+        (3..103).for_each(|n| _ = lab.handle(&lab.client(n).syn().seq(100)));
+        lab.handle(&lab.client(3).syn().seq(100));
+        lab.handle(&lab.client(4).rst().seq(101));
+        assert_eq!(lab.forwarder.handshakes(), (103, 3), "{:?}", lab.forwarder.flows().len());
+        lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
+        lab.handle(&lab.client(200).syn());
+        assert_eq!(lab.forwarder.handshakes().0, 103, "for want of a server no client can");
+    }
 }

@@ -1,0 +1,42 @@
+//! Keeps floods of SYNs away, where the kernel can.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::{info, warn};
+
+use super::clock;
+use crate::control::{FloodNews, FloodWatch};
+use crate::dataplane::{SynGate, SynLimit};
+use crate::stats::PacketStats;
+
+/// Between two looks at what has become of SYNs.
+const PACE: Duration = Duration::from_millis(250);
+
+/// Watches for floods and limits who begins connections while one is on.
+pub(super) async fn keep_away(stats: Arc<PacketStats>, gate: SynGate) {
+    let mut watch = FloodWatch::default();
+    loop {
+        tokio::time::sleep(PACE).await;
+        let limit = match watch.observe(stats.syns(), clock::now()) {
+            None => continue,
+            Some(FloodNews::Begins { rate }) => {
+                warn!(
+                    "SYN flood: {rate} a second come to nothing; until it is over, clients of networks that are not \
+                     known yet connect at their second SYN, a second later"
+                );
+                Some(&SynLimit::IN_FLOOD)
+            }
+            Some(FloodNews::Ends { lasted, most, refused }) => {
+                let seconds = lasted.as_secs();
+                info!(
+                    "the SYN flood is over after {seconds} s: {refused} SYNs dropped, at most {most} a second"
+                );
+                None
+            }
+        };
+        if let Err(error) = gate.limit(limit) {
+            warn!("SYNs are not limited: {error}");
+        }
+    }
+}

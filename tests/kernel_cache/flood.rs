@@ -1,0 +1,173 @@
+//! What is heard of SYNs while a flood of forged ones is on.
+
+use std::time::Duration;
+
+use convey::dataplane::{Outcome, Rate, SynLimit};
+use convey::model::Mode;
+use convey::wire::TestPacket;
+
+use super::balancer::Setup;
+use super::filter::{Filter, tcp};
+use super::kernel;
+use super::twin::{Twin, US, client, is_tcp, setups};
+use super::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        of_forged_syns_none_is_heard,
+        a_client_is_heard_when_it_asks_again,
+        a_syn_that_is_repeated_at_once_is_not_taken_for_a_clients,
+        clients_of_a_network_that_has_completed_a_connection_are_heard_at_once,
+        strangers_are_heard_no_more_often_than_they_may_all_together,
+        a_network_is_heard_again_in_time,
+        syns_that_are_not_for_a_frontend_are_left_alone,
+        xdp_drops_what_is_not_heard_and_tc_what_the_sockets_have_had,
+        without_a_limit_every_syn_is_heard,
+    ]
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Three of a network, and two of strangers, and the next in an hour.
+const FEW: SynLimit =
+    SynLimit { network: Rate { interval: HOUR, burst: 3 }, strangers: Rate { interval: HOUR, burst: 2 } };
+
+/// A tick of the clock that limits are held against, at the least ticks that kernels have, and some of another.
+const TICK: u64 = 20_000_000;
+
+/// Frontend, a client, another of its network, and one of another network.
+const FAMILIES: [(&str, &str, &str, &str); 2] = [
+    ("203.0.113.1:80", "198.51.100.9", "198.51.100.200", "198.51.101.9"),
+    ("[2001:db8::1]:80", "[2001:db8:7::9]", "[2001:db8:7:ff::1]", "[2001:db8:8::9]"),
+];
+
+fn limited(limit: SynLimit) -> Filter {
+    let mut filter = Filter::new();
+    filter.0.limit_syns(Some(&limit)).unwrap();
+    filter
+}
+
+fn syn(from: &str, to: &str) -> TestPacket {
+    TestPacket::from(from).to(to).syn()
+}
+
+/// Sends a SYN until it is heard; how long that took, in nanoseconds.
+fn until_heard(filter: &mut Filter, syn: &TestPacket) -> u64 {
+    let begin = kernel::now();
+    while !filter.accepts(syn.clone()) {
+        assert!(kernel::now() - begin < 10_000_000_000, "it is never heard");
+    }
+    kernel::now() - begin
+}
+
+fn of_forged_syns_none_is_heard() {
+    for (vip, client, ..) in FAMILIES {
+        let mut filter = limited(FEW);
+        let heard = (1..=1000).filter(|n| filter.accepts(syn(&format!("{client}:{n}"), vip).seq(n * 7919)));
+        assert_eq!(heard.count(), 0);
+        assert_eq!(filter.0.syns_refused().unwrap(), 1000);
+        assert!(filter.accepts(tcp(&format!("{client}:1"), vip)), "connections go on");
+        assert!(filter.accepts(syn(&format!("{client}:1"), vip).ack(1)), "that opens nothing");
+    }
+}
+
+fn a_client_is_heard_when_it_asks_again() {
+    for (vip, client, ..) in FAMILIES {
+        let mut filter = limited(FEW);
+        let syns = [1, 2].map(|port| syn(&format!("{client}:{port}"), vip).seq(77));
+        let other = syn(&format!("{client}:1"), vip).seq(78);
+        assert!(!filter.accepts(syns[0].clone()) && !filter.accepts(syns[1].clone()));
+        until_heard(&mut filter, &syns[0]);
+        assert!(!filter.accepts(other), "that is the first of another connection");
+        assert!(filter.accepts(syns[1].clone()), "both have waited");
+        assert_eq!(filter.0.count(Outcome::CameAgain).unwrap(), 2);
+    }
+}
+
+fn a_syn_that_is_repeated_at_once_is_not_taken_for_a_clients() {
+    let mut filter = limited(FEW);
+    let waited = until_heard(&mut filter, &syn("198.51.100.9:1", "203.0.113.1:80"));
+    assert!(waited > 500_000_000 - TICK, "after {waited} ns");
+}
+
+fn clients_of_a_network_that_has_completed_a_connection_are_heard_at_once() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let (neighbour, other) = match setup.is_v6 {
+            true => ("[2001:db8:9:ff::1]:1", "[2001:db8:8::7]:1"),
+            false => ("198.51.100.200:1", "198.51.101.7:1"),
+        };
+        let hears =
+            |twin: &mut Twin, from: &str| twin.lets_in(&setup.packet(from).macs([2; 6], US).syn().bytes());
+        twin.cache.limit_syns(Some(&FEW)).unwrap();
+        assert!(!hears(&mut twin, neighbour), "nobody has sent anything yet");
+        if setup.mode == Mode::Passthrough {
+            twin.see(&ends.to_client().ack(1).bytes());
+            assert!(!hears(&mut twin, neighbour), "what a server sends says nothing of its client");
+        }
+        twin.see(&ends.to_server().ack(1).bytes());
+        let heard = [0; 5].map(|_| hears(&mut twin, neighbour));
+        assert_eq!(heard, [true, true, true, false, false], "as many as a network may");
+        assert!(!hears(&mut twin, other), "of another network");
+    }
+}
+
+fn strangers_are_heard_no_more_often_than_they_may_all_together() {
+    let mut filter = limited(FEW);
+    let syns = [1, 2, 3, 4].map(|n| syn(&format!("198.51.{n}.9:1"), "203.0.113.1:80"));
+    syns.iter().for_each(|syn| assert!(!filter.accepts(syn.clone())));
+    until_heard(&mut filter, &syns[0]);
+    let heard = [1, 2, 3].map(|n: usize| filter.accepts(syns[n].clone()));
+    assert_eq!(heard, [true, false, false]);
+}
+
+fn a_network_is_heard_again_in_time() {
+    let setup = Setup::passthrough(1, 100);
+    let mut twin = Twin::new(setup);
+    let ends = twin.establish(client(&setup));
+    let rate = Rate { interval: Duration::from_millis(100), burst: 1 };
+    twin.cache.limit_syns(Some(&SynLimit { network: rate, strangers: rate })).unwrap();
+    twin.see(&ends.to_server().ack(1).bytes());
+    let syn = setup.packet("198.51.100.200:1").macs([2; 6], US).syn().bytes();
+    let begin = kernel::now();
+    assert!(twin.lets_in(&syn));
+    while !twin.lets_in(&syn) {}
+    assert!(kernel::now() - begin > 100_000_000 - TICK, "before it is due");
+}
+
+fn syns_that_are_not_for_a_frontend_are_left_alone() {
+    let mut filter = limited(FEW);
+    for port in 1..=20 {
+        let from = format!("198.51.100.9:{port}");
+        assert!(!filter.accepts(syn(&from, "203.0.113.1:22")));
+        assert!(filter.accepts(syn(&from, "203.0.113.9:80")), "it drains: the host's");
+        for to in ["203.0.113.1:22", "203.0.113.9:80"] {
+            let frame = syn(&from, to).macs([2; 6], US).bytes();
+            let tc = kernel::run(filter.0.tc().unwrap(), &frame).verdict;
+            assert_eq!((tc, kernel::run(filter.0.xdp().unwrap(), &frame).verdict), (-1, 2), "{to}");
+        }
+    }
+    assert_eq!(filter.0.syns_refused().unwrap(), 0);
+}
+
+fn xdp_drops_what_is_not_heard_and_tc_what_the_sockets_have_had() {
+    let mut filter = Filter::new();
+    let frame = syn("198.51.100.9:1", "203.0.113.1:80").macs([2; 6], US).bytes();
+    for (limit, xdp) in [(None, 2), (Some(&FEW), 1), (None, 2)] {
+        filter.0.limit_syns(limit).unwrap();
+        assert_eq!(kernel::run(filter.0.tc().unwrap(), &frame).verdict, 2);
+        assert_eq!(kernel::run(filter.0.xdp().unwrap(), &frame).verdict, xdp);
+    }
+    assert_eq!(filter.0.syns_refused().unwrap(), 1, "what the filter refuses tc does not count again");
+}
+
+fn without_a_limit_every_syn_is_heard() {
+    let mut filter = Filter::new();
+    for limit in [None, Some(&FEW), None] {
+        filter.0.limit_syns(limit).unwrap();
+        let heard =
+            (1..=20).filter(|port| filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.1:80")));
+        assert_eq!(heard.count(), if limit.is_some() { 0 } else { 20 });
+    }
+}

@@ -1,0 +1,221 @@
+//! Forged connection attempts as fast as this machine makes them, where the kernel forwards open flows.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+
+use convey::demo::lab::{INTERFACE, Role};
+
+use crate::case::{Case, Family, Story, stories};
+use crate::flood::{Download, alone, attacked, connections, endless, forge};
+use crate::network::{Network, PORT};
+use crate::raw::Wire;
+use crate::support::{Server, clock, connect, ping, wait_for};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![when |case| case.is_cached() =>
+        a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged,
+        however_many_syns_are_forged_clients_connect,
+    ]
+}
+
+/// Turns of quiet and of flood in a round.
+const TURNS: usize = 4;
+
+/// Rounds, of which one must do.
+const ROUNDS: usize = 10;
+
+/// SYNs that are made before and then sent again and again, each time with other numbers.
+const MADE: u32 = 50_000;
+
+/// Quiet is when the same SYNs come in, by the same sender, for an address that nobody has: what is compared is what they
+/// cost the balancer, not what they cost to make.
+fn a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged(case: Case) {
+    let _alone = alone();
+    let network = attacked(case);
+    let _server = network.server(1, endless);
+    let download = Download::start(network.inside(Role::Client(1), || connect(network.vip())));
+    let flood = Flood::start(&network);
+    let before = Round::of(&network, &download, &flood, [false, false]);
+    flood.aim_at_balancer(true);
+    wait_for("the flood to be noticed", || network.log(Role::Balancer).contains("SYN flood").then_some(()));
+    flood.aim_at_balancer(false);
+    settle(&network); // of what came before it was
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let round = Round::of(&network, &download, &flood, [false, true]);
+        let is_fair = round.quiet.0 >= before.quiet.0 / 4 && round.flooded.1 >= before.flooded.1 / 4;
+        let is_kept = round.flooded.0 >= round.quiet.0 / 10 * 9;
+        let is_refused = u64::from(round.heard) <= round.flooded.1 / 100;
+        rounds.push(round);
+        if is_fair && is_kept && is_refused {
+            return eprintln!("{case}: bytes/s and SYNs/s: {before:?} before, {rounds:?} in it");
+        }
+    }
+    panic!("{before:?} before, {rounds:?} in it; {:#}", network.stat("/packets"));
+}
+
+fn however_many_syns_are_forged_clients_connect(case: Case) {
+    let _alone = alone();
+    let network = attacked(case);
+    let stranger = stranger(&network);
+    let _server = network.server(1, Server::echo);
+    let mut before = network.inside(Role::Client(1), || connect(network.vip()));
+    let flood = Flood::start(&network);
+    flood.aim_at_balancer(true);
+    wait_for("SYNs to be refused", || (refused(&network) > 0).then_some(()));
+    ping(&mut before).unwrap();
+    let again = || network.stat("/packets/cache/came_again").as_u64().unwrap();
+    network.inside(Role::Client(1), || {
+        let begin = clock();
+        (0..20).for_each(|_| ping(&mut connect(network.vip())).unwrap());
+        assert!(begin.elapsed().as_secs() < 5, "its network is known");
+    });
+    assert_eq!(again(), 0);
+    network.inside(Role::Client(2), || {
+        let mut stream = connect_from(stranger, network.vip());
+        ping(&mut stream).unwrap();
+        ping(&mut stream).unwrap();
+    });
+    wait_for("the counters to follow", || (again() > 0).then_some(()));
+    flood.aim_at_balancer(false);
+    wait_for("the flood to be over", || {
+        network.log(Role::Balancer).contains("the SYN flood is over").then_some(())
+    });
+    let last = refused(&network);
+    network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
+    assert_eq!(refused(&network), last);
+}
+
+fn refused(network: &Network) -> u64 {
+    network.stat("/packets/drops/syn_limited").as_u64().unwrap()
+}
+
+/// Gives the second client an address of another network.
+fn stranger(network: &Network) -> IpAddr {
+    let (text, family): (&str, &[&str]) = match network.case.family {
+        Family::V4 => ("192.0.2.7", &[]),
+        Family::V6 => ("2001:db8:7::7", &["-6"]),
+    };
+    let via = network.case.family.address(Role::Client(2)).to_string();
+    let ip = |role: Role, line: &[&str]| _ = network.lab.run(role, "ip", &[family, line].concat()).unwrap();
+    ip(Role::Client(2), &["addr", "add", text, "dev", INTERFACE]);
+    ip(Role::Balancer, &["route", "add", text, "via", &via]);
+    ip(Role::Server(1), &["route", "add", text, "via", &via]);
+    text.parse().unwrap()
+}
+
+fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
+    let domain = socket2::Domain::for_address(to);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+/// A download in quiet and in flood, with the SYNs that came: a second, both.
+#[derive(Debug)]
+struct Round {
+    quiet: (u64, u64),
+    flooded: (u64, u64),
+    /// Connections that began meanwhile.
+    heard: u32,
+}
+
+impl Round {
+    /// Takes turns, in which the flood is aimed at the balancer or not.
+    fn of(network: &Network, download: &Download, flood: &Flood, aims: [bool; 2]) -> Round {
+        let turn = |at_balancer: bool| {
+            flood.aim_at_balancer(at_balancer);
+            if !at_balancer {
+                settle(network);
+            }
+            let (begin, before) = (clock(), flood.sent());
+            let speed = download.speed(|| {});
+            (speed, ((flood.sent() - before) as f64 / begin.elapsed().as_secs_f64()) as u64)
+        };
+        let before = connections(network);
+        let turns: Vec<_> = (0..TURNS).map(|_| aims.map(turn)).collect();
+        let mean = |of: fn(&[(u64, u64); 2]) -> u64| turns.iter().map(of).sum::<u64>() / TURNS as u64;
+        Round {
+            quiet: (mean(|turn| turn[0].0), mean(|turn| turn[0].1)),
+            flooded: (mean(|turn| turn[1].0), mean(|turn| turn[1].1)),
+            heard: connections(network) - before,
+        }
+    }
+}
+
+/// Waits until the balancer has worked off the SYNs that came: at so many looks in a row it has begun nothing.
+fn settle(network: &Network) {
+    const LOOKS: u32 = 20;
+    let (mut last, mut same) = (0, 0);
+    wait_for("the balancer to have nothing to do", || {
+        let now = connections(network);
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        (same == LOOKS).then_some(())
+    });
+}
+
+/// The second client, which sends forged SYNs for as long as this is there.
+struct Flood {
+    is_aimed: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    sender: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    /// It is aimed at an address that nobody has.
+    fn start(network: &Network) -> Flood {
+        let nobody: IpAddr = match network.case.family {
+            Family::V4 => [203, 0, 113, 9].into(),
+            Family::V6 => "2001:db8::9".parse().unwrap(),
+        };
+        let [mut aimed, mut astray] = [network.vip(), SocketAddr::new(nobody, PORT)].map(|to| {
+            let mut random = fastrand::Rng::with_seed(7);
+            (0..MADE).map(|_| forge(to, &mut random)).collect::<Vec<_>>()
+        });
+        let mut wire = network.inside(Role::Client(2), Wire::open);
+        let [is_aimed, is_over] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let sent = Arc::new(AtomicU64::new(0));
+        let (aim, end, count) = (is_aimed.clone(), is_over.clone(), sent.clone());
+        let send = move || {
+            for n in (0..MADE as usize).cycle() {
+                if end.load(Relaxed) {
+                    break;
+                }
+                let syn = if aim.load(Relaxed) { &mut aimed[n] } else { &mut astray[n] };
+                renumber(syn);
+                wire.send(syn);
+                count.fetch_add(1, Relaxed);
+            }
+        };
+        Flood { is_aimed, is_over, sent, sender: Some(thread::spawn(send)) }
+    }
+
+    fn aim_at_balancer(&self, is_aimed: bool) {
+        self.is_aimed.store(is_aimed, Relaxed);
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.is_over.store(true, Relaxed);
+        let _ = self.sender.take().map(JoinHandle::join);
+    }
+}
+
+/// Makes a SYN that was sent another one, or it would look as if a client asked again. What one half of its sequence number
+/// gains the other loses, so that the checksum stays what it is.
+fn renumber(syn: &mut [u8]) {
+    let at = syn.len() - 16;
+    let [high, low] = [at, at + 2].map(|at| u16::from_be_bytes([syn[at], syn[at + 1]]));
+    syn[at..at + 2].copy_from_slice(&high.wrapping_add(1).to_be_bytes());
+    syn[at + 2..at + 4].copy_from_slice(&low.wrapping_sub(1).to_be_bytes());
+}
