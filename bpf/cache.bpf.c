@@ -22,6 +22,46 @@ struct ethernet_header {
 	__be16 protocol;
 };
 
+/* How far from what is known a number can be that is true, as in `forward::numbers`. */
+enum { WINDOW = 16 << 20 };
+
+static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
+{
+	return number - known + WINDOW <= 2 * WINDOW;
+}
+
+/* Anybody can send a segment in a client's name: one whose numbers do not fit is forwarded, and says nothing. */
+static ALWAYS_INLINE int is_believed(const struct packet *packet, const struct flow_entry *entry)
+{
+	return packet->flags & TCP_ACK && is_near(ntohl(packet->seq), entry->sent) &&
+	       is_near(ntohl(packet->ack), entry->ack);
+}
+
+/* How far a segment advances the sequence. */
+static ALWAYS_INLINE __u32 length(const struct packet *packet)
+{
+	return packet->len - packet->headers_len + (packet->flags & TCP_FIN ? 1 : 0);
+}
+
+static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
+{
+	if ((__s32)(number - *known) > 0)
+		*known = number;
+}
+
+/* Tells userspace of a FIN; it does not hurry to hear. */
+static ALWAYS_INLINE int tell(const struct packet *packet)
+{
+	struct told fin = {
+		.key = packet->key,
+		.seq = ntohl(packet->seq),
+		.ack = ntohl(packet->ack),
+		.len = length(packet),
+	};
+
+	return bpf_ringbuf_output(&told, &fin, sizeof(fin), BPF_RB_NO_WAKEUP);
+}
+
 /* FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. */
 static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, struct flow_entry **entry,
 					struct next_hop **hop)
@@ -32,7 +72,7 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	*entry = bpf_map_lookup_elem(&flows, &packet->key);
 	if (!*entry)
 		return UNKNOWN;
-	if (packet->flags & (TCP_FIN | TCP_SYN | TCP_RST))
+	if (packet->flags & (TCP_SYN | TCP_RST) || (packet->flags & TCP_FIN && !is_believed(packet, *entry)))
 		return CHANGES_STATE;
 	if (packet->hops <= 1)
 		return EXPIRED;
@@ -44,31 +84,6 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	return FORWARDED;
 }
 
-/* How far from what is known a number can be that is true, as in `forward::numbers`. */
-enum { WINDOW = 16 << 20 };
-
-static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
-{
-	return number - known + WINDOW <= 2 * WINDOW;
-}
-
-static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
-{
-	if ((__s32)(number - *known) > 0)
-		*known = number;
-}
-
-/* Anybody can send a segment in a client's name: one whose numbers do not fit is forwarded, and says nothing. */
-static ALWAYS_INLINE void note_numbers(const struct packet *packet, struct flow_entry *entry)
-{
-	__u32 seq = ntohl(packet->seq), ack = ntohl(packet->ack);
-
-	if (!is_near(seq, entry->sent) || !is_near(ack, entry->ack))
-		return;
-	advance(&entry->sent, seq + packet->len - packet->headers_len);
-	advance(&entry->ack, ack);
-}
-
 /* Takes note of a packet that is forwarded; `len` is with its Ethernet header. */
 static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *entry, __u32 len)
 {
@@ -76,8 +91,12 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	__u32 party = entry->party;
 	struct traffic *sum = bpf_map_lookup_elem(&traffic, &party);
 
-	if (packet->flags & TCP_ACK)
-		note_numbers(packet, entry);
+	if (is_believed(packet, entry)) {
+		advance(&entry->sent, ntohl(packet->seq) + length(packet));
+		advance(&entry->ack, ntohl(packet->ack));
+		if (packet->flags & TCP_FIN)
+			entry->flags |= FLOW_FINISHED;
+	}
 	/* Of many packets in a tick, one writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
@@ -158,6 +177,10 @@ int cache_tc(struct __sk_buff *skb)
 		note_miss(shape, &packet, outcome);
 		return TCX_NEXT;
 	}
+	if (packet.flags & TCP_FIN && tell(&packet)) {
+		count(UNTOLD);
+		return TCX_DROP;
+	}
 	note(&packet, entry, skb->len);
 	rewrite_headers(ethernet, &packet, entry, hop);
 	rewrite_checksum_in_kernel(skb, &packet, entry);
@@ -197,6 +220,10 @@ int cache_xdp(struct xdp_md *ctx)
 	if (outcome != FORWARDED) {
 		note_miss(shape, &packet, outcome);
 		return XDP_PASS;
+	}
+	if (packet.flags & TCP_FIN && tell(&packet)) {
+		count(UNTOLD);
+		return XDP_DROP;
 	}
 	note(&packet, entry, ETH_HLEN + packet.len);
 	rewrite_headers(ethernet, &packet, entry, hop);

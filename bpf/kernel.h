@@ -31,6 +31,8 @@ typedef __u32 __be32;
 #define MAP_TYPE(name, type) type *name
 
 enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_LRU_HASH = 9 };
+enum { BPF_MAP_TYPE_RINGBUF = 27 };
+enum { BPF_RB_NO_WAKEUP = 1 };
 enum { BPF_F_NO_PREALLOC = 1 };
 enum { BPF_ANY = 0 };
 /* The same numbers as those of a classifier on clsact, which kernels without tcx have. */
@@ -117,4 +119,5 @@ static struct bpf_sock *(*bpf_sk_lookup_udp)(void *ctx, struct bpf_sock_tuple *t
 static long (*bpf_sk_release)(void *sock) = (void *)86;
 static struct bpf_sock *(*bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
 					      __u64 flags) = (void *)99;
+static long (*bpf_ringbuf_output)(void *ringbuf, const void *data, __u64 size, __u64 flags) = (void *)130;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)160;

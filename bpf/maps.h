@@ -8,6 +8,8 @@ enum {
 	FLOW_AS_IS = 1,
 	/* It goes to the client; else to the server. */
 	FLOW_TO_CLIENT = 2,
+	/* Its sender has finished. Written here. */
+	FLOW_FINISHED = 4,
 };
 
 /* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */
@@ -56,7 +58,7 @@ struct traffic {
 /* What has become of packets; what is not forwarded or dropped is left to userspace. Mirrors `cache::Outcome`. */
 enum outcome {
 	FORWARDED,
-	/* Of a flow that is known: TCP with SYN, FIN or RST, on which the connection's state depends; */
+	/* Of a flow that is known: TCP with SYN or RST, or a FIN whose numbers do not fit; */
 	CHANGES_STATE,
 	/* a packet that may go no further; */
 	EXPIRED,
@@ -70,9 +72,19 @@ enum outcome {
 	CAME_AGAIN,
 	/* A SYN to a frontend in a flood: dropped. */
 	SYN_LIMITED,
+	/* A FIN that there was no room to tell of: dropped, and sent again. */
+	UNTOLD,
 	OUTCOMES,
 	/* Of no known flow: not counted. */
 	UNKNOWN,
+};
+
+/* A FIN that was forwarded. Mirrors `cache::Told`. */
+struct told {
+	struct flow_key key;
+	__u32 seq;
+	__u32 ack;
+	__u32 len; /* of its payload, and one */
 };
 
 /* Mirrors `cache::Rate`. */
@@ -116,6 +128,12 @@ struct {
 	MAP_TYPE(key, __u32);
 	MAP_TYPE(value, __u64);
 } outcomes SEC(".maps");
+
+/* Read by userspace at its own pace: so that 1 MiB is enough for 100 ms of 150,000 a second. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
+	MAP_UINT(max_entries, 1 << 20);
+} told SEC(".maps");
 
 /* All our addresses: the VIPs and those of SNAT. */
 struct {

@@ -70,7 +70,8 @@ impl PacketPath {
         let epoch = clock::monotonic_start();
         let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
         let cache = |offloader: &Offloader| -> Result<_, CacheError> {
-            Ok(PlannedCache { filter: offloader.filter()?, tally: offloader.tally() })
+            let (filter, tally) = (offloader.filter()?, offloader.tally());
+            Ok(PlannedCache { filter, tally, told: offloader.told()? })
         };
         let (wanted, mut asked) = mpsc::channel::<Wanted>(256);
         let pipeline = Pipeline::start(Plan {

@@ -6,6 +6,7 @@ mod cache;
 mod capture;
 mod captures;
 mod filter;
+mod fins;
 mod guard;
 mod ledger;
 mod pipeline;
@@ -22,7 +23,7 @@ mod worker;
 pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use cache::{
     CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate, Sizes, SynGate, SynLimit, Tally,
-    Traffic,
+    Told, Traffic,
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use filter::{Filter, Precision};

@@ -17,10 +17,11 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::captures::{self, Captures, Running};
+use super::fins::Fins;
 use super::queues::{Batch, QUEUE, Room, SPARES};
 use super::waiting::Waiting;
 use super::worker::Worker;
-use super::{Filter, Tally, Transmit};
+use super::{Filter, Tally, Told, Transmit};
 use crate::forward::{Dispatch, Forwarder, Ids};
 use crate::model::{DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
@@ -52,6 +53,8 @@ pub struct PlannedCache {
     pub filter: Option<OwnedFd>,
     /// Counts what the cache forwards.
     pub tally: Tally,
+    /// Tells of FINs among it.
+    pub told: Told,
 }
 
 impl Plan {
@@ -74,16 +77,17 @@ impl Pipeline {
     /// A thread cannot be started.
     pub fn start(plan: Plan) -> io::Result<Pipeline> {
         let workers = plan.forwarders.len();
-        let (program, mut tally) = match plan.cache {
-            Some(PlannedCache { filter, tally }) => (filter, Some(tally)),
-            None => (None, None),
+        let (program, mut tally, told) = match plan.cache {
+            Some(PlannedCache { filter, tally, told }) => (filter, Some(tally), Some(told)),
+            None => (None, None, None),
         };
+        let fins = Fins::of(workers, told, &plan.dispatch);
         let (ids, room) = (Ids::new(fastrand::u16(..)), Room::default());
         let (spares, spare) = bounded(SPARES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let mut inboxes = Vec::new();
-        for (core, forwarder) in plan.forwarders.into_iter().enumerate() {
+        for ((core, forwarder), fins) in plan.forwarders.into_iter().enumerate().zip(fins) {
             let (inbox, frames) = bounded(QUEUE);
             inboxes.push(inbox);
             let worker = Worker {
@@ -91,6 +95,7 @@ impl Pipeline {
                 forwarder,
                 // Any worker can count for all.
                 tally: tally.take(),
+                fins,
                 ids: ids.clone(),
                 waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
+use super::fins::Fins;
 use super::ledger::Ledger;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
@@ -31,6 +32,7 @@ pub(super) struct Worker {
     pub(super) forwarder: Forwarder,
     /// Counts what the flow cache forwards, if that is this worker's part.
     pub(super) tally: Option<Tally>,
+    pub(super) fins: Fins,
     /// For packets that it cuts.
     pub(super) ids: Ids,
     pub(super) waiting: Waiting,
@@ -82,6 +84,9 @@ impl Worker {
                 buffer.set_frame(frame);
                 round.out.push((interface, buffer));
             });
+            for (key, fin) in self.fins.take(now) {
+                self.forwarder.on_cached_fin(&key, fin, now);
+            }
             for (since, parcel) in self.waiting.due(snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
@@ -218,6 +223,7 @@ mod tests {
             core: 0,
             forwarder: Forwarder::new(Settings { ports: None, capacity: 1, seed: 1, cache: None }),
             tally: None,
+            fins: Fins::of(1, None, &crate::forward::Dispatch::new(1, None)).remove(0),
             ids: Ids::new(0),
             waiting: Waiting::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),

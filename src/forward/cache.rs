@@ -44,6 +44,8 @@ pub struct Seen {
     pub at: Timestamp,
     /// How far their sender has got, if it is TCP.
     pub progress: Option<Progress>,
+    /// Whether it has finished: a FIN was among them.
+    pub is_finished: bool,
 }
 
 /// How far one side of a TCP connection has got. Segments that are not near change nothing of it.

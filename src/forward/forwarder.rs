@@ -143,7 +143,14 @@ impl Forwarder {
         }
         let headers = &*headers;
         let packet = Packet { headers, snapshot, now };
-        let verdict = match self.flows.lookup(&headers.key) {
+        let found = self.flows.lookup(&headers.key);
+        if let Some((id, Direction::ToServer)) = found
+            && headers.is_tcp()
+            && begins(headers)
+        {
+            self.ask_for_fins(id, now);
+        }
+        let verdict = match found {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
             Some((id, direction)) if !self.is_replaced(id, direction, headers) => {
                 self.forward(id, direction, Part::Later, frame, packet)
@@ -255,19 +262,30 @@ impl Forwarder {
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
         let cut = fit(frame, headers, hop, is_nat)?;
-        let (was_over, parties) = (part != Part::First && flow.is_over(), parties(flow));
-        if part != Part::First && !matches!(headers.kind, Kind::LaterFragment { .. }) {
-            self.flows.on_segment(id, direction, segment(headers), packet.now);
-            self.follow_in_cache(id);
-        }
-        if !was_over && self.flows.get(id).is_over() {
-            self.news.ended.push(Ended { flow: parties, how: End::Own });
+        let parties = parties(flow);
+        if part == Part::First {
+            if flow.is_over() {
+                self.news.ended.push(Ended { flow: parties, how: End::Own });
+            }
+        } else if !matches!(headers.kind, Kind::LaterFragment { .. }) {
+            self.hear(id, direction, segment(headers), packet.now);
         }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         if let Some(lead) = frame.lead.filter(|_| is_nat) {
             wire::renumber(frame.bytes, headers, lead.id);
         }
         Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part, cut }))
+    }
+
+    /// Takes note of a packet of a flow.
+    fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
+        let flow = self.flows.get(id);
+        let (was_over, parties) = (flow.is_over(), parties(flow));
+        self.flows.on_segment(id, direction, segment, now);
+        self.follow_in_cache(id);
+        if !was_over && self.flows.get(id).is_over() {
+            self.news.ended.push(Ended { flow: parties, how: End::Own });
+        }
     }
 
     /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow: anybody can

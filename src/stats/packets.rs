@@ -31,6 +31,7 @@ pub struct PacketStats {
     /// Counted by the kernel.
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
     syns_refused: AtomicU64,
+    untold: AtomicU64,
     /// By the names of the interfaces that are captured.
     layers: RwLock<BTreeMap<String, Layer>>,
 }
@@ -67,6 +68,7 @@ impl PacketStats {
             threads: (0..threads).map(|_| CachePadded::default()).collect(),
             outcomes: Default::default(),
             syns_refused: AtomicU64::default(),
+            untold: AtomicU64::default(),
             layers: RwLock::default(),
         }
     }
@@ -120,6 +122,11 @@ impl PacketStats {
         self.syns_refused.store(n, Ordering::Relaxed);
     }
 
+    /// How many FINs the kernel has dropped so far, there being no room to tell a worker of them.
+    pub fn set_untold(&self, n: u64) {
+        self.untold.store(n, Ordering::Relaxed);
+    }
+
     /// Says who forwards open flows that come in on an interface from now on.
     pub fn set_layer(&self, interface: &str, layer: Layer) {
         let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
@@ -147,6 +154,7 @@ impl PacketStats {
         match reason {
             DropReason::CaptureOverrun => counted + self.sum(|thread| &thread.overruns),
             DropReason::SynLimited => counted + self.syns().refused,
+            DropReason::WorkerQueueFull => counted + self.untold.load(Ordering::Relaxed),
             _ => counted,
         }
     }

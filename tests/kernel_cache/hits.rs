@@ -1,7 +1,7 @@
 //! Packets of flows that are known leave as the forwarding core would have sent them.
 
 use convey::dataplane::FlowEntry;
-use convey::forward::Direction;
+use convey::forward::{ACK, Direction, FIN, Segment};
 use convey::model::{FlowKey, Mode, NextHop, Rewrite};
 use convey::wire::{self, Checksum, TestPacket};
 use proptest::prelude::*;
@@ -16,6 +16,8 @@ pub(crate) fn stories() -> Vec<Story> {
         packets_of_every_mode_leave_as_the_core_sends_them,
         packets_between_any_addresses_leave_as_the_core_sends_them,
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
+        a_fin_is_sent_on_and_told_of_with_its_numbers,
+        a_fin_that_cannot_be_told_of_is_dropped_and_counted,
         what_has_passed_is_told,
     ]
 }
@@ -110,6 +112,41 @@ fn a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero() {
         });
         let (frame, sent) = found.unwrap();
         assert_eq!(twin.see(&frame), Made::Sent(sent));
+    }
+}
+
+fn a_fin_is_sent_on_and_told_of_with_its_numbers() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        let mut told = twin.cache.told().unwrap();
+        let ends = twin.establish(client(&setup));
+        let fin = ends.to_server().seq(7).ack(9).fin().payload(b"bye").bytes();
+        let key = wire::parse(&fin).unwrap().key;
+        kernel::run(twin.cache.tc().unwrap(), &ends.to_server().seq(7).ack(9).bytes());
+        assert_eq!(told.take(), None, "nothing else is told of");
+        assert!(!twin.flows.get(&key).unwrap().unwrap().is_finished());
+        for run in [true, false] {
+            match run {
+                true => kernel::run(twin.cache.tc().unwrap(), &fin),
+                false => kernel::run(twin.cache.xdp().unwrap(), &fin),
+            };
+            assert_eq!(told.take(), Some((key, Segment { flags: FIN | ACK, seq: 7, ack: 9, len: 4 })));
+        }
+        let entry = twin.flows.get(&key).unwrap().unwrap();
+        assert_eq!((entry.is_finished(), entry.sent, entry.ack), (true, 11, 9));
+    }
+}
+
+fn a_fin_that_cannot_be_told_of_is_dropped_and_counted() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let fin = ends.to_server().seq(7).ack(9).fin().bytes();
+        // 1 MiB of 64 bytes each.
+        for _ in 0..1 << 14 {
+            kernel::run(twin.cache.tc().unwrap(), &fin);
+        }
+        assert!(matches!(twin.cache.untold().unwrap(), 1..100), "{:?}", twin.cache.untold());
     }
 }
 

@@ -38,7 +38,9 @@ fn what_takes_a_decision_is_left_to_userspace() {
             let packet = || packet.clone();
             assert!(matches!(twin.see(&packet().bytes()), Made::Sent(_)), "the others are forwarded");
             if is_tcp(&setup) {
-                for flagged in [packet().syn(), packet().fin(), packet().rst(), packet().fin().psh()] {
+                let far = 20 << 20;
+                let unbelieved = [packet().fin().seq(far), packet().fin().seq(0).ack(far)];
+                for flagged in [packet().syn(), packet().rst()].into_iter().chain(unbelieved) {
                     is_left(&mut twin, &flagged.bytes(), Outcome::ChangesState);
                 }
             }

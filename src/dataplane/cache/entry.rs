@@ -32,8 +32,14 @@ const _: () = assert!(size_of::<FlowKey>() == 40, "as the kernel's programs have
 // Flags, as in `bpf/maps.h`.
 const AS_IS: u16 = 1;
 const TO_CLIENT: u16 = 2;
+const FINISHED: u16 = 4;
 
 impl FlowEntry {
+    /// Whether a FIN went this way.
+    pub fn is_finished(&self) -> bool {
+        self.flags & FINISHED != 0
+    }
+
     /// Rewrites packets with this key so, and counts them for the party (an index below `Sizes::parties`).
     pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, party: u16) -> FlowEntry {
         let (addresses, ports) = wire::checksum_changes(key, to);

@@ -6,12 +6,13 @@ mod flow_map;
 mod offloader;
 mod parties;
 mod syn_limit;
+mod told;
 mod traffic;
 mod writer;
 
 use std::os::fd::AsFd;
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use thiserror::Error;
@@ -21,6 +22,7 @@ pub use flow_map::FlowMap;
 pub use offloader::Offloader;
 pub use parties::Tally;
 pub use syn_limit::{Rate, SynGate, SynLimit};
+pub use told::Told;
 pub use traffic::Traffic;
 
 use super::{Selection, selection_maps};
@@ -40,9 +42,12 @@ const OUTCOMES: &str = "outcomes";
 const OURS: &str = "ours";
 const INTERFACES: &str = "interfaces";
 const SYN_LIMIT: &str = "syn_limit";
+const TOLD: &str = "told";
 
 /// SYNs that were dropped, among [`OUTCOMES`].
 const REFUSED: u32 = Outcome::ALL.len() as u32;
+/// FINs that were dropped, among them, too.
+const UNTOLD: u32 = REFUSED + 1;
 
 /// How much the cache has room for; at least 1 of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +159,18 @@ impl KernelCache {
     pub fn count(&self, outcome: Outcome) -> Result<u64, CacheError> {
         let [n] = self.sum::<1>(OUTCOMES, outcome as u32)?;
         Ok(n)
+    }
+
+    /// How many FINs were dropped since the cache was loaded, there being no room to tell of them.
+    pub fn untold(&self) -> Result<u64, CacheError> {
+        let [n] = self.sum::<1>(OUTCOMES, UNTOLD)?;
+        Ok(n)
+    }
+
+    /// What tells of FINs. There is one, for the first who asks.
+    pub fn told(&mut self) -> Result<Told, CacheError> {
+        let ring = self.0.take_map(TOLD).ok_or(CacheError::Missing(TOLD))?;
+        Ok(Told::new(RingBuf::try_from(ring)?))
     }
 
     /// How many SYNs were dropped by [`KernelCache::limit_syns`] since the cache was loaded.

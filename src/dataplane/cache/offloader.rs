@@ -8,7 +8,7 @@ use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, XdpM
 
 use super::parties::{Numbers, Tally};
 use super::writer::Writer;
-use super::{CacheError, KernelCache, Sizes, SynGate, TC};
+use super::{CacheError, KernelCache, Sizes, SynGate, TC, Told};
 use crate::dataplane::Selection;
 use crate::forward::FlowCache;
 use crate::model::{Interface, Layer, NextHop};
@@ -95,6 +95,11 @@ impl Offloader {
     pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
         let flows = self.cache().flows()?;
         Ok(Box::new(Writer::new(flows, self.sizes, epoch, self.numbers.clone())))
+    }
+
+    /// What tells of FINs that it forwards. There is one, for the first who asks.
+    pub fn told(&self) -> Result<Told, CacheError> {
+        self.cache().told()
     }
 
     /// What reads its counters.

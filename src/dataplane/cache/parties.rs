@@ -78,6 +78,9 @@ impl Tally {
                 stats.set_outcome(outcome, n);
             }
         }
+        if let Ok(n) = cache.untold() {
+            stats.set_untold(n);
+        }
         if let Ok(n) = cache.syns_refused() {
             stats.set_syns_refused(n);
         }

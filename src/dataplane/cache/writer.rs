@@ -70,7 +70,8 @@ impl FlowCache for Writer {
         let entry = self.flows.get(key).ok().flatten().filter(|entry| entry.last_seen > 0)?;
         let at = Timestamp(entry.last_seen.saturating_sub(self.epoch));
         let progress = Progress { sent: entry.sent, acked: entry.ack };
-        Some(Seen { at, progress: (key.protocol == TCP).then_some(progress) })
+        let is_finished = entry.is_finished();
+        Some(Seen { at, progress: (key.protocol == TCP).then_some(progress), is_finished })
     }
 
     fn flush(&mut self) {

@@ -1,7 +1,9 @@
 //! Flows whose packets the cache forwards: when they get there, when they leave, and what is learnt of them meanwhile.
 
 use super::Forwarder;
-use crate::forward::{CachedRoute, Direction, Flow, FlowCache, FlowId, Seen, View};
+use crate::forward::{
+    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, Seen, Segment, View,
+};
 use crate::model::{FlowKey, Timestamp};
 
 impl Forwarder {
@@ -9,6 +11,37 @@ impl Forwarder {
     pub fn flush_cache(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.flush();
+        }
+    }
+
+    /// Takes note of a FIN that the cache has forwarded, at `now` or a little before.
+    pub fn on_cached_fin(&mut self, key: &FlowKey, fin: Segment, now: Timestamp) {
+        let Some((id, direction)) = self.flows.lookup(key) else { return };
+        // Else its flow is over, and this may be the next one between the same ends.
+        if !self.flows.get(id).is_cached() {
+            return;
+        }
+        let before = self.flows.get(id).state();
+        self.hear(id, direction, fin, now);
+        if self.flows.get(id).state() == before {
+            // More has passed than the numbers allow; or it is the same FIN again.
+            self.catch_up(id);
+            self.hear(id, direction, fin, now);
+        }
+    }
+
+    /// Before a SYN is held against a flow: the cache may have forwarded FINs that nobody has told of yet.
+    pub(super) fn ask_for_fins(&mut self, id: FlowId, now: Timestamp) {
+        if !self.flows.get(id).is_cached() {
+            return;
+        }
+        for (direction, key) in keys(self.flows.get(id)) {
+            let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
+            if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, .. }) = seen {
+                let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                self.catch_up(id);
+                self.hear(id, direction, fin, now);
+            }
         }
     }
 

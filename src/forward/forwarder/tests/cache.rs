@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::lab::{Family, Kernel, Lab, Outcome, Seen, TestServer, error_about, neighbour, told_with_cache};
-use crate::forward::FlowState;
-use crate::model::{DropReason, FlowKey};
+use crate::forward::{ACK, FIN, FlowState, Segment};
+use crate::model::{DropReason, FlowKey, Mode};
 use crate::wire::IcmpError;
 
 /// Has each of these stories told over IPv4 and over IPv6.
@@ -24,6 +24,8 @@ told_with_a_cache! {
     a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
     a_reset_of_either_side_takes_the_connection_back,
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
+    a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
+    a_fin_of_the_connection_before_does_not_end_the_next,
     a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
     a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
     a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
@@ -109,7 +111,7 @@ mod stories {
             lab.send(syn.reply().seq(seq).ack(102).payload(&[7; 1_000]));
             lab.send(lab.client(1).seq(102).ack(seq + 1_000));
         }
-        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(10), Some(10)), FlowState::HalfClosedByClient));
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(11), Some(10)), FlowState::HalfClosedByClient));
         lab.send(syn.reply().seq(10_501).ack(102).fin());
         assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::Closing, 0));
     }
@@ -134,6 +136,44 @@ mod stories {
         assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (1, 2));
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         assert_eq!(forwarded(&lab, 1), (Some(1), Some(0)));
+    }
+
+    pub(super) fn a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow(
+        family: Family,
+    ) {
+        for mut lab in [Lab::passthrough(family), Lab::dsr(family)] {
+            let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
+            let begin = |lab: &mut Lab, seq: u32| {
+                let syn = lab.send(lab.client(1).syn().seq(seq));
+                if !is_dsr {
+                    lab.send(syn.reply().syn().seq(500).ack(seq + 1));
+                }
+                lab.send(lab.client(1).seq(seq + 1).ack(501));
+                syn
+            };
+            let first = begin(&mut lab, 100);
+            lab.is_deaf = true;
+            lab.send(lab.client(1).fin().seq(101).ack(501));
+            if !is_dsr {
+                lab.send(first.reply().fin().seq(501).ack(102));
+            }
+            lab.send(lab.client(1).seq(102).ack(502));
+            assert_eq!(lab.ended(), 0, "nobody has told of it");
+            begin(&mut lab, 3_000_000_000);
+            assert_eq!((lab.opened, lab.ended(), lab.forwarder.flows().len()), (2, 1, 1));
+            lab.hear_fins();
+            assert_eq!((lab.ended(), state(&lab)), (0, FlowState::Established), "that was the first");
+        }
+    }
+
+    pub(super) fn a_fin_of_the_connection_before_does_not_end_the_next(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        let fin = Segment { flags: FIN | ACK, seq: 3_000_000_000, ack: 1_000_000_000, len: 1 };
+        lab.forwarder.on_cached_fin(&client_key(&lab, 1), fin, lab.now);
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+        lab.close(1, &syn);
     }
 
     pub(super) fn a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent(family: Family) {

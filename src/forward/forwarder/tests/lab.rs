@@ -87,6 +87,8 @@ pub(super) struct Lab {
     pub(super) world: World,
     /// What forwards in the balancer's place, if the story is told so.
     pub(super) kernel: Option<Kernel>,
+    /// Whether the balancer hears of FINs only when it is told to.
+    pub(super) is_deaf: bool,
     /// Flows begun, as far as verdicts tell.
     pub(super) opened: usize,
     /// Packets forwarded without a record of their flow.
@@ -175,6 +177,7 @@ impl Lab {
             snapshot: Snapshot::empty(1),
             world,
             kernel,
+            is_deaf: false,
             opened: 0,
             unrecorded: 0,
             fragments: Fragments::new(Ids::new(0)),
@@ -250,6 +253,9 @@ impl Lab {
         if let Some(interface) =
             self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, &self.snapshot, self.now))
         {
+            if !self.is_deaf {
+                self.hear_fins();
+            }
             return Outcome::Sent(Seen::read(frame.bytes, interface));
         }
         let before = frame.bytes.to_vec();
@@ -288,6 +294,14 @@ impl Lab {
             None if frame.checksum == Checksum::Partial => panic!("no story has one"),
             None => Outcome::Sent(Seen::read(frame.bytes, forwarded.interface)),
         }
+    }
+
+    /// Tells the balancer of FINs that the cache has forwarded.
+    pub(super) fn hear_fins(&mut self) {
+        for (key, fin) in self.kernel.iter().flat_map(Kernel::fins) {
+            self.forwarder.on_cached_fin(&key, fin, self.now);
+        }
+        self.forwarder.flush_cache();
     }
 
     /// Has a packet arrive that is forwarded.

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::forward::forwarder::fit;
-use crate::forward::{CachedRoute, FlowCache, Frame, Progress, Seen};
+use crate::forward::{CachedRoute, FlowCache, Frame, Progress, Seen, Segment};
 use crate::model::{FlowKey, TCP, Timestamp};
 use crate::snapshot::Snapshot;
-use crate::wire::{self, Kind, TcpFlags};
+use crate::wire::{self, Headers, Kind, TcpFlags};
 
 thread_local! {
     static HAS_CACHE: Cell<bool> = const { Cell::new(false) };
@@ -24,6 +24,8 @@ pub(in crate::forward::forwarder::tests) fn told_with_cache(story: impl FnOnce()
 #[derive(Debug, Clone, Default)]
 pub(in crate::forward::forwarder::tests) struct Kernel {
     entries: Arc<Mutex<HashMap<FlowKey, Entry>>>,
+    /// FINs that nobody was told of yet.
+    fins: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
 }
 
 #[derive(Debug)]
@@ -31,6 +33,7 @@ struct Entry {
     route: CachedRoute,
     last: Option<Timestamp>,
     progress: Progress,
+    is_finished: bool,
     packets: u32,
 }
 
@@ -50,20 +53,37 @@ impl Kernel {
         let headers = wire::parse(frame.bytes).ok().filter(|headers| headers.kind == Kind::Whole)?;
         let ip_len = if headers.is_v4() { 20 } else { 40 };
         let is_plain = !headers.is_error() && headers.l4 == 14 + ip_len && headers.ttl > 1;
-        if !is_plain || headers.flags.0 & (TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST) != 0 {
+        if !is_plain || headers.flags.0 & (TcpFlags::SYN | TcpFlags::RST) != 0 {
             return None;
         }
         let mut entries = self.entries.lock().unwrap();
         let entry = entries.get_mut(&headers.key)?;
+        let is_believed = headers.flags.ack() && is_believed(&entry.progress, headers.seq, headers.ack);
+        if headers.flags.fin() && !is_believed {
+            return None;
+        }
         let hop = snapshot.network.get(entry.route.rewrite.next_hop)?;
         if !matches!(fit(frame, &headers, hop, true), Ok(None)) {
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
         entry.last = Some(now);
-        advance(&mut entry.progress, headers.seq, u32::from(headers.payload_len), headers.ack);
+        if is_believed {
+            let Headers { flags, seq, ack, .. } = headers;
+            let len = u32::from(headers.payload_len) + u32::from(flags.fin());
+            advance(&mut entry.progress, seq.wrapping_add(len), ack);
+            if flags.fin() {
+                entry.is_finished = true;
+                self.fins.lock().unwrap().push((headers.key, Segment { flags: flags.0, seq, ack, len }));
+            }
+        }
         entry.packets += 1;
         Some(hop.interface)
+    }
+
+    /// The FINs that it has forwarded since it was last asked.
+    pub(in crate::forward::forwarder::tests) fn fins(&self) -> Vec<(FlowKey, Segment)> {
+        std::mem::take(&mut *self.fins.lock().unwrap())
     }
 
     /// How many packets of this key it has forwarded; `None` if it is not there.
@@ -101,7 +121,7 @@ impl FlowCache for Writer {
         let entries = self.kernel.entries.lock().unwrap();
         let entry = entries.get(key)?;
         let progress = (key.protocol == TCP).then_some(entry.progress);
-        entry.last.map(|at| Seen { at, progress })
+        entry.last.map(|at| Seen { at, progress, is_finished: entry.is_finished })
     }
 
     fn flush(&mut self) {
@@ -110,7 +130,8 @@ impl FlowCache for Writer {
             match route {
                 Some(route) => {
                     let CachedRoute { last, progress, .. } = route;
-                    entries.insert(key, Entry { route, last, progress, packets: 0 });
+                    let entry = Entry { route, last, progress, is_finished: false, packets: 0 };
+                    entries.insert(key, entry);
                 }
                 None => drop(entries.remove(&key)),
             }
@@ -118,15 +139,18 @@ impl FlowCache for Writer {
     }
 }
 
-/// As `bpf/cache.bpf.c` does it.
-fn advance(progress: &mut Progress, seq: u32, len: u32, ack: u32) {
+// As `bpf/cache.bpf.c` does it.
+
+fn is_believed(progress: &Progress, seq: u32, ack: u32) -> bool {
     const WINDOW: u32 = 16 << 20;
     let is_near = |number: u32, known: u32| number.wrapping_sub(known).wrapping_add(WINDOW) <= 2 * WINDOW;
-    if is_near(seq, progress.sent) && is_near(ack, progress.acked) {
-        for (known, number) in [(&mut progress.sent, seq.wrapping_add(len)), (&mut progress.acked, ack)] {
-            if number.wrapping_sub(*known) as i32 > 0 {
-                *known = number;
-            }
+    is_near(seq, progress.sent) && is_near(ack, progress.acked)
+}
+
+fn advance(progress: &mut Progress, sent: u32, acked: u32) {
+    for (known, number) in [(&mut progress.sent, sent), (&mut progress.acked, acked)] {
+        if number.wrapping_sub(*known) as i32 > 0 {
+            *known = number;
         }
     }
 }
