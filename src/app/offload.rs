@@ -12,7 +12,8 @@ const NEXT_HOPS: u32 = 1 << 16;
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
 const PARTIES: u16 = 1 << 14;
 
-/// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker.
+/// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker. Filters of tc, where it takes
+/// them, get this handle.
 ///
 /// # Errors
 /// The file asks for what this host does not permit.
@@ -20,11 +21,12 @@ pub(super) fn start(
     settings: &PacketSettings,
     selection: &Selection,
     interfaces: &[Interface],
+    filter_handle: u32,
 ) -> anyhow::Result<Option<Offloader>> {
     // A flow has an entry for each direction.
     let entries = settings.capacity.saturating_mul(2);
     let sizes = Sizes { entries, next_hops: NEXT_HOPS, parties: PARTIES };
-    let start = |layer| Offloader::start(layer, sizes, selection, interfaces);
+    let start = |layer| Offloader::start(layer, sizes, selection, interfaces, filter_handle);
     let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
     let started = match (settings.offload, settings.offload.layer(&nics)) {
         (_, Layer::Worker) => return Ok(None),

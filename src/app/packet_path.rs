@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use super::claims::{self, Claims};
 use super::host::Kernel;
+use super::left_over::{self, OwnHandle};
 use super::packet_plan::{dispatch, forwarders, interfaces, selection, snat_addresses, with_backends};
 use super::paths::Parts;
 use super::{clock, offload};
@@ -39,13 +40,18 @@ pub(super) struct PacketPath {
     pipeline: Pipeline,
     guard: Option<Guard>,
     offloader: Option<Offloader>,
+    _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
     _tasks: JoinSet<()>,
 }
 
 impl PacketPath {
     /// Starts this many workers, and what they need.
-    pub(super) fn start(parts: &Parts<'_>, kernel: Kernel, workers: usize) -> anyhow::Result<PacketPath> {
+    pub(super) async fn start(
+        parts: &Parts<'_>,
+        kernel: Kernel,
+        workers: usize,
+    ) -> anyhow::Result<PacketPath> {
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let Kernel { netlink, table, network } = kernel;
         let netlink = Arc::new(netlink);
@@ -67,7 +73,10 @@ impl PacketPath {
                 )
             }
         };
-        let offloader = offload::start(settings, &selection, &interfaces)?;
+        // The guard is up: what they have forwarded so far does not get to the host's stack.
+        left_over::remove(&netlink, &table.interfaces).await;
+        let filters = OwnHandle::new()?;
+        let offloader = offload::start(settings, &selection, &interfaces, filters.number)?;
         let layer = offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
         interfaces.iter().for_each(|interface| stats.set_layer(&interface.name, layer));
         let epoch = clock::monotonic_start();
@@ -142,6 +151,7 @@ impl PacketPath {
             pipeline,
             guard,
             offloader,
+            _filters: filters,
             _reserved: reserved,
             _tasks: tasks,
         })

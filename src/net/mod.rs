@@ -2,12 +2,14 @@
 
 mod claim;
 mod driver;
+mod filters;
 mod netlink;
 mod reserved_ports;
 mod table;
 
 pub use claim::Claim;
 pub use driver::driver;
+pub use filters::BpfFilter;
 pub use netlink::{Error, Netlink};
 pub use reserved_ports::{PortRanges, ReservedPorts};
 pub use table::Table;

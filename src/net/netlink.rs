@@ -34,7 +34,7 @@ const LIST_ATTEMPTS: u32 = 5;
 /// tokio runtime; closed when dropped.
 #[derive(Debug)]
 pub struct Netlink {
-    handle: Handle,
+    pub(super) handle: Handle,
     changed: Arc<Notify>,
     _tasks: JoinSet<()>,
 }
@@ -43,8 +43,8 @@ pub struct Netlink {
 #[derive(Debug, Error)]
 #[error("netlink: {what}: {source}")]
 pub struct Error {
-    what: &'static str,
-    source: rtnetlink::Error,
+    pub(super) what: &'static str,
+    pub(super) source: rtnetlink::Error,
 }
 
 impl Netlink {
