@@ -1,8 +1,9 @@
 //! Whether the kernel forwards packets of open flows, and where.
 
+use anyhow::anyhow;
 use log::{info, warn};
 
-use crate::dataplane::{CacheError, Offloader, Selection, Sizes};
+use crate::dataplane::{CacheError, Offloader, Selection, Sizes, causes};
 use crate::model::{Interface, Layer, Nic, Offload, PacketSettings};
 use crate::net;
 
@@ -31,7 +32,7 @@ pub(super) fn start(
     let started = match (settings.offload, settings.offload.layer(&nics)) {
         (_, Layer::Worker) => return Ok(None),
         (Offload::Auto, Layer::Xdp) => start(Layer::Xdp).or_else(|error| {
-            info!("no native XDP: {}", Chain(&error));
+            info!("no native XDP: {}", causes(&error));
             start(Layer::Tc)
         }),
         (_, layer) => start(layer),
@@ -41,11 +42,11 @@ pub(super) fn start(
         (Err(error), Offload::Auto) => {
             warn!(
                 "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache: {}",
-                Chain(&error)
+                causes(&error)
             );
             return Ok(None);
         }
-        (Err(error), offload) => return Err(refused(error, offload)),
+        (Err(error), offload) => return Err(refused(&error, offload)),
     };
     let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
     info!(
@@ -56,27 +57,10 @@ pub(super) fn start(
     Ok(Some(offloader))
 }
 
-fn refused(error: CacheError, offload: Offload) -> anyhow::Error {
-    let what = format!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without)");
-    anyhow::Error::new(error).context(what)
+fn refused(error: &CacheError, offload: Offload) -> anyhow::Error {
+    anyhow!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without): {}", causes(error))
 }
 
 fn nic(interface: &Interface) -> Nic {
     Nic { driver: net::driver(&interface.name).ok(), mtu: interface.mtu }
-}
-
-/// An error and all that is behind it, in one line.
-struct Chain<'a>(&'a CacheError);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        // Its own text has that of its source.
-        let mut source = std::error::Error::source(self.0).and_then(std::error::Error::source);
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
-    }
 }

@@ -4,6 +4,7 @@
 mod buffer;
 mod cache;
 mod capture;
+mod causes;
 mod filter;
 mod guard;
 mod ledger;
@@ -23,6 +24,7 @@ pub use cache::{
     CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Sizes, SynLimit, Tally, Traffic,
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
+pub use causes::causes;
 pub use filter::{Filter, Precision};
 pub use guard::{Guard, GuardError, GuardKind, NftablesError, TcxError};
 pub use pipeline::{Overruns, Pipeline, Plan, PlannedCache};

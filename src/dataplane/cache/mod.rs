@@ -22,7 +22,7 @@ pub use offloader::Offloader;
 pub use parties::Tally;
 pub use traffic::Traffic;
 
-use super::{Selection, selection_maps};
+use super::{Selection, causes, selection_maps};
 pub use crate::model::CacheOutcome as Outcome;
 use crate::model::{Addr, NextHop};
 
@@ -74,7 +74,7 @@ pub enum CacheError {
     #[error("the flow cache's program: {0}")]
     Program(#[from] ProgramError),
     /// The program for tc could not be attached to an interface.
-    #[error("attaching the flow cache (by tcx: {tcx}): {filter}")]
+    #[error("attaching the flow cache (by tcx: {}): {filter}", causes(tcx))]
     Attach {
         /// Why not by tcx.
         tcx: Box<ProgramError>,
