@@ -23,6 +23,7 @@ pub struct BpfFilter {
 impl Netlink {
     /// The BPF filters on the ingress of an interface; none on one that no filter can be attached to.
     pub async fn ingress_filters(&self, interface: u32) -> Result<Vec<BpfFilter>, Error> {
+        let _alone = self.lists.lock().await;
         let mut filters = self.handle.traffic_filter(interface as i32);
         let list = filters.get().ingress().execute().try_collect::<Vec<TcMessage>>().await;
         let list = list.map_err(|source| Error { what: "filters", source })?;

@@ -11,7 +11,7 @@ use rtnetlink::packet_route::neighbour::{
 };
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use thiserror::Error;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 
 use super::Table;
@@ -35,6 +35,8 @@ const LIST_ATTEMPTS: u32 = 5;
 #[derive(Debug)]
 pub struct Netlink {
     pub(super) handle: Handle,
+    /// The kernel makes one list at a time for a socket, and refuses a second.
+    pub(super) lists: Mutex<()>,
     changed: Arc<Notify>,
     _tasks: JoinSet<()>,
 }
@@ -65,7 +67,7 @@ impl Netlink {
                 changed.notify_one();
             }
         });
-        Ok(Netlink { handle, changed, _tasks: tasks })
+        Ok(Netlink { handle, lists: Mutex::default(), changed, _tasks: tasks })
     }
 
     /// Waits until something has changed since the last call; many changes are told as one. Most are only a
@@ -78,10 +80,10 @@ impl Netlink {
     pub async fn table(&self) -> Result<Table, Error> {
         let failed = |what| move |source| Error { what, source };
         let handle = &self.handle;
+        let _alone = self.lists.lock().await;
         let links = handle.link().get().execute().try_collect().await.map_err(failed("interfaces"))?;
         let addresses = handle.address().get().execute().try_collect().await.map_err(failed("addresses"))?;
         let mut routes = Vec::new();
-        // One list after the other: the kernel makes one at a time for a socket.
         for family in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
         {
@@ -130,6 +132,7 @@ impl Netlink {
 
     async fn is_listed_as_static(&self, ip: IpAddr, interface: u32) -> Result<bool, Error> {
         let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let _alone = self.lists.lock().await;
         let mut entries = self.handle.neighbours().get().set_address_family(family).execute();
         let failed = |source| Error { what: "neighbours", source };
         let mut found = false;
