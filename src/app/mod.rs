@@ -6,6 +6,7 @@ mod clock;
 mod coverage;
 mod flood;
 mod host;
+mod left_over;
 mod limits;
 mod offload;
 mod packet_path;
@@ -24,6 +25,7 @@ use std::thread::available_parallelism;
 use anyhow::Context;
 use tokio::runtime::Runtime;
 
+use self::host::Kernel;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Options};
@@ -84,8 +86,13 @@ fn balance(options: &Options) -> Result<ExitCode, Failure> {
 
 fn check(options: &Options) -> Result<ExitCode, Failure> {
     let file = File { path: options.config().to_owned(), mode: options.mode() };
-    let (loaded, kernel) = runtime()?.block_on(host::load(&file))?;
+    let runtime = runtime()?;
+    let (loaded, kernel) = runtime.block_on(host::load(&file))?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    if let Some(Kernel { netlink, table, .. }) = &kernel {
+        let left = runtime.block_on(left_over::describe(netlink, &table.interfaces));
+        left.iter().for_each(|line| eprintln!("warning: {line}"));
+    }
     let config = match kernel {
         Some(kernel) => packet_plan::resolve(loaded.config, &kernel.network, cores())?,
         None => loaded.config,

@@ -1,8 +1,9 @@
 //! Whether the kernel forwards packets of open flows, and where.
 
+use anyhow::anyhow;
 use log::{info, warn};
 
-use crate::dataplane::{CacheError, Offloader, Selection, Sizes};
+use crate::dataplane::{CacheError, Offloader, Selection, Sizes, causes};
 use crate::model::{Interface, Layer, Nic, Offload, PacketSettings};
 use crate::net;
 
@@ -12,7 +13,8 @@ const NEXT_HOPS: u32 = 1 << 16;
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
 const PARTIES: u16 = 1 << 14;
 
-/// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker.
+/// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker. Filters of tc, where it takes
+/// them, get this handle.
 ///
 /// # Errors
 /// The file asks for what this host does not permit.
@@ -20,16 +22,17 @@ pub(super) fn start(
     settings: &PacketSettings,
     selection: &Selection,
     interfaces: &[Interface],
+    filter_handle: u32,
 ) -> anyhow::Result<Option<Offloader>> {
     // A flow has an entry for each direction.
     let entries = settings.capacity.saturating_mul(2);
     let sizes = Sizes { entries, next_hops: NEXT_HOPS, parties: PARTIES };
-    let start = |layer| Offloader::start(layer, sizes, selection, interfaces);
+    let start = |layer| Offloader::start(layer, sizes, selection, interfaces, filter_handle);
     let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
     let started = match (settings.offload, settings.offload.layer(&nics)) {
         (_, Layer::Worker) => return Ok(None),
         (Offload::Auto, Layer::Xdp) => start(Layer::Xdp).or_else(|error| {
-            info!("no native XDP: {}", Chain(&error));
+            info!("no native XDP: {}", causes(&error));
             start(Layer::Tc)
         }),
         (_, layer) => start(layer),
@@ -39,11 +42,11 @@ pub(super) fn start(
         (Err(error), Offload::Auto) => {
             warn!(
                 "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache: {}",
-                Chain(&error)
+                causes(&error)
             );
             return Ok(None);
         }
-        (Err(error), offload) => return Err(refused(error, offload)),
+        (Err(error), offload) => return Err(refused(&error, offload)),
     };
     let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
     info!(
@@ -54,27 +57,10 @@ pub(super) fn start(
     Ok(Some(offloader))
 }
 
-fn refused(error: CacheError, offload: Offload) -> anyhow::Error {
-    let what = format!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without)");
-    anyhow::Error::new(error).context(what)
+fn refused(error: &CacheError, offload: Offload) -> anyhow::Error {
+    anyhow!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without): {}", causes(error))
 }
 
 fn nic(interface: &Interface) -> Nic {
     Nic { driver: net::driver(&interface.name).ok(), mtu: interface.mtu }
-}
-
-/// An error and all that is behind it, in one line.
-struct Chain<'a>(&'a CacheError);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        // Its own text has that of its source.
-        let mut source = std::error::Error::source(self.0).and_then(std::error::Error::source);
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
-    }
 }

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::claims::{self, Claims};
 use super::coverage::{Coverage, Drivers};
 use super::host::Kernel;
+use super::left_over::{self, OwnHandle};
 use super::packet_plan::{
     dispatch, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
 };
@@ -40,13 +41,18 @@ pub(super) struct PacketPath {
     _snat_claims: Vec<Claim>,
     coverage: Coverage,
     stats: Arc<PacketStats>,
+    _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
     _tasks: JoinSet<()>,
 }
 
 impl PacketPath {
     /// Starts this many workers, and what they need.
-    pub(super) fn start(parts: &Parts<'_>, kernel: Kernel, workers: usize) -> anyhow::Result<PacketPath> {
+    pub(super) async fn start(
+        parts: &Parts<'_>,
+        kernel: Kernel,
+        workers: usize,
+    ) -> anyhow::Result<PacketPath> {
         privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let Kernel { netlink, table, network } = kernel;
@@ -66,7 +72,10 @@ impl PacketPath {
                 Some(ReservedPorts::add(ports).context("cannot reserve the SNAT ports")?)
             }
         };
-        let offloader = offload::start(settings, &selection, &interfaces)?;
+        // The guard is up: what they have forwarded so far does not get to the host's stack.
+        left_over::remove(&netlink, &table.interfaces).await;
+        let filters = OwnHandle::new()?;
+        let offloader = offload::start(settings, &selection, &interfaces, filters.number)?;
         let epoch = clock::monotonic_start();
         let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
         let cache = |offloader: &Offloader| -> Result<_, CacheError> {
@@ -143,6 +152,7 @@ impl PacketPath {
             _snat_claims: snat_claims,
             coverage,
             stats,
+            _filters: filters,
             _reserved: reserved,
             _tasks: tasks,
         })

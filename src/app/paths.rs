@@ -59,8 +59,12 @@ impl Paths {
     pub(super) async fn start(parts: &Parts<'_>, kernel: Option<Kernel>) -> anyhow::Result<Paths> {
         let packet_workers = packet_workers(parts.config, parts.cores);
         let columns = packet_workers..Paths::columns(parts.config, parts.cores);
+        let packets = match kernel {
+            Some(kernel) => Some(PacketPath::start(parts, kernel, packet_workers).await?),
+            None => None,
+        };
         Ok(Paths {
-            packets: kernel.map(|kernel| PacketPath::start(parts, kernel, packet_workers)).transpose()?,
+            packets,
             proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns)?) },
         })
     }

@@ -5,6 +5,7 @@ mod buffer;
 mod cache;
 mod capture;
 mod captures;
+mod causes;
 mod filter;
 mod fins;
 mod guard;
@@ -26,6 +27,7 @@ pub use cache::{
     Told, Traffic,
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
+pub use causes::causes;
 pub use filter::{Filter, Precision};
 pub use guard::{Guard, GuardError, GuardKind, NftablesError, TcxError};
 pub use pipeline::{Overruns, Pipeline, Plan, PlannedCache};

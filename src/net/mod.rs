@@ -3,6 +3,7 @@
 mod asking;
 mod claim;
 mod driver;
+mod filters;
 mod netlink;
 mod news;
 mod reserved_ports;
@@ -11,6 +12,7 @@ mod table;
 pub use asking::Asking;
 pub use claim::Claim;
 pub use driver::driver;
+pub use filters::BpfFilter;
 pub use netlink::{Error, Netlink};
 pub use reserved_ports::{PortRanges, ReservedPorts};
 pub use table::Table;

@@ -12,6 +12,7 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use thiserror::Error;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::Table;
@@ -32,7 +33,9 @@ const GROUPS: [MulticastGroup; 6] = [
 /// tokio runtime; closed when dropped.
 #[derive(Debug)]
 pub struct Netlink {
-    handle: Handle,
+    pub(super) handle: Handle,
+    /// The kernel makes one list at a time for a socket, and refuses a second.
+    pub(super) lists: Mutex<()>,
     news: Arc<News>,
     _tasks: JoinSet<()>,
 }
@@ -41,8 +44,8 @@ pub struct Netlink {
 #[derive(Debug, Error)]
 #[error("netlink: {what}: {source}")]
 pub struct Error {
-    what: &'static str,
-    source: rtnetlink::Error,
+    pub(super) what: &'static str,
+    pub(super) source: rtnetlink::Error,
 }
 
 impl Netlink {
@@ -62,7 +65,7 @@ impl Netlink {
                 news.anything();
             }
         });
-        Ok(Netlink { handle, news, _tasks: tasks })
+        Ok(Netlink { handle, lists: Mutex::default(), news, _tasks: tasks })
     }
 
     /// Waits until something has changed since the last call; many changes are told as one. Most are only a
@@ -87,10 +90,10 @@ impl Netlink {
     pub async fn table(&self) -> Result<Table, Error> {
         let failed = |what| move |source| Error { what, source };
         let handle = &self.handle;
+        let _alone = self.lists.lock().await;
         let links = handle.link().get().execute().try_collect().await.map_err(failed("interfaces"))?;
         let addresses = handle.address().get().execute().try_collect().await.map_err(failed("addresses"))?;
         let mut routes = Vec::new();
-        // One list after the other: the kernel makes one at a time for a socket.
         for family in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
         {

@@ -2,12 +2,13 @@
 # shellcheck shell=sh
 
 VIP=10.77.0.100
+VIP6=fd77::100
 # What the scripts in iptables/ and tc/ are told; their comments say what it means.
 export VIP PORTS=80 SERVERS="10.77.0.11:80 10.77.0.12:80" SNAT_ADDRESSES=10.77.0.1 BALANCERS=10.77.0.1
 
 # Whatever a step leaves is gone before the next; the machines stay.
 begin() {
-    convey= systemd= service=
+    convey= systemd= service= file=/tmp/config.toml
     rm -f /tmp/log
     trap end EXIT
     trap 'exit 1' TERM
@@ -18,11 +19,12 @@ end() {
         kill -KILL "$process" 2>/dev/null || true
     done
     for machine in balancer server1 server2; do
-        on $machine sh -c 'nft flush ruleset; tc qdisc del dev eth0 root 2>/dev/null || true'
+        on $machine sh -c 'nft flush ruleset; tc qdisc del dev eth0 root; tc qdisc del dev eth0 clsact' 2>/dev/null || true
     done
     for machine in balancer client; do
         on $machine ip link del vlan7 2>/dev/null || true
     done
+    on balancer sh -c 'ip link del spare; ip addr del 10.77.0.101/32 dev eth0' 2>/dev/null || true
 }
 
 # A client, the balancer and two servers, joined by a switch. Servers answer with their names.
@@ -38,8 +40,10 @@ build_lab() {
     client=$!
     export balancer server1 server2 client
     on balancer ip addr add $VIP/32 dev eth0
+    on balancer ip addr add $VIP6/128 dev eth0 nodad preferred_lft 0
     for server in server1 server2; do
-        on $server sh -c 'mkdir -p /var/www/html; hostname >/var/www/html/index.html; httpd -h /var/www/html'
+        on $server sh -c 'mkdir -p /var/www/html; hostname >/var/www/html/index.html; httpd -h /var/www/html
+            head -c 40000000 /dev/zero >/var/www/html/big'
     done
 }
 
@@ -55,6 +59,7 @@ for folder in /run /tmp /var /usr/local /etc; do mkdir -p \$folder; mount -t tmp
 ip -batch - <<IP
 link set lo up
 addr add $2/24 dev eth0
+addr add fd77::${2##*.}/64 dev eth0 nodad
 link set eth0 up
 IP
 SETUP
@@ -77,9 +82,9 @@ let_servers_answer_with_the_vip() {
     on server2 env SERVER=10.77.0.12 /convey/tc/dsr-server.sh up
 }
 
-# configure [LINES]: writes convey's file, with further lines for the section passthrough, or sections behind it.
+# configure [LINES]: writes the file of convey, with further lines for the section passthrough, or sections behind it.
 configure() {
-    on balancer sh -c 'cat >/tmp/config.toml' <<CONFIG
+    on balancer sh -c "cat >$file" <<CONFIG
 [frontends.web]
 listen_addr = "$VIP:80"
 backend = "web"
@@ -101,7 +106,7 @@ balance() {
     configure "${2-}"
     : >/tmp/log
     # Not by `on`: that would be a shell of its own, which the signals would go to.
-    nsenter -t "$balancer" -n -m -u /convey/target/release/convey "--$1" --config /tmp/config.toml >>/tmp/log 2>&1 &
+    nsenter -t "$balancer" -n -m -u /convey/target/release/convey "--$1" --config $file >>/tmp/log 2>&1 &
     convey=$!
     wait_for "convey to start" logged "statistics on http://"
 }
@@ -110,6 +115,12 @@ stop_convey() {
     kill "$convey"
     ended=$convey convey=
     wait "$ended" || fail "convey ended with $?"
+}
+
+kill_convey() {
+    kill -KILL "$convey"
+    ended=$convey convey=
+    wait "$ended" || true
 }
 
 # Whether convey has logged it.
@@ -131,7 +142,7 @@ works() {
 
 servers_are_up() {
     ask balancer 127.0.0.1:7000/metrics >/tmp/metrics
-    [ "$(grep -c '^convey_server_up{.*} 1$' /tmp/metrics)" -eq 2 ]
+    [ "$(grep -c '^convey_server_up{.*} 1$' /tmp/metrics)" -eq "${1-2}" ]
 }
 
 # ask MACHINE ADDRESS: what is answered there.
@@ -177,6 +188,53 @@ is_guarded_by_nftables() {
     stop_convey
     same "the tables that are left" "$(on balancer nft list tables)" "table inet resets"
     host_is_no_longer_silent
+}
+
+# A frontend and servers of their own for clients with IPv6, further lines for configure.
+IPV6="[frontends.web6]
+listen_addr = \"[$VIP6]:80\"
+backend = \"web6\"
+[backends.web6.servers]
+server1.addr = \"[fd77::11]:80\"
+server2.addr = \"[fd77::12]:80\""
+
+# is_forwarded_by_tc ADDRESS DIRECTIONS: a download of it, but for its first and last frames. Directions are
+# those that pass the balancer, as the client has them: "tx", or "tx rx".
+is_forwarded_by_tc() {
+    first_hits=$(hits) first_frames=$(frames "$2")
+    same "the download's length" "$(ask client "$1/big" | wc -c)" 40000000
+    frames=$(($(frames "$2") - first_frames))
+    [ "$frames" -gt 200 ] || fail "only $frames frames"
+    wait_for "the kernel to have forwarded nearly all of $frames frames" are_nearly_all_hits
+}
+
+are_nearly_all_hits() {
+    hits=$(($(hits) - first_hits))
+    [ "$hits" -gt $((frames - 30)) ] && [ "$hits" -le "$frames" ]
+}
+
+# in_stats PATTERN: whether /stats has such a line.
+in_stats() {
+    ask balancer 127.0.0.1:7000/stats | grep -q "$1"
+}
+
+# What /stats has of the packets that the kernel has forwarded.
+hits() {
+    ask balancer 127.0.0.1:7000/stats | sed -n 's/.*"forwarded": *\([0-9]*\).*/\1/p'
+}
+
+# frames DIRECTIONS: how many the client has received (rx) and sent (tx).
+frames() {
+    sum=0
+    for direction in $1; do
+        sum=$((sum + $(on client cat "/sys/class/net/eth0/statistics/${direction}_packets")))
+    done
+    echo $sum
+}
+
+# filters INTERFACE: how many flow caches there are on one of the balancer's.
+filters() {
+    on balancer tc filter show dev "$1" ingress | grep -c cache_tc || true
 }
 
 # is_guarded_by_iptables MODE: as long as the rules of the mode's script are there.

@@ -19,6 +19,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_client_that_was_asked_for_is_the_kernels_to_forget,
         of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
+        tables_are_read_while_neighbours_are_asked_for,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
     ]
@@ -249,6 +250,30 @@ fn a_static_neighbour_stays_static() {
         let entry = balancer.ip(&format!("neigh show {address}"));
         assert!(entry.contains("PERMANENT") && !entry.contains("managed"), "{entry}");
     }
+}
+
+fn tables_are_read_while_neighbours_are_asked_for() {
+    let (balancer, _server) = pair();
+    let link = balancer.index("back");
+    // More than the kernel hands out at once.
+    let batch = tempfile::NamedTempFile::new().unwrap();
+    let lines = (0..4_000)
+        .map(|n| format!("neigh add 100.64.{}.{} lladdr 02:00:00:00:00:07 dev back\n", n / 250, n % 250));
+    std::fs::write(&batch, lines.collect::<String>()).unwrap();
+    balancer.ip(&format!("-batch {}", batch.path().display()));
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = Netlink::open().unwrap();
+            for _ in 0..5 {
+                let (resolved, table) = tokio::join!(
+                    netlink.resolve(Wanted { interface: link, ip: ip("10.79.0.2"), is_ours: true }),
+                    netlink.table()
+                );
+                resolved.unwrap();
+                table.unwrap();
+            }
+        });
+    });
 }
 
 fn traffic_passes_where_the_kernel_has_the_vip_and_the_servers() {

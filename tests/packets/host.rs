@@ -1,22 +1,33 @@
 //! The machine that convey runs on: its own network stack beside the traffic, and what stays when convey ends.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::net::TcpStream;
+use std::process::Command;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use convey::demo::lab::{INTERFACE, Lab, Role};
+use convey::model::Offload;
 use rustix::process::Signal;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{run, wait_for};
+use crate::support::{binary, run, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
+    let mut stories = stories![
         the_host_sends_no_reset_of_its_own,
         programs_on_the_balancer_reach_the_servers,
         nothing_stays_attached_after_a_kill,
-    ]
+    ];
+    // The family makes no difference.
+    stories.extend(stories![when |case| case.is_cached() && case.family == Family::V4 =>
+        nothing_stays_in_the_driver_after_a_kill,
+        where_bpf_is_not_permitted_workers_forward_everything,
+        where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks,
+    ]);
+    stories
 }
 
 /// Counts what the stack of a machine sends. What convey sends on packet sockets does not come past here. Health
@@ -70,17 +81,82 @@ fn programs_on_the_balancer_reach_the_servers(case: Case) {
 fn nothing_stays_attached_after_a_kill(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
-    let attached = |network: &Network| {
-        let query = || SchedClassifier::query_tcx(INTERFACE, TcAttachType::Ingress).unwrap().1;
-        network.inside(Role::Balancer, query)
-    };
-    assert!(!attached(&network).is_empty(), "the guard is a program");
-    network.convey(|convey| convey.signal(Signal::KILL));
-    wait_for("the balancer to end", || network.convey(|convey| convey.ended()));
-    wait_for("its programs to be gone", || attached(&network).is_empty().then_some(()));
-    let rules = network.lab.run(Role::Balancer, "nft", &["list", "ruleset"]).unwrap();
-    assert_eq!(rules, "");
+    // The guard is a program, and so is the cache.
+    let expected = if case.is_cached() { 2 } else { 1 };
+    assert_eq!(tcx_programs(&network), expected);
+    kill(&network);
     // The host's stack answers again.
     let refused = network.inside(Role::Client(1), || TcpStream::connect(network.vip()).unwrap_err());
-    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
+fn nothing_stays_in_the_driver_after_a_kill(case: Case) {
+    let mut network = Network::new(Case { offload: Offload::Xdp, ..case }, 1, 1);
+    network.balance(&Config::new(1));
+    assert!(link(&network).contains("prog/xdp"), "{}", link(&network));
+    kill(&network);
+}
+
+/// Kills the balancer, and waits until nothing of it is attached any more.
+fn kill(network: &Network) {
+    network.convey(|convey| convey.signal(Signal::KILL));
+    wait_for("the balancer to end", || network.convey(|convey| convey.ended()));
+    wait_for("its programs to be gone", || {
+        (tcx_programs(network) == 0 && !link(network).contains("prog/xdp")).then_some(())
+    });
+    let lines = |program, arguments: &[&str]| network.lab.run(Role::Balancer, program, arguments).unwrap();
+    assert_eq!(lines("nft", &["list", "ruleset"]), "");
+    assert_eq!(lines("tc", &["filter", "show", "dev", INTERFACE, "ingress"]), "");
+    assert!(!lines("tc", &["qdisc", "show", "dev", INTERFACE]).contains("clsact"));
+}
+
+/// How many programs there are on the balancer's ingress.
+fn tcx_programs(network: &Network) -> usize {
+    let query = || SchedClassifier::query_tcx(INTERFACE, TcAttachType::Ingress).unwrap().1.len();
+    network.inside(Role::Balancer, query)
+}
+
+/// The balancer's interface, with the XDP program if there is one.
+fn link(network: &Network) -> String {
+    network.lab.run(Role::Balancer, "ip", &["-details", "link", "show", "dev", INTERFACE]).unwrap()
+}
+
+/// Runs convey as root who may do anything with networks, but with no program of the kernel's.
+fn without_bpf(network: &Network) -> Command {
+    let mut command = network.lab.command(Role::Balancer, "setpriv");
+    command.args(["--bounding-set", "-bpf,-perfmon,-sys_admin"]).arg(binary().get_program());
+    command
+}
+
+fn where_bpf_is_not_permitted_workers_forward_everything(case: Case) {
+    let mut network = Network::new(Case { offload: Offload::Auto, ..case }, 1, 1);
+    let _server = network.nginx(1);
+    network.balance_by(without_bpf(&network), &Config { health: UNCHECKED, ..Config::new(1) });
+    for _ in 0..20 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+    assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "worker");
+    let log = network.log(Role::Balancer);
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("goes through a worker")).collect();
+    let [line] = told[..] else { panic!("one line says so: {log}") };
+    for part in ["WARN", "several times the CPU", "CAP_BPF", "Operation not permitted"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(log.contains("nftables, table netdev convey_"), "{log}");
+}
+
+fn where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks(case: Case) {
+    let network = Network::new(case, 1, 1);
+    let path = network.path("config.toml");
+    fs::write(&path, Config::new(1).text(case)).unwrap();
+    let mode = format!("--{}", case.mode.name());
+    let ran = run(without_bpf(&network).arg(mode).arg("--config").arg(path));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for part in [
+        "passthrough.offload = \"tc\" cannot be had (\"auto\" does without)",
+        "CAP_BPF",
+        "Operation not permitted",
+    ] {
+        assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+    }
 }

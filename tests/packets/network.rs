@@ -81,14 +81,23 @@ impl Network {
         *self.convey.lock().unwrap() = Some(self.start(Role::Balancer));
     }
 
+    /// The same by a command that may not do all that root may.
+    pub(crate) fn balance_by(&mut self, command: Command, config: &Config) {
+        fs::write(self.path("config.toml"), config.text(self.case)).unwrap();
+        *self.convey.lock().unwrap() = Some(self.start_by(command, Role::Balancer));
+    }
+
     /// Starts a second balancer with the configuration of the first.
     pub(crate) fn start_standby(&self) -> Process {
         self.start(Role::Standby)
     }
 
     fn start(&self, role: Role) -> Process {
+        self.start_by(self.lab.command(role, binary().get_program()), role)
+    }
+
+    fn start_by(&self, mut command: Command, role: Role) -> Process {
         let log = File::create(self.path(&role.to_string())).unwrap();
-        let mut command = self.lab.command(role, binary().get_program());
         command.arg(format!("--{}", self.case.mode.name())).arg("--config").arg(self.path("config.toml"));
         command.env_remove("RUST_LOG").stdout(log.try_clone().unwrap()).stderr(log);
         let mut convey = Process::spawn(&mut command);

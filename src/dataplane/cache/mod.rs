@@ -25,7 +25,7 @@ pub use syn_limit::{Rate, SynGate, SynLimit};
 pub use told::Told;
 pub use traffic::Traffic;
 
-use super::{Selection, selection_maps};
+use super::{Selection, causes, selection_maps};
 pub use crate::model::CacheOutcome as Outcome;
 use crate::model::{Addr, NextHop};
 
@@ -73,6 +73,15 @@ pub enum CacheError {
     /// The kernel refused a program.
     #[error("the flow cache's program: {0}")]
     Program(#[from] ProgramError),
+    /// The program for tc could not be attached to an interface.
+    #[error("attaching the flow cache (by tcx: {}): {filter}", causes(tcx))]
+    Attach {
+        /// Why not by tcx.
+        tcx: Box<ProgramError>,
+        /// Why not as a filter.
+        #[source]
+        filter: ProgramError,
+    },
     /// A map could not be read or changed.
     #[error("the flow cache's map: {0}")]
     Map(#[from] MapError),

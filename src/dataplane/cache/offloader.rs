@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aya::programs::tc::{NlOptions, TcAttachOptions, qdisc_add_clsact, qdisc_detach_program};
-use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, XdpMode};
+use aya::programs::tc::{NlOptions, TcAttachOptions, qdisc_add_clsact};
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, Xdp, XdpMode};
 
 use super::parties::{Numbers, Tally};
 use super::writer::Writer;
@@ -15,19 +15,24 @@ use crate::model::{Interface, Layer, NextHop};
 use crate::snapshot::NextHops;
 
 /// Has the kernel forward packets of open flows that come in on some interfaces. Detached when dropped, and but for
-/// kernels before 6.6, with the process.
+/// kernels before 6.6, where it takes filters of tc, with the process.
 #[derive(Debug)]
 pub struct Offloader {
     cache: Arc<Mutex<KernelCache>>,
     layer: Layer,
     sizes: Sizes,
+    filter_handle: u32,
     numbers: Numbers,
     /// Next hops as the cache was told.
     hops: Vec<Option<NextHop>>,
 }
 
 impl Offloader {
-    /// Loads the programs and attaches them; the cache knows no flow yet.
+    /// The name of its filters of tc.
+    pub const FILTER: &'static str = TC;
+
+    /// Loads the programs and attaches them; the cache knows no flow yet. Filters of tc have this handle, which is to be
+    /// nobody else's: they may outlive us.
     ///
     /// # Errors
     /// The kernel refuses, or the layer is [`Layer::Worker`]; then nothing is attached.
@@ -36,6 +41,7 @@ impl Offloader {
         sizes: Sizes,
         selection: &Selection,
         interfaces: &[Interface],
+        filter_handle: u32,
     ) -> Result<Offloader, CacheError> {
         let mut cache = KernelCache::load(&sizes)?;
         cache.select(selection)?;
@@ -43,6 +49,7 @@ impl Offloader {
             cache: Arc::new(Mutex::new(cache)),
             layer,
             sizes,
+            filter_handle,
             numbers: Numbers::default(),
             hops: Vec::new(),
         };
@@ -55,7 +62,7 @@ impl Offloader {
         let mut cache = self.cache();
         match self.layer {
             Layer::Worker => Ok(()),
-            Layer::Tc => Ok(attach_tc(cache.tc()?, &interface.name)?),
+            Layer::Tc => attach_tc(cache.tc()?, &interface.name, self.filter_handle),
             Layer::Xdp => {
                 if let Some(mac) = interface.mac {
                     cache.set_interface(interface.index, mac)?;
@@ -128,17 +135,26 @@ impl Offloader {
     }
 }
 
+impl Drop for Offloader {
+    /// Whoever reads its counters still holds the cache, and filters would outlive all of us.
+    fn drop(&mut self) {
+        let mut cache = self.cache();
+        let _ = cache.tc().map(SchedClassifier::unload);
+        let _ = cache.xdp().map(Xdp::unload);
+    }
+}
+
 /// Before others: what we forward concerns nobody else, and the guard drops what we do not.
-fn attach_tc(program: &mut SchedClassifier, interface: &str) -> Result<(), ProgramError> {
+fn attach_tc(program: &mut SchedClassifier, interface: &str, handle: u32) -> Result<(), CacheError> {
     let first = TcAttachOptions::TcxOrder(LinkOrder::first());
-    let Err(refused) = program.attach_with_options(interface, TcAttachType::Ingress, first) else {
+    let Err(tcx) = program.attach_with_options(interface, TcAttachType::Ingress, first) else {
         return Ok(());
     };
-    // Before Linux 6.6 there is no tcx, but a qdisc to attach to. It belongs to nobody: after a crash what was attached is
-    // still there.
+    // Before Linux 6.6 there is no tcx, but a qdisc to attach filters to. It does nothing by itself and stays: to remove it
+    // is to remove the filters of others.
     let _ = qdisc_add_clsact(interface); // there may be one
-    let _ = qdisc_detach_program(interface, TcAttachType::Ingress, TC);
-    let options = TcAttachOptions::Netlink(NlOptions { priority: 1, ..NlOptions::default() });
-    program.attach_with_options(interface, TcAttachType::Ingress, options).map_err(|_| refused)?;
-    Ok(())
+    let options = NlOptions { priority: 1, handle: handle.into(), ..NlOptions::default() };
+    let attached =
+        program.attach_with_options(interface, TcAttachType::Ingress, TcAttachOptions::Netlink(options));
+    attached.map(drop).map_err(|filter| CacheError::Attach { tcx: tcx.into(), filter })
 }

@@ -15,7 +15,7 @@ pub use tcx::TcxError;
 
 use self::nftables::Nftables;
 use self::tcx::Tcx;
-use super::Selection;
+use super::{Selection, causes};
 use crate::model::Interface;
 
 /// Drops, on the interfaces it was made for, what is forwarded: packets to a frontend, and packets from a server
@@ -48,7 +48,7 @@ pub enum GuardError {
     #[error(transparent)]
     Nftables(#[from] NftablesError),
     /// By neither.
-    #[error("tcx: {0}; nftables: {1}")]
+    #[error("tcx: {}; nftables: {}", causes(.0), .1)]
     Neither(Box<TcxError>, NftablesError),
 }
 
@@ -110,6 +110,6 @@ impl fmt::Display for Guard {
             Made::Tcx(_) => f.write_str("a BPF program on tcx")?,
             Made::Nftables(nftables) => write!(f, "nftables, table netdev {}", nftables.table())?,
         }
-        self.instead.as_ref().map_or(Ok(()), |tcx| write!(f, " (no tcx: {tcx})"))
+        self.instead.as_ref().map_or(Ok(()), |tcx| write!(f, " (no tcx: {})", causes(tcx)))
     }
 }

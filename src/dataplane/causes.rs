@@ -1,0 +1,43 @@
+//! What is behind an error, in one line.
+
+use std::error::Error;
+use std::fmt::Write;
+
+/// The text of an error, followed by what is behind it, as far as the text does not say so itself: of the errors of `aya`
+/// some do, and some do not.
+pub fn causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            let _ = write!(text, ": {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thiserror::Error;
+
+    #[derive(Debug, Error)]
+    #[error("refused")]
+    struct Inner;
+
+    #[derive(Debug, Error)]
+    #[error("cannot attach")]
+    struct Silent(#[source] Inner);
+
+    #[derive(Debug, Error)]
+    #[error("the program: {0}")]
+    struct Telling(#[source] Silent);
+
+    #[test]
+    fn every_cause_is_told_once() {
+        assert_eq!(causes(&Inner), "refused");
+        assert_eq!(causes(&Telling(Silent(Inner))), "the program: cannot attach: refused");
+    }
+}
