@@ -69,6 +69,8 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+            // What is sent on by then has mostly left: what the kernel forwards from now on does not overtake it.
+            self.forwarder.flush_cache();
             let snapshot = self.snapshot.load();
             let now = (self.now)();
             ledger.follow(&snapshot);
@@ -95,7 +97,6 @@ impl Worker {
                 self.handle(parcel, now, &mut round);
             }
             let Round { out, spare, .. } = round;
-            self.forwarder.flush_cache();
             self.send(out, spare);
             drop(charge);
             self.report(&ledger);

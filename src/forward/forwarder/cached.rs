@@ -7,7 +7,7 @@ use crate::forward::{
 use crate::model::{FlowKey, Timestamp};
 
 impl Forwarder {
-    /// Carries out what the cache was told since the last time. To be called after each batch of frames.
+    /// Carries out what the cache was told since the last time. To be called between batches of frames.
     pub fn flush_cache(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.flush();
