@@ -84,7 +84,8 @@ pub enum End {
     Own,
     /// Its server was down.
     ServerGone,
-    /// Its server or frontend was taken away, or we stop, and the time to finish was over.
+    /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in
+    /// another way now (UDP in DSR).
     Cut,
 }
 
