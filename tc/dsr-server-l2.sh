@@ -7,8 +7,8 @@
 #
 #   VIP  where clients connect to: "10.0.0.100" or "10.0.0.100 2001:db8::100"; needed for up and down
 #
-# Each is idempotent: up adds what is missing; down removes the VIP and gives arp_ignore and arp_announce the
-# kernel's default, 0. Needs root.
+# Each is idempotent: up adds what is missing; down removes the VIP, and with the last one on lo it gives arp_ignore and
+# arp_announce the kernel's default, 0. Needs root.
 set -eu
 
 CONF=/proc/sys/net/ipv4/conf/all
@@ -34,8 +34,11 @@ down() {
             ip addr del "$(host "$vip")" dev lo
         fi
     done
-    echo 0 >$CONF/arp_ignore
-    echo 0 >$CONF/arp_announce
+    # Another VIP is still to be kept from ARP. Those of lo's own, 127.0.0.0/8, have the scope host.
+    if [ -z "$(ip -4 addr show dev lo scope global)" ]; then
+        echo 0 >$CONF/arp_ignore
+        echo 0 >$CONF/arp_announce
+    fi
 }
 
 status() {

@@ -139,6 +139,7 @@ fn start(balancer: &Namespace) -> Pipeline {
         snapshot: Arc::new(arc_swap::ArcSwap::from_pointee(Snapshot::empty(WORKERS.into()))),
         stats: Arc::new(PacketStats::new(Plan::threads(WORKERS.into()))),
         wanted: tokio::sync::mpsc::channel(1).0,
+        failures: tokio::sync::mpsc::channel(1).0,
         now,
     };
     balancer.enter(|| {

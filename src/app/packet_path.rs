@@ -91,6 +91,7 @@ impl PacketPath {
             snapshot: parts.snapshot.clone(),
             stats: stats.clone(),
             wanted,
+            failures: parts.failures.clone(),
             now: clock::now,
         })
         .context("cannot start a thread")?;

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::forward::{End, Ended, Parties};
-use crate::snapshot::{FrontendLive, PoolLive, ServerLive, Snapshot};
+use crate::model::{ConnectFailures, ProbeKind, Protocol, ServerKey};
+use crate::snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::{Counter, Traffic};
 
 /// What counts the flows of each server and frontend. What a reload took away stays while flows of it go on.
@@ -13,7 +14,7 @@ pub(super) struct Ledger {
     generation: Option<u64>,
     totals: Option<Arc<Traffic>>,
     servers: Vec<Option<(Arc<ServerLive>, Arc<PoolLive>)>>,
-    frontends: Vec<Option<Arc<FrontendLive>>>,
+    frontends: Vec<Option<(Arc<FrontendLive>, Protocol)>>,
 }
 
 impl Ledger {
@@ -35,10 +36,10 @@ impl Ledger {
             }
         }
         for frontend in &snapshot.frontends {
-            put(&mut self.frontends, frontend.live.id, frontend.live.clone());
+            put(&mut self.frontends, frontend.live.id, (frontend.live.clone(), frontend.config.protocol));
         }
         let frontends: HashSet<u32> = snapshot.frontends.iter().map(|frontend| frontend.live.id).collect();
-        forget(&mut self.frontends, |frontend| {
+        forget(&mut self.frontends, |(frontend, _)| {
             !frontends.contains(&frontend.id) && frontend.slots.open() == 0
         });
         forget(&mut self.servers, |(server, _)| {
@@ -51,13 +52,51 @@ impl Ledger {
         if let Some(totals) = &self.totals {
             totals.add(self.core, counter, n);
         }
-        if let Some(Some(frontend)) = self.frontends.get(flow.frontend as usize) {
+        if let Some(Some((frontend, _))) = self.frontends.get(flow.frontend as usize) {
             frontend.traffic.add(self.core, counter, n);
         }
         if let Some(Some((server, pool))) = self.servers.get(flow.server as usize) {
             server.traffic.add(self.core, counter, n);
             pool.traffic.add(self.core, counter, n);
         }
+    }
+
+    /// The same of what the flow cache has forwarded.
+    pub(super) fn count_cached(&self, flow: Parties, counter: Counter, n: u64) {
+        self.count(flow, counter, n);
+        let frontend = self.frontends.get(flow.frontend as usize);
+        if let (Counter::PacketsTx, Some(Some((_, Protocol::Udp)))) = (counter, frontend) {
+            self.answered(flow);
+        }
+    }
+
+    /// A server has sent a datagram: the row of refusals is over.
+    pub(super) fn answered(&self, flow: Parties) {
+        if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
+            server.connect_succeeded();
+        }
+    }
+
+    /// A server has refused a client's datagram, which is UDP's failed connect. Returns what health is to know of it.
+    ///
+    /// The kernel of a server limits how often it says so to one and the same (Linux: once a second), which is us, and
+    /// clients' datagrams use that up: then its probes hear nothing, as of a server that is up.
+    pub(super) fn refused(&self, flow: Parties, snapshot: &Snapshot) -> Option<ConnectFailures> {
+        let Some(Some((server, pool))) = self.servers.get(flow.server as usize) else { return None };
+        for traffic in [&server.traffic, &pool.traffic] {
+            traffic.add(self.core, Counter::ConnectFailures, 1);
+        }
+        let in_a_row = server.connect_failed(server.row())?;
+        let config = &snapshot.servers.get(&flow.server)?.config;
+        let is_its = |pool: &&Arc<Pool>| pool.servers.iter().any(|server| server.live.id == flow.server);
+        let backend = &snapshot.pools.iter().find(is_its)?.config;
+        let check = &backend.health_check;
+        if check.kind == ProbeKind::None || in_a_row < check.fall {
+            return None;
+        }
+        let (backend, name) = (backend.name.clone(), config.name.clone());
+        let server = ServerKey { backend, server: name, addr: config.addr };
+        Some(ConnectFailures { server, in_a_row, error: "clients' datagrams are refused".to_owned() })
     }
 
     /// A flow is over: counts it, and frees its slots.
@@ -68,7 +107,7 @@ impl Ledger {
             End::ServerGone => self.count(flow, Counter::ServerGone, 1),
             End::Cut => self.count(flow, Counter::Cut, 1),
         }
-        if let Some(Some(frontend)) = self.frontends.get(flow.frontend as usize) {
+        if let Some(Some((frontend, _))) = self.frontends.get(flow.frontend as usize) {
             frontend.slots.release();
         }
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {

@@ -23,7 +23,7 @@ use super::waiting::Waiting;
 use super::worker::Worker;
 use super::{Filter, Tally, Told, Transmit};
 use crate::forward::{Dispatch, Forwarder, Ids};
-use crate::model::{DropReason, Timestamp, Wanted};
+use crate::model::{ConnectFailures, DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -43,6 +43,8 @@ pub struct Plan {
     pub stats: Arc<PacketStats>,
     /// Where neighbours are asked for.
     pub wanted: tokio::sync::mpsc::Sender<Wanted>,
+    /// Where it is told that servers refuse clients' datagrams.
+    pub failures: tokio::sync::mpsc::Sender<ConnectFailures>,
     /// Tells the time.
     pub now: fn() -> Timestamp,
 }
@@ -105,6 +107,7 @@ impl Pipeline {
                 spares: spares.clone(),
                 room: room.clone(),
                 wanted: plan.wanted.clone(),
+                failures: plan.failures.clone(),
                 now: plan.now,
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);

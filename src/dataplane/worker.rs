@@ -12,7 +12,7 @@ use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Tally};
 use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut};
-use crate::model::{DropReason, Timestamp, Wanted};
+use crate::model::{ConnectFailures, DropReason, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats, STATES};
 use crate::wire::Checksum;
@@ -43,6 +43,7 @@ pub(super) struct Worker {
     pub(super) spares: Sender<Batch>,
     pub(super) room: Room,
     pub(super) wanted: tokio::sync::mpsc::Sender<Wanted>,
+    pub(super) failures: tokio::sync::mpsc::Sender<ConnectFailures>,
     pub(super) now: fn() -> Timestamp,
 }
 
@@ -101,7 +102,7 @@ impl Worker {
             drop(charge);
             self.report(&ledger);
             if let Some(tally) = self.tally.as_mut().filter(|_| now.since(tallied) >= TALLY) {
-                tally.read(&self.stats, |parties, counter, n| ledger.count(parties, counter, n));
+                tally.read(&self.stats, |parties, counter, n| ledger.count_cached(parties, counter, n));
                 tallied = now;
             }
         }
@@ -126,6 +127,12 @@ impl Worker {
                 match forwarded.part {
                     Part::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
                     Part::Later => {}
+                    Part::Answer => round.ledger.answered(forwarded.flow),
+                    Part::Refusal => {
+                        if let Some(news) = round.ledger.refused(forwarded.flow, round.snapshot) {
+                            let _ = self.failures.try_send(news); // full: there is more of the same in it
+                        }
+                    }
                     Part::Unrecorded => self.stats.unrecorded(self.core, 1),
                 }
                 match forwarded.cut {
@@ -234,6 +241,7 @@ mod tests {
             spares,
             room: Room::default(),
             wanted: tokio::sync::mpsc::channel(1).0,
+            failures: tokio::sync::mpsc::channel(1).0,
             now: || Timestamp(0),
         };
         for _ in 0..3 {

@@ -263,6 +263,7 @@ impl Forwarder {
         let is_nat = flow.view() == View::BothSides;
         let cut = fit(frame, headers, hop, is_nat)?;
         let parties = parties(flow);
+        let part = if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
         if part == Part::First {
             if flow.is_over() {
                 self.news.ended.push(Ended { flow: parties, how: End::Own });
@@ -306,8 +307,9 @@ impl Forwarder {
         let parties = parties(flow);
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
         fit_error(headers, hop)?;
+        let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-        let (interface, part) = (hop.interface, Part::Later);
+        let interface = hop.interface;
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
     }
 
@@ -440,6 +442,14 @@ fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
         0..=1 => Err(Stop::Silent(DropReason::TtlExceeded)),
         _ => Ok(()),
     }
+}
+
+/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams.
+fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
+    direction == Direction::ToClient
+        && !headers.is_tcp()
+        && wire::is_port_unreachable(frame.bytes, headers)
+        && wire::source(frame.bytes, headers) == headers.key.src
 }
 
 /// Whether the next hop takes an ICMP error, which is short and never cut.

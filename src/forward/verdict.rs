@@ -59,6 +59,10 @@ pub enum Part {
     First,
     /// It belongs to one that is known.
     Later,
+    /// It is a datagram of the flow's server: that is there.
+    Answer,
+    /// The flow's server says of a datagram that nobody takes it: port unreachable.
+    Refusal,
     /// Its flow has no record (DSR): the table has no room, or it is an ICMP error about a flow not met yet. Whatever comes
     /// next is sent to the same server by the same hash.
     Unrecorded,
@@ -80,7 +84,8 @@ pub enum End {
     Own,
     /// Its server was down.
     ServerGone,
-    /// Its server or frontend was taken away, or we stop, and the time to finish was over.
+    /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in
+    /// another way now (UDP in DSR).
     Cut,
 }
 

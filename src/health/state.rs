@@ -1,6 +1,6 @@
 //! Up or down, decided by rows of equal answers. Pure: outcomes in, changes out.
 
-use crate::model::HealthCheck;
+use crate::model::{HealthCheck, ProbeKind};
 
 /// One server's health.
 ///
@@ -12,6 +12,8 @@ pub struct State {
     proven: bool,
     /// Probes in a row that spoke against the present state.
     against: u32,
+    /// Whether the next silence says nothing: who asked has done so while clients' datagrams were refused.
+    deaf: bool,
 }
 
 /// What a server has just become.
@@ -25,7 +27,7 @@ pub enum Change {
 
 impl Default for State {
     fn default() -> Self {
-        State { up: true, proven: false, against: 0 }
+        State { up: true, proven: false, against: 0, deaf: false }
     }
 }
 
@@ -46,8 +48,12 @@ impl State {
             self.proven = true;
             return self.turn(success);
         }
+        let was_deaf = std::mem::take(&mut self.deaf);
         if success == self.up {
             self.against = 0;
+            return None;
+        }
+        if was_deaf {
             return None;
         }
         self.against += 1;
@@ -61,6 +67,8 @@ impl State {
             return None;
         }
         self.proven = true;
+        // The server told clients of it as often as it tells anybody. Now it has none that would use that up.
+        self.deaf = check.kind == ProbeKind::Udp;
         self.turn(false)
     }
 
@@ -83,7 +91,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::ProbeKind;
 
     fn check(rise: u32, fall: u32) -> HealthCheck {
         let second = Duration::from_secs(1);
@@ -133,6 +140,22 @@ mod tests {
         assert_eq!(state.on_connect_failures(3, &check), Some(Change::Down));
         assert_eq!(state.on_connect_failures(4, &check), None, "it is down already");
         assert_eq!(state.on_probe(true, &check), Some(Change::Up));
+    }
+
+    #[test]
+    fn a_udp_server_that_refuses_clients_does_not_return_by_the_probe_that_was_on_its_way() {
+        let check = HealthCheck { kind: ProbeKind::Udp, ..check(1, 3) };
+        let mut state = proven();
+        assert_eq!(state.on_connect_failures(3, &check), Some(Change::Down));
+        assert_eq!(
+            state.on_probe(true, &check),
+            None,
+            "it was sent when clients used up what the server tells"
+        );
+        assert_eq!(state.on_probe(true, &check), Some(Change::Up));
+        assert_eq!(state.on_connect_failures(3, &check), Some(Change::Down));
+        assert_eq!(state.on_probe(false, &check), None);
+        assert_eq!(state.on_probe(true, &check), Some(Change::Up), "after a refusal silence is news again");
     }
 
     proptest! {

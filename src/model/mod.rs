@@ -181,7 +181,7 @@ pub struct HealthCheck {
     pub timeout: Duration,
     /// Successful probes in a row that bring a server back; at least 1.
     pub rise: u32,
-    /// Failed probes (or failed connects of clients) in a row that take it out; at least 1.
+    /// Failed probes (or failed connects of clients, or refused datagrams) in a row that take it out; at least 1.
     pub fall: u32,
 }
 
@@ -242,7 +242,7 @@ impl fmt::Display for ServerKey {
     }
 }
 
-/// Clients could not connect to a server. Told by the data path to whoever decides on health.
+/// Clients could not connect to a server, or their datagrams were refused. Told by the data path to whoever decides on health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectFailures {
     /// The server.

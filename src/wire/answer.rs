@@ -47,6 +47,14 @@ impl IcmpError {
     }
 }
 
+/// Whether an ICMP error says "port unreachable".
+///
+/// # Panics
+/// If `headers` are not those of `frame`, or not of an ICMP error.
+pub fn is_port_unreachable(frame: &[u8], headers: &Headers) -> bool {
+    frame[headers.l4..headers.l4 + 2] == IcmpError::PortUnreachable.numbers(headers.is_v4())
+}
+
 /// The reset that answers a segment, as one for a connection that does not exist (RFC 9293, section 3.10.7.1), to
 /// where it came from.
 ///

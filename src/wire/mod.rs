@@ -19,7 +19,7 @@ mod split;
 mod testing;
 mod translate;
 
-pub use answer::{ANSWER_LEN, IcmpError, icmp_error, reset, reset_reply};
+pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, reset_reply};
 pub use build::TestPacket;
 pub use checksum::{Checksum, checksum_changes};
 pub use datagrams::datagrams;

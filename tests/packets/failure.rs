@@ -1,6 +1,7 @@
 //! Servers that die, and what becomes of their connections.
 
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
+use std::time::Duration;
 
 use convey::demo::lab::{INTERFACE, Role};
 
@@ -8,11 +9,13 @@ use crate::case::{Case, Story, stories};
 use crate::config::Config;
 use crate::network::Network;
 use crate::support::{Server, clock, connect, ping, wait_for, was_reset};
+use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         new_connections_avoid_a_killed_server,
         connections_to_a_server_that_is_cut_off_end_with_a_reset,
+        a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back,
         without_a_server_clients_are_reset_at_once,
         a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgotten_again,
     ]
@@ -69,6 +72,43 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
     assert!((1..20).contains(&reset), "{reset} of 20 were reset");
     // Up again, so that the server can be stopped.
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "up"]).unwrap();
+}
+
+/// Its kernel says once a second that nobody listens, and who asks most hears it most: not the probe.
+fn a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let health = "kind = \"udp\"\ninterval = 2\nfall = 2\nrise = 1";
+    network.balance(&Config { health, ..Config::udp(ECHO, 2) });
+    let network = &network;
+    let start = |number| {
+        let role = Role::Server(number);
+        let addr = (case.family.address(role), ECHO).into();
+        network.inside(role, || UdpEcho::signing(&format!("s{number}"), addr))
+    };
+    let (first, _second) = (start(1), start(2));
+    network.wait_for_health(1, true);
+    network.wait_for_health(2, true);
+    network.inside(Role::Client(1), || {
+        let clients: Vec<_> = (0..40).map(|_| socket_to(case.family.vip(ECHO))).collect();
+        let serving = |client: &UdpSocket| exchange(client, b"").map(|name| name == b"s1");
+        // Until they are streams, which the kernel may forward.
+        for client in clients.iter().chain(&clients).chain(&clients) {
+            serving(client).unwrap();
+        }
+        let of_first: Vec<_> = clients.into_iter().filter(|client| serving(client).unwrap()).collect();
+        assert!(!of_first.is_empty());
+        drop(first);
+        for client in &of_first {
+            client.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        }
+        wait_for("its clients to be served by the other", || {
+            let moved = of_first.iter().filter(|client| serving(client).is_ok()).count();
+            (moved == of_first.len()).then_some(())
+        });
+    });
+    network.wait_for_health(1, false);
+    let _first = start(1);
+    network.wait_for_health(1, true);
 }
 
 fn without_a_server_clients_are_reset_at_once(case: Case) {

@@ -5,20 +5,25 @@ use std::net::TcpStream;
 
 use convey::demo::lab::{INTERFACE, Plan, Role, VIP, VIP_V6};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
 use crate::support::{check_to_end, run, send, wait_for};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![when Case::is_dsr =>
+    let mut stories = stories![when Case::is_dsr =>
         servers_that_have_the_vip_share_its_clients,
         answers_of_servers_that_have_the_vip_do_not_pass_the_balancer,
         datagrams_reach_servers_that_have_the_vip,
         a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back,
         a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down,
-    ]
+    ];
+    // IPv6 needs no setting that could be taken back.
+    stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 =>
+        a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down,
+    ]);
+    stories
 }
 
 const SCRIPT: &str = "tc/dsr-server-l2.sh";
@@ -121,6 +126,28 @@ fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
     assert_eq!(ip(Role::Server(1), &["-brief", "addr", "show", "to", &address]), "");
     let left = network.lab.run(Role::Server(1), "sysctl", &["-n", "net.ipv4.conf.all.arp_ignore"]).unwrap();
     assert_eq!(left.trim(), "0");
+}
+
+/// Told without a balancer, too.
+fn a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down(case: Case) {
+    const SECOND: &str = "10.77.0.101";
+    let network = Network::bare(case, &Plan::new(1, 1));
+    let script = |action, vip: &str| network.script(Role::Server(1), SCRIPT, action, &[("VIP", vip)]);
+    script("up", &both());
+    script("up", SECOND);
+    let _server = network.nginx_on(1, (case.family.any(), PORT).into());
+    let second = (SECOND.parse::<std::net::IpAddr>().unwrap(), PORT);
+    let connects = || network.inside(Role::Client(1), || TcpStream::connect(second).is_ok());
+    let setting = |name| {
+        let name = format!("net.ipv4.conf.all.{name}");
+        network.lab.run(Role::Server(1), "sysctl", &["-n", &name]).unwrap().trim().to_owned()
+    };
+    let settings = || ["arp_ignore", "arp_announce"].map(setting);
+    script("down", &both());
+    assert_eq!(settings(), ["1", "2"]);
+    assert!(!connects(), "the server said to have the VIP that is left");
+    script("down", SECOND);
+    assert_eq!(settings(), ["0", "0"]);
 }
 
 fn prepared(case: Case, servers: u8) -> Network {

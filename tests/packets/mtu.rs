@@ -6,17 +6,20 @@ use std::net::{IpAddr, Shutdown};
 use std::process::Stdio;
 
 use convey::demo::lab::{INTERFACE, NARROW, Plan, Role};
+use convey::wire::{self, IcmpError, TestPacket};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Server, check_to_end, connect, send};
+use crate::raw::Wire;
+use crate::support::{Server, check_to_end, connect, ping, send, wait_for};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
         answers_fit_through_a_narrow_hop_before_the_client,
         large_datagrams_pass_a_narrow_hop_in_fragments,
+        who_makes_up_a_narrow_hop_is_not_believed_but_counted,
     ];
     stories.extend(stories![when Case::is_passthrough =>
         answers_are_as_long_as_the_balancers_route_to_the_client_takes,
@@ -107,6 +110,37 @@ fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
             });
         });
     }
+}
+
+/// Another client forges errors about what the server has never sent.
+fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
+    const FORGED: u32 = 4;
+    let (client, liar) = (Role::Client(1), Role::Client(2));
+    let mut network = Network::new(case, 2, 1);
+    network.balance(&Config::new(1));
+    let network = &network;
+    let _server = network.server(1, Server::echo);
+    network.wait_for_health(1, true);
+    let mut stream = network.inside(client, || connect(network.vip()));
+    ping(&mut stream).unwrap();
+    let (vip, addr) = (network.vip(), stream.local_addr().unwrap());
+    network.inside(liar, || {
+        let mut wire = Wire::open();
+        for n in 0..FORGED {
+            // A quarter of all numbers apart: one of them may be a good guess.
+            let made_up = TestPacket::from(vip).to(addr).seq(n * (u32::MAX / FORGED)).ack(1);
+            let made_up = made_up.macs(Role::Balancer.mac(), liar.mac()).bytes();
+            let (headers, error) = (wire::parse(&made_up).unwrap(), IcmpError::TooBig { mtu: NARROW.into() });
+            let mut forged = Vec::new();
+            wire::icmp_error(&made_up, &headers, error, case.family.address(liar).into(), &mut forged);
+            wire.send(&forged);
+        }
+    });
+    wait_for("them to be counted", || {
+        let dropped = network.stat("/packets/drops/icmp_out_of_window").as_u64();
+        (dropped >= Some(u64::from(FORGED) - 1)).then_some(())
+    });
+    ping(&mut stream).unwrap();
 }
 
 /// Whether a machine has heard that packets to `to` have to be small.

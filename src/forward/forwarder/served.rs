@@ -1,10 +1,10 @@
 //! Whose flows go on: what a snapshot implies for those that have begun.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::forward::{End, Flow, NatPorts};
-use crate::model::{Addr, Endpoint, Mode, OnDown, UDP};
+use crate::forward::{End, Flow, NatPorts, View};
+use crate::model::{Addr, DsrKind, Endpoint, Mode, OnDown, UDP};
 use crate::snapshot::{Pool, Snapshot};
 
 /// An address, a port and a protocol, as flows have them.
@@ -24,6 +24,8 @@ pub(super) struct Served {
     down: HashSet<u32>,
     /// Those of them whose connections end with that.
     reset: HashSet<u32>,
+    /// How packets get to each server in DSR, by its number.
+    ways: HashMap<u32, DsrKind>,
 }
 
 impl Served {
@@ -46,12 +48,17 @@ impl Served {
             down.map(|server| server.live.id).collect::<Vec<_>>()
         };
         let resetting = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
+        let way = |pool: &Arc<Pool>| {
+            let (servers, way) = (pool.servers.iter(), pool.config.dsr);
+            servers.map(|server| (server.live.id, way)).collect::<Vec<_>>()
+        };
         Served {
             own: held.chain(vips).chain(snat).collect(),
             listen: listen.chain(draining.listen.iter().copied()).map(place).collect(),
             servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
             down: snapshot.pools.iter().flat_map(down).collect(),
             reset: resetting.flat_map(down).collect(),
+            ways: snapshot.pools.iter().flat_map(way).collect(),
         }
     }
 
@@ -73,16 +80,30 @@ impl Served {
         if ending.contains(&flow.server_id()) {
             return Some(End::ServerGone);
         }
+        if vip.protocol == UDP && flow.view() == View::ClientSide && !self.goes_as_configured(flow) {
+            return Some(End::Cut);
+        }
         let stays = self.listen.contains(&(vip.dst, vip.dst_port, vip.protocol))
             && self.has_server((server.src, server.src_port), server.protocol);
         (!stays).then_some(End::Cut)
+    }
+
+    /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP need not: the
+    /// connection has the address at the server that it began with, and goes on with no other.
+    fn goes_as_configured(&self, flow: &Flow) -> bool {
+        let way = if flow.is_as_is() { DsrKind::L2 } else { DsrKind::Nat };
+        self.ways.get(&flow.server_id()).is_none_or(|configured| *configured == way)
     }
 
     /// Whether there may be flows for which [`Served::end_of`] has an answer, where those of `before` have ended
     /// as it wanted.
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.is_subset(&self.listen) && before.servers.is_subset(&self.servers);
-        !self.down.is_subset(&before.down) || !self.reset.is_subset(&before.reset) || !all_stay
+        let other_way = |(id, way)| self.ways.get(id).is_some_and(|now| now != way);
+        !self.down.is_subset(&before.down)
+            || !self.reset.is_subset(&before.reset)
+            || !all_stay
+            || before.ways.iter().any(other_way)
     }
 }
 

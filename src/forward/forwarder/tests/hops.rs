@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN};
-use crate::model::{DropReason, Protocol};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, TestFrontend, WAN};
+use crate::model::{DropReason, Mode, Protocol};
 use crate::wire::IcmpError;
 
 told_over_both_families! {
     traceroute_shows_our_own_address_and_not_the_end_of_the_way,
+    traceroute_shows_our_own_address_also_where_it_is_proxied_on,
     a_server_whose_answer_comes_on_its_last_hop_is_told_by_its_side_of_us,
     a_packet_too_long_for_the_next_link_is_refused_by_the_vip_and_begins_nothing,
     a_super_frame_is_judged_by_the_packets_it_will_be_cut_into,
@@ -40,6 +41,15 @@ fn traceroute_shows_our_own_address_and_not_the_end_of_the_way(family: Family) {
         assert_eq!(lab.send(begin(&lab).ttl(2)).ttl, 1);
         let (late, _) = lab.answer(begin(&lab).ttl(1));
         assert_eq!(late.says().0, IcmpError::TimeExceeded);
+    }
+}
+
+fn traceroute_shows_our_own_address_also_where_it_is_proxied_on(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let own = family.pick("192.0.2.2:80", "[2001:db8:2::2]:80");
+        lab.change(|world| world.frontends.push(TestFrontend::new(9, Mode::Proxy, own)));
+        let (told, _) = lab.answer(lab.client(1).syn().ttl(1));
+        assert_eq!(told.says(), (IcmpError::TimeExceeded, family.own_ip().into(), client_ip(family, 1)));
     }
 }
 

@@ -14,6 +14,7 @@ told_over_both_families! {
     in_dsr_a_server_is_told_by_the_router_what_happened_to_its_answer,
     in_dsr_a_server_is_told_though_its_flow_is_not_recorded,
     a_client_of_udp_learns_that_nobody_listens_on_the_servers_port,
+    only_a_servers_own_word_says_that_it_refuses_and_only_its_datagrams_that_it_does_not,
     an_error_about_what_cannot_be_on_its_way_is_made_up,
     an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes,
     an_error_changes_nothing_of_its_flow,
@@ -130,6 +131,33 @@ fn a_client_of_udp_learns_that_nobody_listens_on_the_servers_port(family: Family
     let told = lab.forwarded(&error_about(&question.frame, IcmpError::PortUnreachable, &server));
     assert_eq!(told.says(), (IcmpError::PortUnreachable, family.vip_ip().into(), ip(family.client_addr(1))));
     assert_eq!(told.about().route(), (family.client_addr(1), family.vip().into()));
+}
+
+fn only_a_servers_own_word_says_that_it_refuses_and_only_its_datagrams_that_it_does_not(family: Family) {
+    for (mut lab, first) in conversations(Lab::passthrough(family), Lab::passthrough(family)) {
+        lab.heard = [0; 2];
+        let sent = lab.client(1).seq(101).ack(501);
+        let behind = lab.send(of(first.is_udp, sent)).frame;
+        let answer = first.reply().seq(501).ack(101);
+        let back = lab.send(if first.is_udp { first.reply() } else { answer }).frame;
+        let heard = lab.heard;
+        let (server, client) = (first.to.ip().to_string(), ip(family.client_addr(1)));
+        for (about, error, from) in [
+            (&behind, IcmpError::TimeExceeded, server.as_str()),
+            (&behind, IcmpError::PortUnreachable, routers(family)[0]),
+            (&back, IcmpError::PortUnreachable, client.as_str()),
+        ] {
+            lab.forwarded(&error_about(about, error, from));
+        }
+        assert_eq!(lab.heard, heard, "nothing of the server's port");
+        lab.forwarded(&error_about(&behind, IcmpError::PortUnreachable, &server));
+        assert_eq!(lab.heard[1], usize::from(first.is_udp));
+    }
+    let mut lab = Lab::passthrough(family).udp();
+    let question = lab.send(lab.client(1).udp());
+    assert_eq!(lab.heard, [0, 0]);
+    lab.send(question.reply());
+    assert_eq!(lab.heard, [1, 0]);
 }
 
 fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {

@@ -11,6 +11,7 @@ told_over_both_families! {
     a_full_table_forwards_as_it_is_too,
     errors_about_what_a_server_answered_reach_it_as_they_are,
     flows_of_a_dead_server_are_reset_by_the_vip,
+    a_reload_changes_how_datagrams_get_to_their_server_and_no_connection,
 }
 
 /// What was sent, with what one hop changes.
@@ -114,4 +115,28 @@ fn flows_of_a_dead_server_are_reset_by_the_vip(family: Family) {
     assert_eq!(resets.len(), 1);
     assert_eq!(resets[0].reset(), (family.vip().into(), family.client_addr(1), "R", 4711, 0));
     assert_ne!(lab.send(lab.client(1).syn()).mac, syn.mac);
+}
+
+fn a_reload_changes_how_datagrams_get_to_their_server_and_no_connection(family: Family) {
+    let vip = family.pick("192.0.2.1:8080", "[2001:db8:2::1]:8080");
+    let ways = [DsrKind::Nat, DsrKind::L2, DsrKind::Nat];
+    for is_udp in [true, false] {
+        let mut lab = if is_udp { Lab::dsr(family).udp() } else { Lab::dsr(family) };
+        lab.change(|world| world.frontends[0].listen = vec![vip.into()]);
+        let from = || TestPacket::from(family.client_addr(1)).to(vip);
+        let more = || if is_udp { from().udp() } else { from().seq(1).ack(1) };
+        if !is_udp {
+            lab.send(from().syn());
+        }
+        // A stream, or open: the kernel may forward it.
+        let [first, ..] = [0; 3].map(|_| lab.send(more()));
+        let destination = |way| if way == DsrKind::L2 { vip.parse().unwrap() } else { first.to };
+        for way in ways {
+            lab.change(|world| world.frontends[0].dsr = way);
+            let seen = [0; 3].map(|_| lab.send(more()));
+            let expected = if is_udp { destination(way) } else { first.to };
+            assert!(seen.iter().all(|seen| (seen.to, seen.mac) == (expected, first.mac)), "{way:?} {seen:?}");
+        }
+        assert_eq!(lab.forwarder.flows().len(), 1);
+    }
 }

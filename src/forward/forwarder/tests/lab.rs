@@ -93,6 +93,8 @@ pub(super) struct Lab {
     pub(super) opened: usize,
     /// Packets forwarded without a record of their flow.
     pub(super) unrecorded: usize,
+    /// Datagrams of servers, and refusals by servers, that were forwarded.
+    pub(super) heard: [usize; 2],
     fragments: Fragments<Vec<u8>>,
     ids: Ids,
 }
@@ -180,6 +182,7 @@ impl Lab {
             is_deaf: false,
             opened: 0,
             unrecorded: 0,
+            heard: [0; 2],
             fragments: Fragments::new(Ids::new(0)),
             ids: Ids::new(0),
         };
@@ -275,6 +278,9 @@ impl Lab {
         };
         self.opened += usize::from(forwarded.part == Part::First);
         self.unrecorded += usize::from(forwarded.part == Part::Unrecorded);
+        for (n, part) in [Part::Answer, Part::Refusal].into_iter().enumerate() {
+            self.heard[n] += usize::from(forwarded.part == part);
+        }
         let headers = wire::parse(frame.bytes).unwrap();
         match forwarded.cut {
             Some(Cut::Segments(payload)) => {
