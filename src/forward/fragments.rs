@@ -1,8 +1,7 @@
 //! Fragments: only the first of a packet has the ports that tell whose it is; the others follow it.
 //!
-//! Those that arrive before it (a few in ten thousand on paths that reorder, nearly all from senders that send the
-//! last fragment first, as old Linux did) are held briefly. Dropping them would cost the whole datagram, and UDP
-//! does not send it again.
+//! Those that arrive before it, on a path that reorders or from a sender that sends the last one first, are held
+//! briefly. Dropping one would cost the whole datagram, and UDP does not send it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
