@@ -4,6 +4,7 @@
  * Attached to tcx ingress, which a frame passes after the packet sockets have had their copy of it.
  */
 #include "kernel.h"
+#include "fragments.h"
 #include "packet.h"
 #include "selection.h"
 
@@ -74,8 +75,8 @@ static ALWAYS_INLINE int opens(const struct __sk_buff *skb, const struct flow_ke
 	return is_opening(flags);
 }
 
-SEC("classifier")
-int guard(struct __sk_buff *skb)
+/* What becomes of a packet that has its ports in it. */
+static ALWAYS_INLINE int judge(struct __sk_buff *skb)
 {
 	struct flow_key key;
 	__u32 at = parse(skb, &key);
@@ -91,6 +92,22 @@ int guard(struct __sk_buff *skb)
 	if (reply_of_server(&key) && !owned_here(skb, &key))
 		return TCX_DROP;
 	return TCX_NEXT;
+}
+
+/* Fragments share the fate of their first, which alone says whose they are. */
+SEC("classifier")
+int guard(struct __sk_buff *skb)
+{
+	struct fragment_key fragment;
+	enum part part = part_of(skb, &fragment);
+	int verdict;
+
+	if (part == LATER)
+		return is_dropped(&fragment) ? TCX_DROP : TCX_NEXT;
+	verdict = judge(skb);
+	if (part == FIRST)
+		remember(&fragment, verdict == TCX_DROP);
+	return verdict;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

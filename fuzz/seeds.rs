@@ -44,6 +44,8 @@ fn main() -> io::Result<()> {
             seeds.push(("may-be-cut", packet().ack(8).may_be_cut(9).payload(&[7; 2_000]).bytes()));
             seeds.push(("without-checksum", packet().udp().without_checksum().bytes()));
         } else {
+            let options = packet().udp().payload(&[7; 60]).cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]);
+            seeds.push(("later-fragment-with-options", options.fragments(9, 24)[1].clone()));
             seeds.push(("extension", packet().syn().extension(60, &[0, 1, 4, 0, 0, 0, 0]).bytes()));
         }
         let seeds: Vec<_> =

@@ -116,6 +116,10 @@ impl Story {
         match how {
             1 => self.arrive(packet.ttl(number % 4).bytes()),
             2 | 3 => {
+                // As if its sender had options for the destination, as some have.
+                let has_options = self.setup.is_v6 && how == 3;
+                let packet =
+                    if has_options { packet.cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]) } else { packet };
                 let mut fragments = packet.fragments(number.into(), 24 + usize::from(how) * 128);
                 if number % 2 == 1 {
                     fragments.reverse();
@@ -141,8 +145,7 @@ impl Story {
             }
             return;
         }
-        let ports = (headers.key.src_port, headers.key.dst_port);
-        let (lead, held) = self.fragments.first(key, ports, 0, now, drop);
+        let (lead, held) = self.fragments.first(key, &headers.key, 0, now, drop);
         self.handle(frame, Some(lead));
         held.into_iter().for_each(|frame| self.handle(frame, Some(lead)));
     }

@@ -9,6 +9,7 @@ use anyhow::Context;
 use log::{info, warn};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use super::claims::{self, Claims};
 use super::coverage::{Coverage, Drivers};
@@ -31,6 +32,9 @@ const PACE: Duration = Duration::from_millis(20);
 
 /// Between two looks if the first fails.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Between two looks at MTUs, of which the kernel does not always tell.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
@@ -127,12 +131,17 @@ impl PacketPath {
         });
         tasks.spawn(async move {
             let (mut table, mut is_news) = (table, true);
+            let mut looks = tokio::time::interval(LOOK);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 if is_news && networks.send(table.clone()).await.is_err() {
                     return;
                 }
-                netlink.changed().await;
-                is_news = match netlink.update(&mut table).await {
+                let read = tokio::select! {
+                    () = netlink.changed() => netlink.update(&mut table).await,
+                    _ = looks.tick() => netlink.update_mtus(&mut table).await,
+                };
+                is_news = match read {
                     Ok(differs) => differs,
                     Err(error) => {
                         warn!("cannot read the kernel's tables: {error}");

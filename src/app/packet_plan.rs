@@ -198,6 +198,7 @@ mod tests {
             name: format!("eth{index}"),
             mac: Some([2; 6]),
             mtu: 1500,
+            mtu_v6: 1500,
             up: true,
             loopback: false,
             addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),

@@ -39,9 +39,8 @@ impl Sorter {
             }
             return;
         }
-        let (ports, worker) =
-            ((headers.key.src_port, headers.key.dst_port), self.dispatch.worker(&headers.key));
-        let (lead, held) = self.fragments.first(key, ports, worker, now, |_| *unmatched += 1);
+        let worker = self.dispatch.worker(&headers.key);
+        let (lead, held) = self.fragments.first(key, &headers.key, worker, now, |_| *unmatched += 1);
         frame.lead = Some(lead);
         send(worker, frame);
         for mut later in held {

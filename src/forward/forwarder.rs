@@ -140,6 +140,7 @@ impl Forwarder {
         if let Kind::LaterFragment { .. } = headers.kind {
             let Some(lead) = frame.lead else { return Verdict::Drop(DropReason::FragmentUnmatched) };
             (headers.key.src_port, headers.key.dst_port) = lead.ports;
+            headers.key.protocol = lead.protocol;
         }
         let headers = &*headers;
         let packet = Packet { headers, snapshot, now };

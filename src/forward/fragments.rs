@@ -1,14 +1,13 @@
 //! Fragments: only the first of a packet has the ports that tell whose it is; the others follow it.
 //!
-//! Those that arrive before it (a few in ten thousand on paths that reorder, nearly all from senders that send the
-//! last fragment first, as old Linux did) are held briefly. Dropping them would cost the whole datagram, and UDP
-//! does not send it again.
+//! Those that arrive before it, on a path that reorders or from a sender that sends the last one first, are held
+//! briefly. Dropping one would cost the whole datagram, and UDP does not send it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::Ids;
-use crate::model::Timestamp;
+use crate::model::{FlowKey, Timestamp};
 use crate::wire::FragmentKey;
 
 /// Packets that are remembered at once; the oldest makes room for another.
@@ -44,6 +43,8 @@ pub struct Fragments<T> {
 pub struct Lead {
     /// Source and destination port.
     pub ports: (u16, u16),
+    /// IP protocol number.
+    pub protocol: u8,
     /// A number that no other packet has at this time. Packets of several senders that go on as one's must differ by
     /// it (RFC 6864, section 4.3).
     pub id: u16,
@@ -87,14 +88,14 @@ impl<T> Fragments<T> {
         self.order.is_empty() && self.waiting.is_empty()
     }
 
-    /// A first fragment with these ports goes to `worker`. Returns what those after it need to follow, and those that
-    /// waited for it. `drop` is given what had to make room.
+    /// A first fragment, of a packet of `flow`, goes to `worker`. Returns what those after it need to follow, and those
+    /// that waited for it. `drop` is given what had to make room.
     ///
     /// One that comes again soon is a copy; later, it is another packet whose sender has run out of numbers.
     pub fn first(
         &mut self,
         key: FragmentKey,
-        ports: (u16, u16),
+        flow: &FlowKey,
         worker: u16,
         now: Timestamp,
         mut drop: impl FnMut(T),
@@ -104,7 +105,8 @@ impl<T> Fragments<T> {
             self.forget(key, &mut drop);
         }
         let packet = self.packet(key, now, drop);
-        let part = Lead { ports, worker, id: packet.id };
+        let ports = (flow.src_port, flow.dst_port);
+        let part = Lead { ports, protocol: flow.protocol, worker, id: packet.id };
         packet.first = Some(part);
         let held = std::mem::take(&mut packet.held);
         self.held -= held.len();
@@ -196,6 +198,11 @@ mod tests {
 
     const PORTS: (u16, u16) = (4242, 53);
 
+    fn flow((src_port, dst_port): (u16, u16)) -> FlowKey {
+        let [src, dst] = [[10, 0, 0, 1], [10, 1, 0, 1]].map(Addr::v4);
+        FlowKey { src, dst, src_port, dst_port, protocol: UDP, reserved: [0; 3] }
+    }
+
     fn key(client: u16, id: u32) -> FragmentKey {
         let [high, low] = client.to_be_bytes();
         FragmentKey { src: Addr::v4([10, 0, high, low]), dst: Addr::v4([10, 1, 0, 1]), id, protocol: UDP }
@@ -216,10 +223,10 @@ mod tests {
     #[test]
     fn fragments_go_where_their_first_went() {
         let mut fragments = none_yet();
-        let (part, held) = fragments.first(key(1, 9), PORTS, 3, at(0), none);
-        assert_eq!((part, held), (Lead { ports: PORTS, worker: 3, id: 7 }, vec![]));
+        let (part, held) = fragments.first(key(1, 9), &flow(PORTS), 3, at(0), none);
+        assert_eq!((part, held), (Lead { ports: PORTS, protocol: UDP, worker: 3, id: 7 }, vec![]));
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Follows(part, "b"));
-        let (other, _) = fragments.first(key(2, 9), PORTS, 3, at(1), none);
+        let (other, _) = fragments.first(key(2, 9), &flow(PORTS), 3, at(1), none);
         assert_ne!(other.id, part.id, "another client chose the same number");
     }
 
@@ -228,7 +235,7 @@ mod tests {
         let mut fragments = none_yet();
         assert_eq!(fragments.later(key(1, 9), "c", at(0), none), Later::Held);
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Held);
-        let (part, held) = fragments.first(key(1, 9), PORTS, 0, at(2), none);
+        let (part, held) = fragments.first(key(1, 9), &flow(PORTS), 0, at(2), none);
         assert_eq!(held, ["c", "b"]);
         assert_eq!(fragments.later(key(1, 9), "d", at(3), none), Later::Follows(part, "d"));
     }
@@ -237,7 +244,7 @@ mod tests {
     fn those_whose_first_does_not_come_are_dropped_after_half_a_second() {
         let mut fragments = none_yet();
         fragments.later(key(1, 9), "b", at(0), none);
-        fragments.first(key(2, 9), PORTS, 0, at(0), none);
+        fragments.first(key(2, 9), &flow(PORTS), 0, at(0), none);
         fragments.expire(at(499), none);
         let mut dropped = Vec::new();
         fragments.expire(at(500), |frame| dropped.push(frame));
@@ -248,7 +255,7 @@ mod tests {
     #[test]
     fn a_packet_is_forgotten_after_ten_seconds_and_its_number_means_another_one() {
         let mut fragments = none_yet();
-        fragments.first(key(1, 9), PORTS, 0, at(0), none);
+        fragments.first(key(1, 9), &flow(PORTS), 0, at(0), none);
         fragments.expire(at(9_999), none);
         assert!(matches!(fragments.later(key(1, 9), "b", at(9_999), none), Later::Follows(..)));
         fragments.expire(at(10_000), none);
@@ -258,10 +265,10 @@ mod tests {
     #[test]
     fn a_sender_that_is_out_of_numbers_begins_another_packet_with_an_old_one() {
         let mut fragments = none_yet();
-        let (old, _) = fragments.first(key(1, 9), PORTS, 3, at(0), none);
-        let (copy, _) = fragments.first(key(1, 9), PORTS, 3, at(499), none);
+        let (old, _) = fragments.first(key(1, 9), &flow(PORTS), 3, at(0), none);
+        let (copy, _) = fragments.first(key(1, 9), &flow(PORTS), 3, at(499), none);
         assert_eq!(copy, old);
-        let (new, _) = fragments.first(key(1, 9), (4243, 53), 2, at(9_999), none);
+        let (new, _) = fragments.first(key(1, 9), &flow((4243, 53)), 2, at(9_999), none);
         assert_ne!(new.id, old.id, "its receiver may still wait for more of the old one");
         fragments.expire(at(10_000), none);
         assert_eq!(fragments.later(key(1, 9), "b", at(19_998), none), Later::Follows(new, "b"));

@@ -13,6 +13,8 @@ pub struct Interface {
     pub mac: Option<[u8; 6]>,
     /// Longest IP packet it takes, in bytes.
     pub mtu: u32,
+    /// Longest IPv6 packet, in bytes: not more than that, and maybe less by what a router or the administrator says.
+    pub mtu_v6: u32,
     /// Administratively up.
     pub up: bool,
     /// Whether what is sent on it comes back to this host.

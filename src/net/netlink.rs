@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt};
 use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -20,8 +21,9 @@ use super::news::{News, Pending};
 use crate::model::Wanted;
 
 /// What may change the way of a packet.
-const GROUPS: [MulticastGroup; 6] = [
+const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Link,
+    MulticastGroup::Ipv6Ifinfo,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
     MulticastGroup::Ipv4Route,
@@ -86,12 +88,19 @@ impl Netlink {
         Ok(*table != before)
     }
 
+    /// Brings a table's MTUs up to date, and returns whether one has changed: of `net.ipv6.conf.X.mtu` the kernel tells
+    /// nobody. On error the table is as before.
+    pub async fn update_mtus(&self, table: &mut Table) -> Result<bool, Error> {
+        let _alone = self.lists.lock().await;
+        Ok(table.set_mtus(&self.links().await?))
+    }
+
     /// Reads the tables, of both families.
     pub async fn table(&self) -> Result<Table, Error> {
         let failed = |what| move |source| Error { what, source };
         let handle = &self.handle;
         let _alone = self.lists.lock().await;
-        let links = handle.link().get().execute().try_collect().await.map_err(failed("interfaces"))?;
+        let links = self.links().await?;
         let addresses = handle.address().get().execute().try_collect().await.map_err(failed("addresses"))?;
         let mut routes = Vec::new();
         for family in
@@ -103,6 +112,11 @@ impl Netlink {
         let neighbours =
             handle.neighbours().get().execute().try_collect().await.map_err(failed("neighbours"))?;
         Ok(Table::new(links, addresses, routes, neighbours))
+    }
+
+    async fn links(&self) -> Result<Vec<LinkMessage>, Error> {
+        let list = self.handle.link().get().execute().try_collect();
+        list.await.map_err(|source| Error { what: "interfaces", source })
     }
 
     /// Has the kernel find a neighbour's Ethernet address. The answer comes as a change. One of ours is kept fresh from

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkLayerType, LinkMessage,
+};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -51,6 +53,19 @@ impl Table {
         Table { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
     }
 
+    /// Takes in how long packets may be. Returns whether that is news.
+    pub(super) fn set_mtus(&mut self, links: &[LinkMessage]) -> bool {
+        let mut is_news = false;
+        for link in links {
+            let at = self.interfaces.binary_search_by_key(&link.header.index, |interface| interface.index);
+            let Some(interface) = at.ok().and_then(|at| self.interfaces.get_mut(at)) else { continue };
+            let (mtu, mtu_v6) = mtus(link);
+            is_news |= (interface.mtu, interface.mtu_v6) != (mtu, mtu_v6);
+            (interface.mtu, interface.mtu_v6) = (mtu, mtu_v6);
+        }
+        is_news
+    }
+
     /// Takes in what has become of a neighbour.
     pub(super) fn set(&mut self, news: NeighbourNews) {
         let (place, neighbours) = ((news.interface, news.ip), &mut self.neighbours);
@@ -72,6 +87,7 @@ fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
         name: String::new(),
         mac: None,
         mtu: 0,
+        mtu_v6: 0,
         up: header.flags.contains(LinkFlags::Up),
         loopback: header.flags.contains(LinkFlags::Loopback),
         addresses,
@@ -79,12 +95,35 @@ fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => interface.name.clone_from(name),
-            LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
             LinkAttribute::Address(mac) if ethernet => interface.mac = mac.as_slice().try_into().ok(),
             _ => {}
         }
     }
+    (interface.mtu, interface.mtu_v6) = mtus(message);
     interface
+}
+
+/// Longest packet of IPv4 and of IPv6. Where there is no IPv6 it makes no difference.
+fn mtus(message: &LinkMessage) -> (u32, u32) {
+    let (mut link, mut v6) = (0, u32::MAX);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Mtu(mtu) => link = *mtu,
+            LinkAttribute::AfSpecUnspec(families) => {
+                let of_v6 = families.iter().filter_map(|family| match family {
+                    AfSpecUnspec::Inet6(settings) => Some(settings),
+                    _ => None,
+                });
+                for setting in of_v6.flatten() {
+                    if let AfSpecInet6::DevConf(settings) = setting {
+                        v6 = settings.mtu6.try_into().unwrap_or(u32::MAX);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    (link, v6.min(link))
 }
 
 /// The interface's own address: on a point-to-point link `Address` is the other side's.

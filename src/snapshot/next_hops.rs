@@ -76,6 +76,7 @@ impl NextHops {
         for neighbour in neighbours {
             let Some(link) = links.get(&neighbour.interface) else { continue };
             let Some(src_mac) = link.mac else { continue };
+            let longest = if neighbour.ip.is_ipv4() { link.mtu } else { link.mtu_v6 };
             for mtu in routes.mtus(link.index, neighbour.ip).map(Some).chain([None]) {
                 let key = Key::new(link.index, neighbour.ip, mtu);
                 let Some(index) = indices.get_or_give(key, NextHops::MOST) else { continue };
@@ -84,7 +85,7 @@ impl NextHops {
                     interface: link.index,
                     src_mac,
                     dst_mac: neighbour.mac,
-                    mtu: mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)),
+                    mtu: mtu.map_or(longest, |mtu| mtu.min(longest)),
                 });
             }
         }

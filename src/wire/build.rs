@@ -34,6 +34,7 @@ pub struct TestPacket {
     id: u16,
     ip_options: Vec<u8>,
     extensions: Vec<(u8, Vec<u8>)>,
+    cut_extensions: Vec<(u8, Vec<u8>)>,
     seq: u32,
     ack: u32,
     flags: u8,
@@ -63,6 +64,7 @@ impl TestPacket {
             id: 0,
             ip_options: Vec::new(),
             extensions: Vec::new(),
+            cut_extensions: Vec::new(),
             seq: 0,
             ack: 0,
             flags: 0,
@@ -122,6 +124,13 @@ impl TestPacket {
         self
     }
 
+    /// The same of one that comes after those, and in fragments is cut with what the packet carries.
+    pub fn cut_extension(mut self, number: u8, rest: &[u8]) -> TestPacket {
+        assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
+        self.cut_extensions.push((number, rest.to_vec()));
+        self
+    }
+
     /// The sequence number.
     pub fn seq(self, seq: u32) -> TestPacket {
         TestPacket { seq, ..self }
@@ -177,13 +186,13 @@ impl TestPacket {
     /// # Panics
     /// If the packet is longer than 65,535 bytes.
     pub fn bytes(&self) -> Vec<u8> {
-        self.frame(&self.transport(), self.dont_fragment_field(), &self.extensions)
+        self.frame(&self.cuttable(), self.dont_fragment_field(), &self.extensions)
     }
 
     /// The same packet in fragments of which each carries at most `most` bytes, a multiple of 8.
     pub fn fragments(&self, id: u32, most: usize) -> Vec<Vec<u8>> {
         assert!(most > 0 && most.is_multiple_of(8), "fragments carry multiples of 8 bytes");
-        let whole = self.transport();
+        let whole = self.cuttable();
         let pieces = whole.chunks(most).enumerate();
         let last = whole.len().div_ceil(most) - 1;
         let fragment = |(n, piece): (usize, &[u8])| {
@@ -241,17 +250,26 @@ impl TestPacket {
         ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());
         ip[ipv6::DST..IPV6_LEN].copy_from_slice(dst.bytes());
         // Each header has the number of the one after it.
-        let mut number_at = ipv6::NEXT_HEADER;
-        for (number, rest) in extensions {
-            ip[number_at] = *number;
-            number_at = ip.len();
-            ip.push(0);
+        let following = [extensions, &self.cut_extensions].concat();
+        let mut numbers = following.iter().map(|(number, _)| *number).chain([self.protocol]);
+        ip[ipv6::NEXT_HEADER] = numbers.next().unwrap_or_default();
+        for ((_, rest), next) in extensions.iter().zip(numbers) {
+            ip.push(next);
             ip.extend_from_slice(rest);
         }
-        ip[number_at] = self.protocol;
         let len = u16::try_from(ip.len() - IPV6_LEN + payload_len).expect("at most 65,535 bytes");
         put_u16(&mut ip, ipv6::PAYLOAD_LEN, len);
         ip
+    }
+
+    /// What comes after the headers that every fragment has.
+    fn cuttable(&self) -> Vec<u8> {
+        let numbers = self.cut_extensions.iter().map(|(number, _)| *number).skip(1).chain([self.protocol]);
+        let extensions = self.cut_extensions.iter().zip(numbers);
+        let mut bytes: Vec<u8> =
+            extensions.flat_map(|((_, rest), next)| [&[next], &rest[..]].concat()).collect();
+        bytes.extend(self.transport());
+        bytes
     }
 
     fn transport(&self) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 use super::fields::{IPV6_LEN, ipv6, u16_at, u32_at};
 use super::headers::{Kind, ParseError};
+use crate::model::{TCP, UDP};
 
 /// No packet has a use for more extension headers; without a limit one of nothing else would keep us busy.
 const MOST: usize = 8;
@@ -9,7 +10,8 @@ const MOST: usize = 8;
 /// What a packet carries.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Carried {
-    /// Its IP protocol number.
+    /// Its IP protocol number. A later fragment has that of the first header that was cut: maybe an extension header,
+    /// which is in the first fragment.
     pub(super) protocol: u8,
     /// Where it begins, from the beginning of the packet.
     pub(super) at: usize,
@@ -24,12 +26,10 @@ pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
     let (mut protocol, mut at) = (packet[ipv6::NEXT_HEADER], IPV6_LEN);
     let (mut kind, mut fragment) = (Kind::Whole, None);
     for _ in 0..=MOST {
-        let header = match protocol {
-            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION_OPTIONS | ipv6::FRAGMENT => {
-                packet.get(at..at + 8).ok_or(ParseError::BadHeaderLength)?
-            }
-            _ => return Ok(Carried { protocol, at, kind, fragment }),
-        };
+        if !is_extension(protocol) {
+            return Ok(Carried { protocol, at, kind, fragment });
+        }
+        let header = packet.get(at..at + 8).ok_or(ParseError::BadHeaderLength)?;
         let len = match protocol {
             ipv6::FRAGMENT => 8,
             _ => (usize::from(header[1]) + 1) * 8,
@@ -50,6 +50,15 @@ pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
         }
     }
     Err(ParseError::BadHeaderLength)
+}
+
+/// Whether TCP or UDP may follow where a header has this number for the next.
+pub(super) fn may_lead_to_ours(protocol: u8) -> bool {
+    [TCP, UDP].contains(&protocol) || is_extension(protocol)
+}
+
+fn is_extension(protocol: u8) -> bool {
+    [ipv6::HOP_BY_HOP, ipv6::ROUTING, ipv6::DESTINATION_OPTIONS, ipv6::FRAGMENT].contains(&protocol)
 }
 
 /// A fragment that is the first and the last is whole ("atomic", RFC 6946).

@@ -8,7 +8,7 @@ use crate::model::{Addr, FlowKey, TCP};
 pub struct Headers {
     /// The flow it belongs to, as the packet has it. An ICMP error belongs to the flow of the packet that it
     /// quotes, and goes the other way: its key is that of the quoted packet, reversed. A later fragment has no
-    /// ports: they are 0.
+    /// ports: they are 0; and in IPv6 no protocol, for what it names may be an extension header: 0 too.
     pub key: FlowKey,
     /// How much of a packet it is.
     pub kind: Kind,
@@ -39,12 +39,12 @@ pub enum Kind {
     Whole,
     /// The fragment at the beginning of a packet: it has the ports.
     FirstFragment {
-        /// What all fragments of the packet share, with its addresses and protocol.
+        /// What all fragments of the packet share: see [`FragmentKey`].
         id: u32,
     },
     /// Any other fragment.
     LaterFragment {
-        /// What all fragments of the packet share, with its addresses and protocol.
+        /// What all fragments of the packet share: see [`FragmentKey`].
         id: u32,
     },
     /// An ICMP error.
@@ -91,7 +91,8 @@ impl Headers {
     /// What the fragments of its packet have in common; `None` if it is no fragment.
     pub fn fragment(&self) -> Option<FragmentKey> {
         let (Kind::FirstFragment { id } | Kind::LaterFragment { id }) = self.kind else { return None };
-        Some(FragmentKey { src: self.key.src, dst: self.key.dst, id, protocol: self.key.protocol })
+        let FlowKey { src, dst, protocol, .. } = self.key;
+        Some(FragmentKey { src, dst, id, protocol: if self.is_v4() { protocol } else { 0 } })
     }
 }
 
@@ -104,7 +105,7 @@ pub struct FragmentKey {
     pub dst: Addr,
     /// The number its sender gave the packet; 16 bits in IPv4.
     pub id: u32,
-    /// What the packet carries.
+    /// What the packet carries; 0 in IPv6, whose fragments are told apart by addresses and number alone.
     pub protocol: u8,
 }
 

@@ -164,6 +164,10 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
     if packet.src.is_v4() || packet.dst.is_v4() {
         return Err(ParseError::MappedAddress);
     }
+    // Only its first fragment tells what the packet carries.
+    if matches!(kind, Kind::LaterFragment { .. }) && extensions::may_lead_to_ours(protocol) {
+        return Ok(read(&packet, kind, nothing(0)));
+    }
     carried(&packet, kind, frame, protocol, icmp::V6)
 }
 

@@ -78,7 +78,11 @@ fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
                 let packet = match is_v4 {
                     true => set(fin, |packet| packet.may_be_cut(7), packet.ip_options(&ip)),
                     // Options that mean nothing, to be skipped (PadN).
-                    false => set(syn, |packet| packet.extension(60, &[0, 1, 4, 0, 0, 0, 0]), packet),
+                    false => {
+                        let pad = [0, 1, 4, 0, 0, 0, 0];
+                        let packet = if syn { packet.extension(60, &pad) } else { packet };
+                        if psh { packet.cut_extension(60, &pad) } else { packet }
+                    }
                 };
                 if is_udp {
                     return set(rst && is_v4, TestPacket::without_checksum, packet.udp());

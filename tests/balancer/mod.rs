@@ -194,6 +194,7 @@ fn links() -> [Interface; 2] {
         name: format!("eth{index}"),
         mac: Some([2, 0, 0, 0, 1, index as u8]),
         mtu: 1500,
+        mtu_v6: 1500,
         up: true,
         loopback: false,
         addresses,

@@ -16,6 +16,7 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
         clients_get_no_answer_of_the_host_whatever_they_speak,
         replies_of_servers_get_no_answer_of_the_host_whatever_they_speak,
         extension_headers_and_fragments_hide_nothing_from_the_guard,
+        what_follows_a_dropped_fragment_is_not_kept_by_the_host,
         programs_on_the_balancer_keep_their_datagrams,
         programs_on_the_balancer_keep_their_connections_over_ipv6,
         what_is_under_way_at_a_draining_frontend_is_still_ours,
@@ -144,6 +145,32 @@ fn extension_headers_and_fragments_hide_nothing_from_the_guard(kind: GuardKind) 
     }
     let elsewhere = ["10.78.0.1:54/udp", "[fd78::1]:54/udp"].map(|dst| client(dst).in_two()).concat();
     assert_eq!(pair.answers(&elsewhere), 2, "other fragments reach the host");
+}
+
+fn what_follows_a_dropped_fragment_is_not_kept_by_the_host(kind: GuardKind) {
+    let pair = Pair::new();
+    let _guard = pair.guard(kind);
+    let families = [("10.78.0.1:", "IpReasmReqds"), ("[fd78::1]:", "Ip6ReasmReqds")];
+    for (vip, counter) in families {
+        // Fragments that the host has got.
+        let kept = || {
+            let text = pair.balancer.exec(&format!("nstat -asz {counter}"));
+            let mut words = text.split_whitespace().skip_while(|word| *word != counter);
+            words.nth(1).unwrap().parse::<u32>().unwrap()
+        };
+        let sent_by = |from: fn(&str) -> Packet, port: &str| from(&format!("{vip}{port}")).in_two();
+        for of_ours in [sent_by(client, "80"), sent_by(client, "53/udp"), sent_by(server, "40000/udp")] {
+            assert_eq!((pair.answers(&of_ours), kept()), (0, 0));
+        }
+        // Their numbers are those of the ones before.
+        for of_the_host in [sent_by(client, "54/udp"), sent_by(server, "54/udp")] {
+            let before = kept();
+            assert_eq!((pair.answers(&of_the_host), kept() - before), (1, 2));
+        }
+        let [first, last] = sent_by(client, "53/udp");
+        let before = kept();
+        assert_eq!((pair.answers(&[last, first]), kept() - before), (0, 1), "nobody knows whose it is");
+    }
 }
 
 /// Most programs never connect a UDP socket.

@@ -16,6 +16,7 @@ pub(crate) fn stories() -> Vec<Story> {
         next_hops_follow_neighbours_and_routes,
         next_hops_of_ipv6_lead_through_link_local_routers,
         packets_are_as_long_as_a_route_takes,
+        packets_of_ipv6_are_as_long_as_its_routers_and_settings_say,
         a_client_that_was_asked_for_is_the_kernels_to_forget,
         of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
@@ -118,8 +119,14 @@ fn next_hops_of_ipv6_lead_through_link_local_routers() {
         block_on(async {
             let netlink = Netlink::open().unwrap();
             let mut hops = NextHops::default();
-            wait(&netlink, &mut hops, |hops| hops.lookup(ip("fd79::2")) == unresolved("fd79::2")).await;
-            assert_eq!(hops.lookup(ip("fd79::1")), Err(Unreachable::NoRoute), "our own address");
+            // An address is there a little before its route.
+            let is_own = |hops: &NextHops, ours| {
+                hops.is_own(ip(ours)) && hops.lookup(ip(ours)) == Err(Unreachable::NoRoute)
+            };
+            wait(&netlink, &mut hops, |hops| {
+                is_own(hops, "fd79::1") && hops.lookup(ip("fd79::2")) == unresolved("fd79::2")
+            })
+            .await;
             assert_eq!(hops.lookup(ip("2001:db8::1")), Err(Unreachable::NoRoute));
 
             balancer.ip(&format!("route add default via {ROUTER} dev back"));
@@ -148,8 +155,7 @@ fn next_hops_of_ipv6_lead_through_link_local_routers() {
             balancer.ip("route add 2001:db8::/32 via fd79::3");
             wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")) == unresolved("fd79::3")).await;
             balancer.ip("addr add 2001:db8::1/128 dev lo");
-            wait(&netlink, &mut hops, |hops| hops.is_own(ip("2001:db8::1"))).await;
-            assert_eq!(hops.lookup(ip("2001:db8::1")), Err(Unreachable::NoRoute), "our own by now");
+            wait(&netlink, &mut hops, |hops| is_own(hops, "2001:db8::1")).await;
         });
     });
 }
@@ -175,6 +181,33 @@ fn packets_are_as_long_as_a_route_takes() {
                 .await;
             balancer.ip("route change 198.51.100.0/24 via 10.79.0.2 mtu 1380");
             wait(&netlink, &mut hops, |hops| mtu(hops, "198.51.100.1") == Some(1380)).await;
+        });
+    });
+}
+
+fn packets_of_ipv6_are_as_long_as_its_routers_and_settings_say() {
+    let (balancer, server) = pair();
+    let link = balancer.index("back");
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let mut hops = NextHops::default();
+            for server in ["10.79.0.2", "fd79::2"] {
+                netlink.resolve(ours(server, link)).await.unwrap();
+            }
+            let mtus = |hops: &NextHops| {
+                ["10.79.0.2", "fd79::2"].map(|dst| Some(hops.get(hops.lookup(ip(dst)).ok()?)?.mtu))
+            };
+            wait(&netlink, &mut hops, |hops| mtus(hops) == [Some(1500), Some(1500)]).await;
+            send(&server, "eth0", &[router_advertisement(ROUTER, &[5, 1, 0, 0, 0, 0, 5, 120])]);
+            wait(&netlink, &mut hops, |hops| mtus(hops) == [Some(1500), Some(1400)]).await;
+
+            let mut table = netlink.table().await.unwrap();
+            balancer.exec("sysctl -qw net.ipv6.conf.back.mtu=1300");
+            assert!(netlink.update_mtus(&mut table).await.unwrap());
+            let hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
+            assert_eq!(mtus(&hops), [Some(1500), Some(1300)]);
+            assert!(!netlink.update_mtus(&mut table).await.unwrap(), "that is no news");
         });
     });
 }
@@ -208,7 +241,7 @@ fn of_several_routers_that_announce_themselves_one_that_is_there_is_used() {
     let link = balancer.index("back");
     // Otherwise it would say that it is none, when it is asked for its Ethernet address.
     server.exec("sysctl -qw net.ipv6.conf.all.forwarding=1");
-    send(&server, "eth0", &["fe80::dead", ROUTER].map(router_advertisement));
+    send(&server, "eth0", &["fe80::dead", ROUTER].map(|router| router_advertisement(router, &[])));
     balancer.enter(|| {
         block_on(async {
             let netlink = Netlink::open().unwrap();
@@ -221,15 +254,15 @@ fn of_several_routers_that_announce_themselves_one_that_is_there_is_used() {
     });
 }
 
-/// RFC 4861, section 4.2: a default router for half an hour.
-fn router_advertisement(router: &str) -> Packet {
+/// RFC 4861, section 4.2: a default router for half an hour, with these options.
+fn router_advertisement(router: &str, options: &[u8]) -> Packet {
     let (router, all_nodes) =
         (router.parse::<Ipv6Addr>().unwrap(), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
     let mut bytes = Vec::new();
     PacketBuilder::ethernet2([2, 0, 0, 0, 0, 5], [0x33, 0x33, 0, 0, 0, 1])
         .ipv6(router.octets(), all_nodes.octets(), 255)
         .icmpv6_raw(134, 0, [64, 0, 0x07, 0x08])
-        .write(&mut bytes, &[0; 8])
+        .write(&mut bytes, &[&[0; 8], options].concat())
         .unwrap();
     Packet(bytes)
 }

@@ -14,6 +14,7 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
         name: name.into(),
         mac: Some([2; 6]),
         mtu: 1500,
+        mtu_v6: 1500,
         up: true,
         loopback: name == "lo",
         addresses: addresses.iter().map(|addr| addr.parse().unwrap()).collect(),

@@ -302,6 +302,7 @@ fn a_change_of_the_network_is_published_and_stays() {
         name: "eth0".into(),
         mac: Some([2; 6]),
         mtu: 1500,
+        mtu_v6: 1500,
         up: true,
         loopback: false,
         addresses: vec![],

@@ -77,6 +77,33 @@ impl Nftables {
 /// The families, as nft calls them and their addresses.
 const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
 
+/// Fragments of a family.
+struct Fragments {
+    /// The set of packets whose first fragment was dropped.
+    set: &'static str,
+    /// What all of a packet have in common.
+    key: &'static str,
+    /// Matches those at the beginning of a packet.
+    first: &'static str,
+    /// Matches all others.
+    later: &'static str,
+}
+
+const FRAGMENTS: [Fragments; 2] = [
+    Fragments {
+        set: "fragments_ip",
+        key: "ip saddr . ip daddr . ip id . ip protocol",
+        first: "ip frag-off & 0x3fff == 0x2000",
+        later: "ip frag-off & 0x1fff != 0",
+    },
+    Fragments {
+        set: "fragments_ip6",
+        key: "ip6 saddr . ip6 daddr . frag id",
+        first: "meta protocol ip6 frag frag-off 0 frag more-fragments 1",
+        later: "meta protocol ip6 frag frag-off != 0",
+    },
+];
+
 /// The command that makes a table which drops nothing. A packet socket has had its copy of a frame before ingress is
 /// asked.
 ///
@@ -87,9 +114,17 @@ fn table(table: &str, interfaces: &[Interface]) -> String {
     let mut text = format!(
         "add table netdev {table} {{ flags owner; }}; add chain netdev {table} forwarded \
          {{ type filter hook ingress devices = {{ {} }} priority 0; policy accept; }}; \
-         add chain netdev {table} draining",
+         add chain netdev {table} ours; add chain netdev {table} draining",
         names.join(", ")
     );
+    for Fragments { set, key, first, .. } in FRAGMENTS {
+        let _ = write!(
+            text,
+            "; add set netdev {table} {set} {{ typeof {key}; flags dynamic, timeout; timeout 2s; size 65536; }}\
+             ; add rule netdev {table} ours {first} add @{set} {{ {key} }}"
+        );
+    }
+    let _ = write!(text, "; add rule netdev {table} ours drop");
     for (family, address) in FAMILIES {
         let set = format!("hosts_{family}");
         let key = format!("{family} saddr . tcp sport . {family} daddr . tcp dport");
@@ -104,7 +139,7 @@ fn table(table: &str, interfaces: &[Interface]) -> String {
              {rule} {key} @{set} update @{set} {{ {key} timeout 1h }} accept"
         );
     }
-    let _ = write!(text, "; add rule netdev {table} draining drop");
+    let _ = write!(text, "; add rule netdev {table} draining goto ours");
     text
 }
 
@@ -116,6 +151,10 @@ fn rules(table: &str, selection: &Selection) -> String {
         "flush chain netdev {table} forwarded{rule} meta pkttype != host accept\
          {rule} ether type {{ 8021q, 8021ad }} accept{rule} rt seg-left > 0 accept"
     );
+    // A first fragment that is not dropped may have the number of an older packet whose was.
+    for Fragments { set, key, first, later } in FRAGMENTS {
+        let _ = write!(text, "{rule} {later} {key} @{set} drop{rule} {first} delete @{set} {{ {key} }}");
+    }
     for (family, _) in FAMILIES {
         let is_of_family = |ip: &IpAddr| ip.is_ipv4() == (family == "ip");
         let endpoints = |all: &BTreeSet<Endpoint>| {
@@ -124,7 +163,7 @@ fn rules(table: &str, selection: &Selection) -> String {
                 format!("{} . {} . {}", addr.ip(), protocol.name(), addr.port())
             }))
         };
-        for (all, verdict) in [(&selection.frontends, "drop"), (&selection.draining, "goto draining")] {
+        for (all, verdict) in [(&selection.frontends, "goto ours"), (&selection.draining, "goto draining")] {
             if let Some(frontends) = endpoints(all) {
                 let _ = write!(text, "{rule} {family} daddr . meta l4proto . th dport {frontends} {verdict}");
             }
@@ -136,7 +175,7 @@ fn rules(table: &str, selection: &Selection) -> String {
             let _ = write!(
                 text,
                 "{rule} {family} saddr . meta l4proto . th sport {servers} {family} daddr {addresses} \
-                 th dport {first}-{last} drop"
+                 th dport {first}-{last} goto ours"
             );
         }
     }
@@ -241,7 +280,7 @@ mod tests {
     /// The rules for what is ours, behind those for what never is.
     fn ours(selection: &Selection) -> Vec<String> {
         let text = rules("t", selection);
-        let (_, ours) = text.split_once("rt seg-left > 0 accept").unwrap();
+        let (_, ours) = text.rsplit_once("delete @").unwrap();
         ours.split("; add rule netdev t forwarded ").skip(1).map(str::to_owned).collect()
     }
 
@@ -252,9 +291,9 @@ mod tests {
         assert_eq!(
             ours(&both),
             [
-                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80, 10.0.0.1 . udp . 53 } drop",
+                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80, 10.0.0.1 . udp . 53 } goto ours",
                 "ip saddr . meta l4proto . th sport { 10.1.0.1 . tcp . 8080, 10.1.0.1 . udp . 53 } \
-                 ip daddr { 10.0.0.1, 10.0.0.2 } th dport 33768-61000 drop",
+                 ip daddr { 10.0.0.1, 10.0.0.2 } th dport 33768-61000 goto ours",
             ]
         );
         assert_eq!(ours(&Selection { replies: None, ..both }).len(), 1);
@@ -266,9 +305,9 @@ mod tests {
         assert_eq!(
             ours(&mixed),
             [
-                "ip6 daddr . meta l4proto . th dport { 2001:db8::1 . tcp . 80 } drop",
+                "ip6 daddr . meta l4proto . th dport { 2001:db8::1 . tcp . 80 } goto ours",
                 "ip6 saddr . meta l4proto . th sport { 2001:db8::2 . tcp . 80 } \
-                 ip6 daddr { 2001:db8::9 } th dport 33768-61000 drop",
+                 ip6 daddr { 2001:db8::9 } th dport 33768-61000 goto ours",
             ]
         );
         assert_eq!(ours(&selection(&[], &[], &[])), [""; 0]);
@@ -280,7 +319,7 @@ mod tests {
         assert_eq!(
             ours(&Selection { draining, ..selection(&["10.0.0.1:80"], &[], &[]) }),
             [
-                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80 } drop",
+                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80 } goto ours",
                 "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80 } goto draining",
             ],
             "the first rule is asked first"

@@ -13,7 +13,7 @@ fn interface(index: u32, addresses: &[&str]) -> Interface {
     let mac = Some([2, 0, 0, 0, 0, index as u8]);
     let addresses = addresses.iter().map(|a| ip(a)).collect();
     let name = format!("eth{index}");
-    Interface { index, name, mac, mtu: 1500, up: true, loopback: false, addresses }
+    Interface { index, name, mac, mtu: 1500, mtu_v6: 1500, up: true, loopback: false, addresses }
 }
 
 fn loopback(addresses: &[&str]) -> Interface {
@@ -209,6 +209,22 @@ fn packets_are_as_long_as_both_route_and_interface_take() {
     let to = ["8.8.8.8", "198.51.100.9", "203.0.113.9", "10.0.0.7"];
     assert_eq!(to.map(|dst| mtu_to(&hops, dst)), [1500, 1400, 1500, 1300]);
     assert_eq!(to.map(|dst| mac_to(&hops, dst)), [1, 1, 1, 7]);
+}
+
+#[test]
+fn packets_of_ipv6_are_as_long_as_its_interface_takes_of_these() {
+    let narrow_v6 = |mtu_v6| [Interface { mtu_v6, ..interface(LAN, &[]) }];
+    let routes = [
+        route("10.0.0.0/24", LAN, None),
+        route("fd00::/64", LAN, None),
+        narrow("2001:db8::/32", LAN, Some("fd00::7"), 1400),
+    ];
+    let neighbours = [neighbour(LAN, "10.0.0.7", 7), neighbour(LAN, "fd00::7", 7)];
+    let hops = NextHops::new(&narrow_v6(1300), routes.clone(), &neighbours);
+    let to = ["10.0.0.7", "fd00::7", "2001:db8::9"];
+    assert_eq!(to.map(|dst| mtu_to(&hops, dst)), [1500, 1300, 1300]);
+    let hops = hops.update(&narrow_v6(1450), routes, &neighbours);
+    assert_eq!(to.map(|dst| mtu_to(&hops, dst)), [1500, 1450, 1400]);
 }
 
 #[test]

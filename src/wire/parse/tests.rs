@@ -170,15 +170,30 @@ fn an_ipv4_address_in_an_ipv6_header_is_nobodys() {
 fn fragments_share_a_number_and_only_the_first_has_ports() {
     for (client, vip) in [("10.0.0.9:4242", "10.0.0.1:53"), ("[fd00::9]:4242", "[fd00::1]:53")] {
         let key = FlowKey::udp(client.parse().unwrap(), vip.parse().unwrap());
+        let protocol = if client.starts_with('[') { 0 } else { 17 };
         let packet = TestPacket::from(client).to(vip).udp().payload(&[7; 3_000]);
         let read: Vec<_> = packet.fragments(0x1234, 1_400).iter().map(|f| parse(f).unwrap()).collect();
-        let whole = Some(FragmentKey { src: key.src, dst: key.dst, id: 0x1234, protocol: 17 });
+        let whole = Some(FragmentKey { src: key.src, dst: key.dst, id: 0x1234, protocol });
         assert!(read.iter().all(|headers| headers.fragment() == whole));
         assert_eq!((read[0].key, read[0].kind), (key, Kind::FirstFragment { id: 0x1234 }));
         for headers in &read[1..] {
-            assert_eq!(headers.key, FlowKey { src_port: 0, dst_port: 0, ..key });
+            assert_eq!(headers.key, FlowKey { src_port: 0, dst_port: 0, protocol, ..key });
             assert_eq!(headers.kind, Kind::LaterFragment { id: 0x1234 });
         }
+    }
+}
+
+#[test]
+fn what_comes_between_the_fragment_header_and_the_datagram_is_in_the_first_fragment_alone() {
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 3_000]);
+    let packet = packet.cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]).cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]);
+    let read: Vec<_> = packet.fragments(0x1234, 1_400).iter().map(|f| parse(f).unwrap()).collect();
+    assert_eq!((read[0].kind, read[0].l4), (Kind::FirstFragment { id: 0x1234 }, 14 + 40 + 8 + 16));
+    assert_eq!(read[0].key, parse(&packet.bytes()).unwrap().key);
+    assert_eq!(read.len(), 3);
+    for headers in &read[1..] {
+        assert_eq!((headers.kind, headers.l4), (Kind::LaterFragment { id: 0x1234 }, 14 + 40 + 8));
+        assert_eq!(headers.fragment(), read[0].fragment());
     }
 }
 
@@ -221,6 +236,11 @@ fn fragments_of_what_is_not_forwarded_are_passed_on() {
     for mut fragment in packet.fragments(9, 24) {
         fragment[23] = 50;
         assert_eq!(parse(&fragment), Err(ParseError::NotForwarded { protocol: 50 }));
+    }
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn().payload(&[7; 40]);
+    for mut fragment in packet.fragments(9, 24) {
+        fragment[54] = 58;
+        assert_eq!(parse(&fragment), Err(ParseError::NotForwarded { protocol: 58 }), "a large ping");
     }
 }
 
@@ -436,6 +456,18 @@ proptest! {
     fn etherparse_reads_the_same_or_finds_fault_too(frame in mutated()) {
         let whole = parse(&frame).ok().filter(|headers| headers.kind == Kind::Whole);
         prop_assert_eq!(whole, judge(&frame));
+    }
+
+    #[test]
+    fn all_fragments_of_a_packet_are_known_by_what_the_first_is(packet in any_packet()) {
+        let whole = parse(&packet.bytes()).unwrap();
+        // All of the headers, or more.
+        let fragments: Vec<Headers> = packet.fragments(9, 72).iter().map(|f| parse(f).unwrap()).collect();
+        prop_assert_eq!(fragments[0].key, whole.key);
+        prop_assert_eq!((fragments[0].flags, fragments[0].seq), (whole.flags, whole.seq));
+        prop_assert!(fragments.iter().all(|fragment| fragment.fragment() == fragments[0].fragment()));
+        let later = Kind::LaterFragment { id: 9 };
+        prop_assert!(fragments[1..].iter().all(|fragment| fragment.kind == later));
     }
 
     #[test]

@@ -89,8 +89,9 @@ fn the_fragments_of_a_datagram_arrive_as_those_of_the_rewritten_one() {
 fn fragments_that_were_somebody_elses_get_numbers_of_their_own() {
     let v4 = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&[7; 100]);
     let v6 = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 100]);
-    // In IPv6 with an extension header before that of fragments.
-    for packet in [v4, v6.clone(), v6.extension(0, &[0, 1, 4, 0, 0, 0, 0])] {
+    // In IPv6 with an extension header before that of fragments, and behind it.
+    let pad = [0, 1, 4, 0, 0, 0, 0];
+    for packet in [v4, v6.clone(), v6.clone().extension(0, &pad), v6.cut_extension(60, &pad)] {
         for (mut old, new) in packet.fragments(0x1_004d, 48).into_iter().zip(packet.fragments(0x1_abcd, 48)) {
             let headers = parse(&old).unwrap();
             renumber(&mut old, &headers, 0xabcd);

@@ -71,6 +71,18 @@ fn a_segment_in_fragments_arrives_too(family: Family) {
 }
 
 #[test]
+fn a_datagram_with_options_behind_its_fragment_header_arrives_too() {
+    for mut lab in [Lab::passthrough(Family::V6), Lab::dsr(Family::V6)].map(Lab::udp) {
+        let packet = lab.client(1).udp().payload(&content(3_000)).cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]);
+        for (id, order) in [[0, 1, 2], [2, 1, 0]].into_iter().enumerate() {
+            let frames = packet.fragments(id as u32, 1_200);
+            let sent = arrive(&mut lab, order.map(|n| &frames[n]), LAN);
+            assert_eq!((frames.len(), sent.len(), lab.opened), (3, 3, 1));
+        }
+    }
+}
+
+#[test]
 fn fragments_that_are_too_long_for_the_next_link_are_cut_further() {
     let mut lab = Lab::passthrough(Family::V4).udp();
     lab.change(|world| world.lan_mtu = 600);

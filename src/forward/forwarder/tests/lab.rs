@@ -243,8 +243,7 @@ impl Lab {
                 Later::Full(_) => return vec![Outcome::Dropped(DropReason::FragmentQueueFull)],
             }
         } else {
-            let ports = (key.key.src_port, key.key.dst_port);
-            let (lead, held) = self.fragments.first(whole, ports, 0, self.now, drop);
+            let (lead, held) = self.fragments.first(whole, &key.key, 0, self.now, drop);
             (lead, [vec![bytes.to_vec()], held].concat())
         };
         let decide =

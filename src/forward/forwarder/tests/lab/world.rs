@@ -154,6 +154,7 @@ fn interfaces(lan_mtu: u32) -> [Interface; 2] {
         name: format!("eth{index}"),
         mac: Some([2, 0, 0, 0, 1, index as u8]),
         mtu,
+        mtu_v6: mtu,
         up: true,
         loopback: false,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
