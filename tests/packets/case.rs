@@ -51,7 +51,11 @@ impl Case {
         let modes = [Mode::Passthrough, Mode::Dsr].into_iter();
         modes.flat_map(|mode| {
             [Family::V4, Family::V6].into_iter().flat_map(move |family| {
-                [Offload::Tc, Offload::Off].into_iter().map(move |offload| Case { mode, family, offload })
+                [Offload::Tc, Offload::Off, Offload::Xdp].into_iter().map(move |offload| Case {
+                    mode,
+                    family,
+                    offload,
+                })
             })
         })
     }

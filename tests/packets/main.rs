@@ -2,7 +2,7 @@
 //! network namespace of its own.
 //!
 //! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
-//! worker. They need root and some tools; where one is missing they are
+//! worker; some with the driver of a virtual link. They need root and some tools; where one is missing they are
 //! reported as ignored, with the reason. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
@@ -34,9 +34,11 @@ mod support;
 mod takeover;
 mod transfer;
 mod udp;
+mod xdp;
 
 use std::process::ExitCode;
 
+use convey::model::Offload;
 use libtest_mimic::{Arguments, Trial};
 
 use case::Case;
@@ -84,11 +86,13 @@ fn main() -> ExitCode {
         ("l2", l2::stories()),
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),
+        ("xdp", xdp::stories()),
     ];
     let mut trials: Vec<Trial> = lab::trials();
     for (room, stories) in rooms {
         for (story, case) in stories.iter().flat_map(|story| Case::all().map(move |case| (*story, case))) {
-            if (story.when)(case) {
+            // Virtual links have XDP if they are prepared for it.
+            if (story.when)(case) && (case.offload == Offload::Xdp) == (room == "xdp") {
                 let name = format!("{case}::{room}::{}", story.name);
                 let tell = move || {
                     (story.tell)(case);

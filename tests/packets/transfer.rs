@@ -28,7 +28,7 @@ pub(crate) fn stories() -> Vec<Story> {
 /// Moves so many bytes, and checks each.
 type Transfer = fn(&mut Network, u64);
 
-const MIB: u64 = 1024 * 1024;
+pub(crate) const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
 fn a_large_file_is_downloaded_byte_for_byte(case: Case) {
@@ -95,7 +95,8 @@ fn many_streams_at_once_in_both_directions(case: Case) {
     }
 }
 
-fn download(network: &mut Network, bytes: u64) {
+/// A download of so many bytes through a balancer that is started for it.
+pub(crate) fn download(network: &mut Network, bytes: u64) {
     let nginx = network.nginx(1);
     send(&mut File::create(nginx.file("big")).unwrap(), bytes).unwrap();
     // A probe that is lost says nothing of the server.
@@ -107,7 +108,8 @@ fn download(network: &mut Network, bytes: u64) {
     assert!(curl.wait().unwrap().success());
 }
 
-fn upload(network: &mut Network, bytes: u64) {
+/// The same of an upload, which its server answers once the client has finished.
+pub(crate) fn upload(network: &mut Network, bytes: u64) {
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, |addr| {
         Server::start(addr, |mut stream| {

@@ -1,0 +1,82 @@
+/*
+ * For benches/pps.rs alone: makes the packets of many flows out of one frame that the kernel sends again and again, and
+ * the least that a program can do with them.
+ */
+#include "packet.h"
+
+/* Ethernet's least, without its checksum. */
+enum { FRAME = 60 };
+
+struct writer {
+	__u32 flows;
+	__u32 random;
+	__u32 words[FRAME / 4]; /* the frame, but for who sent it */
+};
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, struct writer);
+} writer SEC(".maps");
+
+/* What the frames are for. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_UINT(key_size, sizeof(__u32));
+	MAP_UINT(value_size, sizeof(__u32));
+} next SEC(".maps");
+
+/* Writes all of it: the frame may be one that has been through here, and rewritten. */
+SEC("xdp")
+int bench_write(struct xdp_md *ctx)
+{
+	__u32 *words = (void *)(long)ctx->data;
+	__u32 first = 0, flow;
+	struct writer *from = bpf_map_lookup_elem(&writer, &first);
+
+	if (!from || (void *)words + FRAME > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	/* A flow at random, by a linear congruential generator, whose upper bits are the better ones. */
+	from->random = from->random * 1664525 + 1013904223;
+	flow = (__u64)from->random * from->flows >> 32;
+#pragma unroll
+	for (int i = 0; i < FRAME / 4; i++)
+		words[i] = from->words[i];
+	struct ipv4_header *ip = (void *)words + ETH_HLEN;
+	struct ports *ports = (void *)(ip + 1);
+
+	ip->src = htonl(20 << 24 | flow);
+	ports->src = htons(1024 + flow % 60000);
+	bpf_tail_call(ctx, &next, 0);
+	return XDP_DROP;
+}
+
+/* Back to where it came from. */
+SEC("xdp")
+int bench_echo(struct xdp_md *ctx)
+{
+	struct macs {
+		__u16 dst[3];
+		__u16 src[3];
+	} *macs = (void *)(long)ctx->data, old;
+
+	if ((void *)(macs + 1) > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	old = *macs;
+	for (int i = 0; i < 3; i++) {
+		macs->dst[i] = old.src[i];
+		macs->src[i] = old.dst[i];
+	}
+	return XDP_TX;
+}
+
+/* The other end. */
+SEC("xdp")
+int bench_drop(struct xdp_md *ctx)
+{
+	return ctx ? XDP_DROP : XDP_PASS;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
