@@ -144,16 +144,9 @@ impl Forwarder {
         }
         let headers = &*headers;
         let packet = Packet { headers, snapshot, now };
-        let found = self.flows.lookup(&headers.key);
-        if let Some((id, Direction::ToServer)) = found
-            && headers.is_tcp()
-            && begins(headers)
-        {
-            self.ask_for_fins(id, now);
-        }
-        let verdict = match found {
+        let verdict = match self.flows.lookup(&headers.key) {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
-            Some((id, direction)) if !self.is_replaced(id, direction, headers) => {
+            Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
                 self.forward(id, direction, Part::Later, frame, packet)
             }
             found => {
@@ -237,11 +230,17 @@ impl Forwarder {
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.
-    fn is_replaced(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
-        direction == Direction::ToServer
-            && headers.is_tcp()
-            && begins(headers)
-            && self.flows.get(id).is_over()
+    fn is_replaced(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        Packet { headers, now, .. }: Packet<'_>,
+    ) -> bool {
+        if direction != Direction::ToServer || !headers.is_tcp() || !begins(headers) {
+            return false;
+        }
+        self.ask_for_fins(id, now);
+        self.flows.get(id).is_over()
     }
 
     fn forward(
@@ -379,11 +378,7 @@ impl Forwarder {
 /// unless that is gone, too: its index may soon be another's. Returns whether they go another way.
 fn reroute(flow: &mut Flow, snapshot: &Snapshot) -> bool {
     let mut is_other = false;
-    let ways = match flow.view() {
-        View::BothSides => &[Direction::ToServer, Direction::ToClient][..],
-        View::ClientSide => &[Direction::ToServer],
-    };
-    for &direction in ways {
+    for &direction in flow.view().directions() {
         let hop = match To::end(flow, direction).lookup(&snapshot.network) {
             Ok(hop) => hop,
             Err(Unreachable::Unresolved { .. })

@@ -46,6 +46,16 @@ pub enum View {
     ClientSide,
 }
 
+impl View {
+    /// Which way the packets go that pass us.
+    pub(super) fn directions(self) -> &'static [Direction] {
+        match self {
+            View::BothSides => &[Direction::ToServer, Direction::ToClient],
+            View::ClientSide => &[Direction::ToServer],
+        }
+    }
+}
+
 /// What matters of a segment; of a datagram: nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Segment {

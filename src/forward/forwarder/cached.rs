@@ -1,9 +1,7 @@
 //! Flows whose packets the cache forwards: when they get there, when they leave, and what is learnt of them meanwhile.
 
 use super::Forwarder;
-use crate::forward::{
-    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, Seen, Segment, View,
-};
+use crate::forward::{ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, Seen, Segment};
 use crate::model::{FlowKey, Timestamp};
 
 impl Forwarder {
@@ -116,6 +114,9 @@ fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
 
 /// The keys of a flow's packets that pass us.
 fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + use<> {
-    let server = (flow.view() == View::BothSides).then(|| (Direction::ToClient, flow.server()));
-    [(Direction::ToServer, flow.client())].into_iter().chain(server)
+    let (client, server) = (flow.client(), flow.server());
+    flow.view().directions().iter().map(move |&direction| match direction {
+        Direction::ToServer => (direction, client),
+        Direction::ToClient => (direction, server),
+    })
 }
