@@ -18,7 +18,8 @@ mod twin;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use lab::trials_of;
+use libtest_mimic::Arguments;
 
 /// A test, by the name it is reported with.
 type Story = (&'static str, fn());
@@ -38,18 +39,4 @@ fn main() -> ExitCode {
         missing.or_else(|| lab::missing(&["ip", "ethtool"])).or_else(|| lab::older_than(6, 6, "tcx"));
     trials.extend(trials_of(live::stories(), missing.as_deref()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
-}
-
-/// The stories as trials; ignored, with the reason, if something they need is missing.
-fn trials_of(stories: Vec<Story>, missing: Option<&str>) -> impl Iterator<Item = Trial> {
-    stories.into_iter().map(move |(name, story)| {
-        let trial = Trial::test(name, move || {
-            story();
-            Ok(())
-        });
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-            None => trial,
-        }
-    })
 }

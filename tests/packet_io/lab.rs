@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use libtest_mimic::Trial;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -36,6 +37,23 @@ pub(crate) fn older_than(major: u32, minor: u32, what: &str) -> Option<String> {
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     (version < (major, minor)).then(|| format!("Linux {release} has no {what} ({major}.{minor} has)"))
+}
+
+/// The stories as trials; ignored, with the reason, if something they need is missing.
+pub(crate) fn trials_of<N: Into<String>, F: FnOnce() + Send + 'static>(
+    stories: impl IntoIterator<Item = (N, F)>,
+    missing: Option<&str>,
+) -> impl Iterator<Item = Trial> {
+    stories.into_iter().map(move |(name, story)| {
+        let trial = Trial::test(name, move || {
+            story();
+            Ok(())
+        });
+        match missing {
+            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+            None => trial,
+        }
+    })
 }
 
 /// A network namespace that is gone when dropped, with its links.

@@ -14,7 +14,8 @@ mod sockets;
 use std::process::ExitCode;
 
 use convey::dataplane::GuardKind;
-use libtest_mimic::{Arguments, Trial};
+use lab::trials_of;
+use libtest_mimic::Arguments;
 
 /// A test, by the name it is reported with.
 type Story = (&'static str, fn());
@@ -49,21 +50,4 @@ fn main() -> ExitCode {
     }
     trials.extend(trials_of(object::stories(), object::missing().as_deref()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
-}
-
-/// The stories as trials; ignored, with the reason, if something they need is missing.
-fn trials_of<N: Into<String>, F: FnOnce() + Send + 'static>(
-    stories: impl IntoIterator<Item = (N, F)>,
-    missing: Option<&str>,
-) -> impl Iterator<Item = Trial> {
-    stories.into_iter().map(move |(name, story)| {
-        let trial = Trial::test(name, move || {
-            story();
-            Ok(())
-        });
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-            None => trial,
-        }
-    })
 }

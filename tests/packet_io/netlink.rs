@@ -39,6 +39,15 @@ fn ours(address: &str, interface: u32) -> Wanted {
     Wanted { interface, ip: ip(address), is_ours: true }
 }
 
+/// Netlink, by which the server's addresses were asked for.
+async fn with_servers(interface: u32) -> Netlink {
+    let netlink = Netlink::open().unwrap();
+    for server in ["10.79.0.2", "fd79::2"] {
+        netlink.resolve(ours(server, interface)).await.unwrap();
+    }
+    netlink
+}
+
 /// A balancer, 10.79.0.1 and fd79::1, and a server, 2 instead of 1; its link-local address is `ROUTER`.
 fn pair() -> (Namespace, Namespace) {
     let (balancer, server) = (Namespace::new(), Namespace::new());
@@ -165,11 +174,7 @@ fn packets_are_as_long_as_a_route_takes() {
     let link = balancer.index("back");
     balancer.enter(|| {
         block_on(async {
-            let netlink = Netlink::open().unwrap();
-            let mut hops = NextHops::default();
-            for server in ["10.79.0.2", "fd79::2"] {
-                netlink.resolve(ours(server, link)).await.unwrap();
-            }
+            let (netlink, mut hops) = (with_servers(link).await, NextHops::default());
             balancer.ip("route add 198.51.100.0/24 via 10.79.0.2 mtu 1400");
             balancer.ip("route add 203.0.113.0/24 via 10.79.0.2 mtu lock 1300");
             balancer.ip("route add 192.0.2.0/24 via 10.79.0.2");
@@ -190,11 +195,7 @@ fn packets_of_ipv6_are_as_long_as_its_routers_and_settings_say() {
     let link = balancer.index("back");
     balancer.enter(|| {
         block_on(async {
-            let netlink = Netlink::open().unwrap();
-            let mut hops = NextHops::default();
-            for server in ["10.79.0.2", "fd79::2"] {
-                netlink.resolve(ours(server, link)).await.unwrap();
-            }
+            let (netlink, mut hops) = (with_servers(link).await, NextHops::default());
             let mtus = |hops: &NextHops| {
                 ["10.79.0.2", "fd79::2"].map(|dst| Some(hops.get(hops.lookup(ip(dst)).ok()?)?.mtu))
             };
