@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -158,6 +158,19 @@ pub(crate) fn refused(to: &str) -> bool {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => true,
         Err(error) => panic!("{to}: {error}"),
         Ok(_) => false,
+    }
+}
+
+/// What `f` finds, asked until it does. A socket that was closed is gone late when another trial starts a process
+/// just then: the process has a copy of every open file until it executes its program.
+pub(crate) fn eventually<T>(f: impl Fn() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = f() {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}");
+        thread::yield_now();
     }
 }
 
