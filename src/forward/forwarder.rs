@@ -12,7 +12,9 @@ use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowTable, NatPorts, RST, SYN, Segment, View};
+use super::{
+    Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, SYN, Segment, View,
+};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -239,7 +241,7 @@ impl Forwarder {
         if direction != Direction::ToServer || !headers.is_tcp() || !begins(headers) {
             return false;
         }
-        self.ask_for_fins(id, now);
+        self.ask_cache(id, now);
         self.flows.get(id).is_over()
     }
 
@@ -268,6 +270,7 @@ impl Forwarder {
             if flow.is_over() {
                 self.news.ended.push(Ended { flow: parties, how: End::Own });
             }
+            self.follow_in_cache(id);
         } else if !matches!(headers.kind, Kind::LaterFragment { .. }) {
             self.hear(id, direction, segment(headers), packet.now);
         }
@@ -282,8 +285,15 @@ impl Forwarder {
     fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
         let flow = self.flows.get(id);
         let (was_over, parties) = (flow.is_over(), parties(flow));
+        let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
         self.flows.on_segment(id, direction, segment, now);
-        self.follow_in_cache(id);
+        let flow = self.flows.get(id);
+        match flow.state() {
+            // It begins anew, or its handshake was completed here: the cache knows nothing of that.
+            FlowState::SynSent if flow.progress(Direction::ToServer) != progress => self.reroute_in_cache(id),
+            FlowState::Established if before.is_handshake() && flow.is_cached() => self.reroute_in_cache(id),
+            _ => self.follow_in_cache(id),
+        }
         if !was_over && self.flows.get(id).is_over() {
             self.news.ended.push(Ended { flow: parties, how: End::Own });
         }

@@ -12,38 +12,49 @@ impl Forwarder {
         }
     }
 
-    /// Takes note of a FIN that the cache has forwarded, at `now` or a little before.
-    pub fn on_cached_fin(&mut self, key: &FlowKey, fin: Segment, now: Timestamp) {
+    /// Takes note of a segment that the cache has told of: it was forwarded at `now` or a little before.
+    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
         let Some((id, direction)) = self.flows.lookup(key) else { return };
+        let flow = self.flows.get(id);
         // Else its flow is over, and this may be the next one between the same ends.
-        if !self.flows.get(id).is_cached() {
+        if !flow.is_cached() {
             return;
         }
-        let before = self.flows.get(id).state();
-        self.hear(id, direction, fin, now);
+        let before = flow.state();
+        if before.is_handshake() && direction == Direction::ToServer {
+            let sent = segment.seq.wrapping_add(segment.len);
+            return self.flows.open_by(id, Progress { sent, acked: segment.ack }, now);
+        }
+        self.hear(id, direction, segment, now);
         if self.flows.get(id).state() == before {
             // More has passed than the numbers allow; or it is the same FIN again.
             self.catch_up(id);
-            self.hear(id, direction, fin, now);
+            self.hear(id, direction, segment, now);
         }
     }
 
-    /// Before a SYN is held against a flow: the cache may have forwarded FINs that nobody has told of yet.
-    pub(super) fn ask_for_fins(&mut self, id: FlowId, now: Timestamp) {
+    /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
+    pub(super) fn ask_cache(&mut self, id: FlowId, now: Timestamp) {
         if !self.flows.get(id).is_cached() {
             return;
         }
         for (direction, key) in keys(self.flows.get(id)) {
             let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
-            if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, .. }) = seen {
-                let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+            let Some(Seen { progress: Some(progress), is_opening: false, is_finished, .. }) = seen else {
+                continue;
+            };
+            if direction == Direction::ToServer && self.flows.get(id).state().is_handshake() {
+                self.flows.open_by(id, progress, now);
+            }
+            if is_finished {
+                let (seq, ack) = (progress.sent.wrapping_sub(1), progress.acked);
                 self.catch_up(id);
-                self.hear(id, direction, fin, now);
+                self.hear(id, direction, Segment { flags: FIN | ACK, seq, ack, len: 1 }, now);
             }
         }
     }
 
-    /// After a packet of a flow: open flows are in the cache, others are not.
+    /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
     #[inline]
     pub(super) fn follow_in_cache(&mut self, id: FlowId) {
         let Some(cache) = &mut self.cache else { return };
@@ -66,7 +77,7 @@ impl Forwarder {
         }
     }
 
-    /// Tells the cache that a flow goes another way.
+    /// Tells the cache that a flow goes another way, or has got further.
     pub(super) fn reroute_in_cache(&mut self, id: FlowId) {
         if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
@@ -89,9 +100,12 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
     for (direction, key) in keys(flow).rev() {
         let rewrite = flow.rewrite(direction);
         let seen = if flow.is_cached() { cache.seen(&key) } else { None };
+        // What it has seen of a handshake is less than what was seen here.
+        let seen = seen.filter(|seen| !seen.is_opening);
         let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
+        let opening = (flow.state().is_handshake() && seen.is_none()).then(|| flow.view());
         let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
-        cache.put(&key, &CachedRoute { rewrite, direction, flow, last, progress });
+        cache.put(&key, &CachedRoute { rewrite, direction, flow, last, progress, opening });
     }
 }
 
