@@ -259,7 +259,7 @@ impl Forwarder {
         }
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
         if headers.flags.0 & (SYN | FIN | RST) != 0 {
-            self.catch_up(id);
+            self.catch_up(id, packet.now);
         }
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
@@ -308,7 +308,7 @@ impl Forwarder {
         frame: &mut Frame<'_>,
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
-        self.catch_up(id);
+        self.catch_up(id, packet.now);
         let (flow, headers) = (self.flows.get(id), packet.headers);
         check_error(frame, headers)?;
         if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {

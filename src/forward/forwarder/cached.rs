@@ -28,7 +28,7 @@ impl Forwarder {
         self.hear(id, direction, segment, now);
         if self.flows.get(id).state() == before {
             // More has passed than the numbers allow; or it is the same FIN again.
-            self.catch_up(id);
+            self.catch_up(id, now);
             self.hear(id, direction, segment, now);
         }
     }
@@ -38,18 +38,12 @@ impl Forwarder {
         if !self.flows.get(id).is_cached() {
             return;
         }
+        self.catch_up(id, now);
         for (direction, key) in keys(self.flows.get(id)) {
             let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
-            let Some(Seen { progress: Some(progress), is_opening: false, is_finished, .. }) = seen else {
-                continue;
-            };
-            if direction == Direction::ToServer && self.flows.get(id).state().is_handshake() {
-                self.flows.open_by(id, progress, now);
-            }
-            if is_finished {
-                let (seq, ack) = (progress.sent.wrapping_sub(1), progress.acked);
-                self.catch_up(id);
-                self.hear(id, direction, Segment { flags: FIN | ACK, seq, ack, len: 1 }, now);
+            if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, .. }) = seen {
+                let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                self.hear(id, direction, fin, now);
             }
         }
     }
@@ -68,12 +62,13 @@ impl Forwarder {
     }
 
     /// Before something of a flow is held against its sequence numbers: learns how far they have got.
-    pub(super) fn catch_up(&mut self, id: FlowId) {
-        if let Some(cache) = &mut self.cache {
-            let flow = self.flows.get_mut(id);
-            if flow.is_cached() {
-                catch_up(&mut **cache, flow);
-            }
+    pub(super) fn catch_up(&mut self, id: FlowId, now: Timestamp) {
+        let flow = self.flows.get(id);
+        let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
+        let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) else { return };
+        match flow.state().is_handshake() {
+            true => self.flows.open_by(id, progress, now),
+            false => self.flows.get_mut(id).catch_up(progress),
         }
     }
 
@@ -109,7 +104,7 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
     }
 }
 
-/// Learns of the packets that the cache forwarded how far its client has got.
+/// Learns of the packets that the cache forwarded how far a flow's client has got.
 pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
     if let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) {
         flow.catch_up(progress);

@@ -21,6 +21,7 @@ told_with_a_cache! {
     a_handshake_that_does_not_fit_is_left_to_us,
     a_handshake_that_the_cache_missed_part_of_is_completed_here,
     a_client_that_begins_anew_before_it_was_answered_is_followed,
+    what_has_opened_can_be_reset_before_anybody_told_of_it,
     a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
     an_acknowledgement_of_the_connection_before_does_not_open_the_next,
     datagrams_leave_once_they_are_a_stream,
@@ -115,6 +116,21 @@ mod stories {
         lab.send(syn.reply().syn().seq(500).ack(3_000_000_001));
         lab.send(lab.client(1).seq(3_000_000_001).ack(501));
         assert_eq!((state(&lab), forwarded(&lab, 1)), (FlowState::Established, (Some(1), Some(1))));
+    }
+
+    pub(super) fn what_has_opened_can_be_reset_before_anybody_told_of_it(family: Family) {
+        for by_client in [true, false] {
+            let mut lab = Lab::passthrough(family);
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            lab.is_deaf = true;
+            lab.send(syn.reply().syn().seq(500).ack(101));
+            lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+            let reset = if by_client { lab.client(1).seq(103) } else { syn.reply().seq(501) };
+            lab.send(reset.rst());
+            assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::Closed, 0, 1));
+            lab.hear_cache();
+            assert_eq!(state(&lab), FlowState::Closed);
+        }
     }
 
     pub(super) fn a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of(family: Family) {
