@@ -70,8 +70,6 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            // What is sent on by then has mostly left: what the kernel forwards from now on does not overtake it.
-            self.forwarder.flush_cache();
             let snapshot = self.snapshot.load();
             let now = (self.now)();
             ledger.follow(&snapshot);
@@ -99,6 +97,8 @@ impl Worker {
                 self.handle(parcel, now, &mut round);
             }
             let Round { out, spare, .. } = round;
+            // Before a SYN is sent: on this machine its answer may be here when the call returns.
+            self.forwarder.flush_cache();
             self.send(out, spare);
             drop(charge);
             self.report(&ledger);

@@ -258,7 +258,7 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
-        if headers.flags.0 & (SYN | FIN | RST) != 0 {
+        if headers.flags.0 & (SYN | FIN | RST) != 0 || self.flows.get(id).state().is_handshake() {
             self.catch_up(id, packet.now);
         }
         let flow = self.flows.get(id);
@@ -291,7 +291,14 @@ impl Forwarder {
         match flow.state() {
             // It begins anew, or its handshake was completed here: the cache knows nothing of that.
             FlowState::SynSent if flow.progress(Direction::ToServer) != progress => self.reroute_in_cache(id),
-            FlowState::Established if before.is_handshake() && flow.is_cached() => self.reroute_in_cache(id),
+            state
+                if before.is_handshake()
+                    && !state.is_handshake()
+                    && flow.may_be_cached()
+                    && flow.is_cached() =>
+            {
+                self.reroute_in_cache(id);
+            }
             _ => self.follow_in_cache(id),
         }
         if !was_over && self.flows.get(id).is_over() {

@@ -1,7 +1,9 @@
 //! Flows whose packets the cache forwards: when they get there, when they leave, and what is learnt of them meanwhile.
 
 use super::Forwarder;
-use crate::forward::{ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, Seen, Segment};
+use crate::forward::{
+    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, SYN, Seen, Segment, View,
+};
 use crate::model::{FlowKey, Timestamp};
 
 impl Forwarder {
@@ -61,14 +63,21 @@ impl Forwarder {
         self.flows.set_cached(id, !self.flows.get(id).is_cached());
     }
 
-    /// Before something of a flow is held against its sequence numbers: learns how far they have got.
+    /// Before something of a flow is held against its state and its sequence numbers: learns how far they have got.
     pub(super) fn catch_up(&mut self, id: FlowId, now: Timestamp) {
         let flow = self.flows.get(id);
         let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
-        let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) else { return };
-        match flow.state().is_handshake() {
-            true => self.flows.open_by(id, progress, now),
-            false => self.flows.get_mut(id).catch_up(progress),
+        let mut progress = |key: FlowKey| cache.seen(&key)?.progress;
+        match (flow.state().is_handshake(), progress(flow.client())) {
+            (true, Some(progress)) => self.flows.open_by(id, progress, now),
+            (true, None) if flow.view() == View::BothSides => {
+                if let Some(Progress { sent, acked }) = progress(flow.server()) {
+                    let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                    self.flows.on_segment(id, Direction::ToClient, answer, now);
+                }
+            }
+            (false, Some(progress)) => self.flows.get_mut(id).catch_up(progress),
+            _ => {}
         }
     }
 

@@ -21,6 +21,7 @@ told_with_a_cache! {
     a_handshake_that_does_not_fit_is_left_to_us,
     a_handshake_that_the_cache_missed_part_of_is_completed_here,
     a_client_that_begins_anew_before_it_was_answered_is_followed,
+    a_client_that_finishes_as_soon_as_it_is_answered_is_believed,
     what_has_opened_can_be_reset_before_anybody_told_of_it,
     a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
     an_acknowledgement_of_the_connection_before_does_not_open_the_next,
@@ -84,8 +85,9 @@ mod stories {
         lab.send(syn.reply().syn().seq(500).ack(101));
         lab.send(lab.client(1).seq(101).ack(3_000_000_000));
         lab.send(lab.client(1).seq(3_000_000_000).ack(501));
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(0), Some(1)), FlowState::SynReceived));
         lab.send(lab.client(1).seq(101).ack(501).fin());
-        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(0), Some(1)), FlowState::HalfClosedByClient));
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(0), Some(0)), FlowState::HalfClosedByClient));
     }
 
     pub(super) fn a_handshake_that_the_cache_missed_part_of_is_completed_here(family: Family) {
@@ -116,6 +118,21 @@ mod stories {
         lab.send(syn.reply().syn().seq(500).ack(3_000_000_001));
         lab.send(lab.client(1).seq(3_000_000_001).ack(501));
         assert_eq!((state(&lab), forwarded(&lab, 1)), (FlowState::Established, (Some(1), Some(1))));
+    }
+
+    pub(super) fn a_client_that_finishes_as_soon_as_it_is_answered_is_believed(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.is_deaf = true;
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501).fin());
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
+        lab.send(syn.reply().seq(501).ack(102).payload(b"hello"));
+        assert_eq!(forwarded(&lab, 1), (Some(0), Some(1)), "counted from the end of the handshake on");
+        lab.hear_cache();
+        lab.is_deaf = false;
+        lab.send(syn.reply().seq(506).ack(102).fin());
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
     }
 
     pub(super) fn what_has_opened_can_be_reset_before_anybody_told_of_it(family: Family) {
