@@ -10,13 +10,13 @@ use toml::de::DeTable;
 use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
-    MILLISECOND, anything, boolean, choice, http_path, integer, ip, listen_address, port, seconds,
-    server_address, snat_address, snat_ports, status_range, string,
+    MILLISECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
+    name_server, port, seconds, server_address, snat_address, snat_ports, status_range, string,
 };
 use super::{Config, Stats};
 use crate::model::{
-    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, Offload, OnDown, PacketSettings,
-    ProbeKind, Protocol, Timeouts,
+    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, NamedServer, Offload, OnDown,
+    PacketSettings, ProbeKind, Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -29,6 +29,7 @@ pub(super) struct File {
     pub(super) stats: Stats,
     pub(super) timeouts: TimeLimits,
     pub(super) passthrough: Passthrough,
+    name_servers: Vec<SocketAddr>,
 }
 
 /// `[timeouts]`
@@ -78,7 +79,7 @@ pub(super) struct Backend {
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) name: String,
-    pub(super) addr: Option<Placed<SocketAddr>>,
+    pub(super) addr: Option<Placed<ServerAddress>>,
     pub(super) weight: u16,
     pub(super) backup: bool,
     max_connections: Option<u32>,
@@ -104,9 +105,51 @@ impl File {
             stats: stats(root.table("stats")),
             timeouts: timeouts(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
+            name_servers: name_servers(root.table("dns")),
         };
         root.finish();
         file
+    }
+
+    /// What a file without anything but these servers, a frontend for them and the place of the statistics would be.
+    pub(super) fn of_list(
+        listen: Placed<SocketAddr>,
+        stats: Stats,
+        servers: Vec<Placed<ServerAddress>>,
+        report: &Report<'_>,
+    ) -> File {
+        const BACKEND: &str = "servers";
+        let nothing = DeTable::new();
+        let absent = || Table::root(&nothing, report);
+        let place = listen.place.clone();
+        let frontend = Frontend {
+            name: "listen".to_owned(),
+            mode: None,
+            protocol: None,
+            listen: vec![listen],
+            backend: Some(Placed { value: BACKEND.to_owned(), place }),
+            max_connections: None,
+        };
+        let default = |addr: Placed<ServerAddress>| Server {
+            name: addr.value.to_string(),
+            addr: Some(addr),
+            weight: 1,
+            backup: false,
+            max_connections: None,
+        };
+        let mut servers: Vec<Server> = servers.into_iter().map(default).collect();
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+        let frontends = vec![frontend];
+        let backend = backend(BACKEND.to_owned(), absent(), &frontends, report);
+        File {
+            mode: Mode::Proxy,
+            frontends,
+            backends: vec![Backend { servers, ..backend }],
+            stats,
+            timeouts: timeouts(absent()),
+            passthrough: passthrough(absent()),
+            name_servers: Vec::new(),
+        }
     }
 
     /// What the program uses if each frontend has this mode. Right only if nothing was reported.
@@ -118,6 +161,7 @@ impl File {
             stats: self.stats,
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),
+            name_servers: self.name_servers.clone(),
         }
     }
 }
@@ -165,6 +209,7 @@ impl Backend {
             on_down: self.on_down,
             dsr: value(&self.dsr).unwrap_or_default(),
             servers: self.servers.iter().filter_map(Server::model).collect(),
+            named: self.servers.iter().filter_map(Server::named).collect(),
         }
     }
 }
@@ -191,10 +236,37 @@ impl Passthrough {
 }
 
 impl Server {
+    /// Its address, if it has one of its own.
+    pub(super) fn ip(&self) -> Option<Placed<SocketAddr>> {
+        let Placed { value, place } = self.addr.as_ref()?;
+        match value {
+            ServerAddress::Ip(addr) => Some(Placed { value: *addr, place: place.clone() }),
+            ServerAddress::Name(..) => None,
+        }
+    }
+
+    /// Where its address stands, if that is a name.
+    pub(super) fn name_place(&self) -> Option<&Place> {
+        let addr = self.addr.as_ref()?;
+        matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
+    }
+
     fn model(&self) -> Option<model::Server> {
         Some(model::Server {
             name: self.name.clone(),
-            addr: value(&self.addr)?,
+            addr: self.ip()?.value,
+            weight: self.weight,
+            backup: self.backup,
+            max_connections: self.max_connections,
+        })
+    }
+
+    fn named(&self) -> Option<NamedServer> {
+        let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
+        Some(NamedServer {
+            name: self.name.clone(),
+            host: host.clone(),
+            port: *port,
             weight: self.weight,
             backup: self.backup,
             max_connections: self.max_connections,
@@ -328,6 +400,13 @@ fn stats(mut table: Table<'_>) -> Stats {
     let port = table.or("port", 7000, port);
     table.finish();
     Stats { listen: SocketAddr::new(ip, port) }
+}
+
+/// `[dns]`
+fn name_servers(mut table: Table<'_>) -> Vec<SocketAddr> {
+    let found = table.any_number("nameservers", name_server);
+    table.finish();
+    found.into_iter().map(|found| found.value).collect()
 }
 
 fn timeouts(mut table: Table<'_>) -> TimeLimits {
