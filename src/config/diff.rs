@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn other_name_servers_are_asked_at_once() {
+    fn other_name_servers_need_no_restart() {
         let dns = "[backends.a.servers.x]";
         let with = format!("[dns]\nnameservers = ['10.0.0.53', '127.0.0.1:8600']\n{dns}");
         let line = "dns.nameservers the system's -> 10.0.0.53:53, 127.0.0.1:8600";

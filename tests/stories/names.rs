@@ -15,6 +15,7 @@ use crate::support::{
 
 stories!("names":
     every_address_of_a_name_is_a_server_and_changes_are_followed [Need::Dnsmasq],
+    an_answer_too_long_for_a_datagram_is_taken_whole [Need::Dnsmasq],
     a_name_server_that_dies_changes_nothing_but_what_is_told [Need::Dnsmasq],
     a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::Dnsmasq],
     a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
@@ -40,6 +41,14 @@ fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
     balancer.wait_for_log(&format!("name {NAME}: + {new}, - {old}"));
     let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
     assert_eq!(asked, BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+}
+
+fn an_answer_too_long_for_a_datagram_is_taken_whole() {
+    let lab = Lab::new();
+    let all: Vec<u8> = (1..=200).collect();
+    let names = NameServer::start(&lab, &all);
+    let balancer = Balancer::start(&lab, &names.setup(""));
+    assert_eq!(runs(&balancer), servers(&lab, &all));
 }
 
 fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
