@@ -1,22 +1,25 @@
 //! The language of the file: which tables and keys there are, what they may hold and what holds without
 //! them. What follows from several of them together is left to `validate`.
 
+mod server;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::DeTable;
 
+pub(super) use self::server::Server;
 use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
     MILLISECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
-    name_server, port, seconds, server_address, snat_address, snat_ports, status_range, string,
+    name_server, port, seconds, snat_address, snat_ports, status_range, string,
 };
 use super::{Config, Stats};
 use crate::model::{
-    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, NamedServer, Offload, OnDown,
-    PacketSettings, ProbeKind, Protocol, Timeouts,
+    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, Offload, OnDown, PacketSettings,
+    ProbeKind, Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -75,16 +78,6 @@ pub(super) struct Backend {
     on_down: OnDown,
 }
 
-/// `[backends.NAME.servers.NAME]`
-#[derive(Debug)]
-pub(super) struct Server {
-    pub(super) name: String,
-    pub(super) addr: Option<Placed<ServerAddress>>,
-    pub(super) weight: u16,
-    pub(super) backup: bool,
-    max_connections: Option<u32>,
-}
-
 impl File {
     /// Reads a file.
     pub(super) fn read<'a>(root: &'a Spanned<DeTable<'a>>, report: &'a Report<'a>) -> File {
@@ -130,14 +123,7 @@ impl File {
             backend: Some(Placed { value: BACKEND.to_owned(), place }),
             max_connections: None,
         };
-        let default = |addr: Placed<ServerAddress>| Server {
-            name: addr.value.to_string(),
-            addr: Some(addr),
-            weight: 1,
-            backup: false,
-            max_connections: None,
-        };
-        let mut servers: Vec<Server> = servers.into_iter().map(default).collect();
+        let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let frontends = vec![frontend];
         let backend = backend(BACKEND.to_owned(), absent(), &frontends, report);
@@ -235,45 +221,6 @@ impl Passthrough {
     }
 }
 
-impl Server {
-    /// Its address, if it has one of its own.
-    pub(super) fn ip(&self) -> Option<Placed<SocketAddr>> {
-        let Placed { value, place } = self.addr.as_ref()?;
-        match value {
-            ServerAddress::Ip(addr) => Some(Placed { value: *addr, place: place.clone() }),
-            ServerAddress::Name(..) => None,
-        }
-    }
-
-    /// Where its address stands, if that is a name.
-    pub(super) fn name_place(&self) -> Option<&Place> {
-        let addr = self.addr.as_ref()?;
-        matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
-    }
-
-    fn model(&self) -> Option<model::Server> {
-        Some(model::Server {
-            name: self.name.clone(),
-            addr: self.ip()?.value,
-            weight: self.weight,
-            backup: self.backup,
-            max_connections: self.max_connections,
-        })
-    }
-
-    fn named(&self) -> Option<NamedServer> {
-        let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
-        Some(NamedServer {
-            name: self.name.clone(),
-            host: host.clone(),
-            port: *port,
-            weight: self.weight,
-            backup: self.backup,
-            max_connections: self.max_connections,
-        })
-    }
-}
-
 /// What was found, wherever that was.
 pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
     found.as_ref().map(|found| found.value)
@@ -314,22 +261,10 @@ fn backend(name: String, mut table: Table<'_>, frontends: &[Frontend], report: &
         health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
         on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
         dsr: table.optional("dsr", choice(&DsrKind::ALL, DsrKind::name)),
-        servers: table.table("servers").named().into_iter().map(|(name, t)| server(name, t)).collect(),
+        servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
     };
     table.finish();
     backend
-}
-
-fn server(name: String, mut table: Table<'_>) -> Server {
-    let server = Server {
-        name,
-        addr: table.required("addr", server_address),
-        weight: table.or("weight", 1, integer(0..=u16::MAX)),
-        backup: table.or("backup", false, boolean),
-        max_connections: max_connections(&mut table),
-    };
-    table.finish();
-    server
 }
 
 /// `[backends.NAME.health_check]`, and `health_check_interval` beside it.

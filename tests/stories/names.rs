@@ -101,6 +101,7 @@ fn a_reload_from_addresses_to_names_refuses_nobody() {
     balancer.save(&names.setup(""));
     wait_for("the name to be served", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
     balancer.wait_for_log(&format!("reload: backend pool: + {NAME}:8000, - {}", lab.server(1)));
+    assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
 }
 
 fn the_hosts_file_goes_before_name_servers() {
