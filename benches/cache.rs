@@ -109,7 +109,8 @@ impl Ring {
     fn new(lane: Lane, flows: u32) -> Result<Ring, CacheError> {
         let mut cache = KernelCache::load(&Sizes { entries: flows, next_hops: 1, parties: 1 })?;
         // It "sends" to itself.
-        let hop = NextHop { interface: 2, src_mac: [2, 0, 0, 0, 0, 9], dst_mac: US, mtu: 1500 };
+        let hop =
+            NextHop { interface: 2, src_mac: [2, 0, 0, 0, 0, 9], dst_mac: US, mtu: 1500, hands_over: false };
         cache.set_next_hop(0, Some(&hop))?;
         cache.set_interface(1, US)?;
         let mut random = fastrand::Rng::with_seed(7);

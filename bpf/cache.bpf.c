@@ -184,7 +184,8 @@ int cache_tc(struct __sk_buff *skb)
 	note(&packet, entry, skb->len);
 	rewrite_headers(ethernet, &packet, entry, hop);
 	rewrite_checksum_in_kernel(skb, &packet, entry);
-	return bpf_redirect(hop->ifindex, 0);
+	/* To hand over saves the way through a queue between the ends of a veth. */
+	return hop->hands_over ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
 }
 
 /* Whether it was sent to this host, without a VLAN tag. */
