@@ -8,6 +8,7 @@ mod candidates;
 mod hash;
 mod least_connections;
 mod maglev;
+mod power_of_two;
 mod ring;
 mod round_robin;
 #[cfg(test)]
@@ -59,12 +60,13 @@ pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Opti
     })
 }
 
-/// Builds the table of an algorithm. `turn` is the position of round robin (and the tie-breaker of least
-/// connections); it outlives the table, so that a rebuilt table carries on where the old one was.
+/// Builds the table of an algorithm. `turn` is the position of round robin (the tie-breaker of least connections, what
+/// the draws of power of two come from); it outlives the table, so that a rebuilt table carries on where the old one was.
 pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -> Box<dyn Balancer> {
     match algorithm {
         Algorithm::RoundRobin => Box::new(round_robin::RoundRobin::new(members, turn)),
         Algorithm::LeastConnections => Box::new(least_connections::LeastConnections::new(members, turn)),
+        Algorithm::PowerOfTwo => Box::new(power_of_two::PowerOfTwo::new(members, turn)),
         Algorithm::Ring => Box::new(ring::HashRing::new(members)),
         Algorithm::Maglev => Box::new(maglev::Maglev::new(members)),
     }

@@ -119,6 +119,9 @@ pub enum Algorithm {
     RoundRobin,
     /// The server with the fewest open connections for its weight.
     LeastConnections,
+    /// The one of two servers, drawn at random by weight, that has fewer open connections for its weight
+    /// (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001).
+    PowerOfTwo,
     /// Consistent hash ring.
     Ring,
     /// Maglev lookup table (Eisenbud et al., NSDI 2016, section 3.4).
@@ -127,8 +130,13 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm, in the order the documentation lists them.
-    pub const ALL: [Algorithm; 4] =
-        [Algorithm::RoundRobin, Algorithm::LeastConnections, Algorithm::Ring, Algorithm::Maglev];
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::RoundRobin,
+        Algorithm::LeastConnections,
+        Algorithm::PowerOfTwo,
+        Algorithm::Ring,
+        Algorithm::Maglev,
+    ];
 
     /// Whether the choice follows from the client's and our addresses and ports alone.
     pub fn hashes(self) -> bool {
@@ -140,6 +148,7 @@ impl Algorithm {
         match self {
             Algorithm::RoundRobin => "round_robin",
             Algorithm::LeastConnections => "least_connections",
+            Algorithm::PowerOfTwo => "power_of_two",
             Algorithm::Ring => "ring",
             Algorithm::Maglev => "maglev",
         }
