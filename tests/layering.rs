@@ -52,7 +52,10 @@ const PURE: &[&str] = &[
     "snapshot",
     "forward",
     "health/state.rs",
+    "health/ejection.rs",
+    "health/warmup.rs",
     "control/state.rs",
+    "control/state/returning.rs",
     "control/draining.rs",
     "control/flood.rs",
 ];

@@ -13,4 +13,7 @@ pub use http::{Source, serve};
 pub use packets::PacketReport;
 pub use process::Process;
 pub use prometheus::render;
-pub use report::{BackendReport, FrontendReport, HealthReport, Report, ServerReport, TrafficReport};
+pub use report::{
+    BackendReport, EjectedReport, FrontendReport, HealthReport, Report, ServerReport, TimesReport,
+    TrafficReport,
+};

@@ -41,10 +41,11 @@ pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
     candidates
 }
 
-/// The servers that may be chosen where no address matters: index and weight.
+/// The servers that may be chosen where no address matters: index, and weight in hundredths.
 pub(super) fn weighted(members: &[Member]) -> impl Iterator<Item = (u32, u64)> {
     let chosen = members.iter().enumerate().filter(|(_, member)| may_be_chosen(member));
-    chosen.map(|(index, member)| (index as u32, u64::from(member.weight)))
+    let share = |member: &Member| u64::from(member.weight) * u64::from(member.percent);
+    chosen.map(move |(index, member)| (index as u32, share(member)))
 }
 
 /// Connections of a server, for its weight.

@@ -12,7 +12,9 @@ use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowTable, NatPorts, RST, SYN, Segment, View};
+use super::{
+    Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, SYN, Segment, View,
+};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -263,13 +265,20 @@ impl Forwarder {
         let is_nat = flow.view() == View::BothSides;
         let cut = fit(frame, headers, hop, is_nat)?;
         let parties = parties(flow);
-        let part = if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
+        let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
+        let mut part =
+            if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
         if part == Part::First {
             if flow.is_over() {
                 self.news.ended.push(Ended { flow: parties, how: End::Own });
             }
         } else if !matches!(headers.kind, Kind::LaterFragment { .. }) {
             self.hear(id, direction, segment(headers), packet.now);
+            part = match self.flows.get(id).state() {
+                FlowState::SynReceived if was_asking => Part::Answer,
+                FlowState::Closed if was_asking => Part::Refusal,
+                _ => part,
+            };
         }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         if let Some(lead) = frame.lead.filter(|_| is_nat) {

@@ -6,6 +6,7 @@ mod flow;
 mod flow_timeouts;
 mod network;
 mod offload;
+mod outlier;
 mod packet;
 mod reason;
 
@@ -14,6 +15,7 @@ pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
+pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use reason::DropReason;
 
@@ -88,6 +90,11 @@ pub struct Backend {
     pub hash: HashOn,
     /// How the servers are probed.
     pub health_check: HealthCheck,
+    /// When servers that fail clients are ejected; `None`: never.
+    pub outlier_detection: Option<OutlierDetection>,
+    /// How long a server that comes back takes to its whole share; zero: it has it at once. Algorithms that hash do
+    /// without, or clients would move at each step.
+    pub slow_start: Duration,
     /// What becomes of the flows of a server that is down; packet modes only.
     pub on_down: OnDown,
     /// How clients' packets get to the servers; DSR only.
@@ -96,6 +103,24 @@ pub struct Backend {
     /// machine with the same file numbers them alike.
     pub servers: Vec<Server>,
 }
+
+impl Backend {
+    /// Failures of clients in a row that take a server out; `None`: no number does, for nothing would bring it back.
+    pub fn failure_limit(&self) -> Option<u32> {
+        match &self.outlier_detection {
+            Some(outlier) => Some(outlier.consecutive_failures),
+            None => (self.health_check.kind != ProbeKind::None).then_some(self.health_check.fall),
+        }
+    }
+
+    /// How long a server that comes back takes to its whole share with this algorithm.
+    pub fn time_to_warm_up(&self) -> Duration {
+        if self.algorithm.hashes() { Duration::ZERO } else { self.slow_start }
+    }
+}
+
+/// The whole of a server's weight, in percent.
+pub const WHOLE: u8 = 100;
 
 /// One machine (or process) that answers clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -232,6 +257,11 @@ impl Timestamp {
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// This much later.
+    pub fn after(self, time: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 /// Names one server of one backend at one address. A server that changes its address is another server.
@@ -251,7 +281,8 @@ impl fmt::Display for ServerKey {
     }
 }
 
-/// Clients could not connect to a server, or their datagrams were refused. Told by the data path to whoever decides on health.
+/// Clients could not connect to a server, their datagrams were refused, or (with outlier detection) they were reset
+/// without an answer. Told by the data path to whoever decides on health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectFailures {
     /// The server.

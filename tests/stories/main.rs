@@ -13,6 +13,7 @@ mod drain;
 mod health;
 mod limits;
 mod memory;
+mod outlier;
 mod proxy;
 mod reload;
 mod slow;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         health::stories(),
         limits::stories(),
         memory::stories(),
+        outlier::stories(),
         proxy::stories(),
         reload::stories(),
         slow::stories(),

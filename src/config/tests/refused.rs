@@ -335,6 +335,39 @@ fn a_pool_in_which_nobody_can_serve_is_refused() {
 }
 
 #[test]
+fn outlier_detection_says_what_it_allows() {
+    let with = |line: &str| error_after(&format!("[backends.web.outlier_detection]\n{line}\n"));
+    assert_eq!(
+        with("max_ejection_time = 29"),
+        "config.toml:8:21: backends.web.outlier_detection.max_ejection_time: found 29; allowed: at least base_ejection_time, 30"
+    );
+    assert_eq!(
+        with("max_ejection_percent = 0"),
+        "config.toml:8:24: backends.web.outlier_detection.max_ejection_percent: found 0; allowed: an integer from 1 to 100"
+    );
+    assert_eq!(
+        with("consecutive_5xx = 5"),
+        "config.toml:8:1: backends.web.outlier_detection.consecutive_5xx: unknown key \
+         (allowed here: base_ejection_time, consecutive_failures, max_ejection_percent, max_ejection_time)"
+    );
+}
+
+#[test]
+fn slow_start_with_an_algorithm_that_hashes_is_odd() {
+    let text = GOOD.replace(
+        "[backends.web.servers.a]",
+        "[backends.web]\nalgorithm = \"maglev\"\nslow_start = 3\n[backends.web.servers.a]",
+    );
+    assert_eq!(
+        warnings(&text),
+        [
+            "config.toml:7:14: backends.web.slow_start: has no effect with algorithm \"maglev\", which hashes: \
+          clients would change servers all that time"
+        ]
+    );
+}
+
+#[test]
 fn a_syntax_error_does_not_bring_errors_that_are_not_there() {
     assert_eq!(
         errors(&format!("{GOOD}weigth = 3\nmax_connections = \n[backends.web.servers.b]\nadr = 3\n[stats\n")),
