@@ -58,6 +58,8 @@ const PURE: &[&str] = &[
     "control/state/returning.rs",
     "control/draining.rs",
     "control/flood.rs",
+    "control/names.rs",
+    "config/resolved.rs",
 ];
 
 /// What nothing pure may name: sockets, threads, files, logs, clocks.

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
-use super::PacketReport;
+use super::{NameReport, PacketReport};
 use crate::model::{Mode, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
@@ -35,6 +35,9 @@ pub struct Report {
     pub frontends: BTreeMap<String, FrontendReport>,
     /// The backends there are now, by name.
     pub backends: BTreeMap<String, BackendReport>,
+    /// The names that servers go by.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<String, NameReport>,
     /// Packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<PacketReport>,
@@ -195,6 +198,7 @@ impl Report {
             total_bytes_tx: totals.bytes_tx,
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
+            names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
             packets: None,
         }
     }
@@ -303,7 +307,7 @@ impl EjectedReport {
     }
 }
 
-fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_rfc3339_millis(*time))
 }
 

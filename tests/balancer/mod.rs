@@ -182,6 +182,7 @@ fn backend(servers: Vec<Server>) -> Backend {
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers,
+        named: vec![],
     }
 }
 
