@@ -52,6 +52,7 @@ fn members(n: usize) -> Vec<Member> {
     let member = |i: usize| Member {
         addr: SocketAddr::from(([10, 0, (i >> 8) as u8, i as u8], 80)),
         weight: (i * 7 % 10) as u16 + 1,
+        percent: 100,
         eligible: true,
     };
     (0..n).map(member).collect()

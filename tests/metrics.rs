@@ -13,7 +13,7 @@ use convey::model::{
     Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Server,
     Timestamp,
 };
-use convey::snapshot::{self, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
+use convey::snapshot::{self, Ejected, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -93,7 +93,9 @@ fn state(name: &str) -> Snapshot {
         let name = format!("{name}{addr}");
         let addr = addr.parse().unwrap();
         let config = Server { name, addr, weight: 1, backup: false, max_connections: Some(9) };
-        let health = Health { up, reason: "probed".into(), since: Timestamp(1) };
+        let (reason, since) = (String::from("probed"), Timestamp(1));
+        let ejected = up.then(|| Ejected { until: Timestamp(9), times: 1, reason: reason.clone() });
+        let health = Health { up, reason, since, ejected, percent: 35 };
         Arc::new(snapshot::Server { config, health, live: Arc::new(ServerLive::new(0, 1)) })
     });
     let second = Duration::from_secs(1);
@@ -109,6 +111,8 @@ fn state(name: &str) -> Snapshot {
             rise: 1,
             fall: 1,
         },
+        outlier_detection: None,
+        slow_start: Duration::ZERO,
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers: servers.iter().map(|server| server.config.clone()).collect(),

@@ -15,4 +15,7 @@ pub use names::NameReport;
 pub use packets::PacketReport;
 pub use process::Process;
 pub use prometheus::render;
-pub use report::{BackendReport, FrontendReport, HealthReport, Report, ServerReport, TrafficReport};
+pub use report::{
+    BackendReport, EjectedReport, FrontendReport, HealthReport, Report, ServerReport, TimesReport,
+    TrafficReport,
+};

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
 use super::{NameReport, PacketReport};
-use crate::model::Timestamp;
-use crate::snapshot::{Frontend, Health, Pool, Snapshot};
-use crate::stats::{Counter, PacketStats, Traffic};
+use crate::model::{Mode, Timestamp};
+use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
+use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
 /// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
 /// program starts, or later for what a reload added.
@@ -91,8 +92,31 @@ pub struct BackendReport {
     pub connect_failures: u64,
     /// Attempts repeated on another server.
     pub retries: u64,
+    /// How long connects to its servers took, those that failed left out. Backends of proxies only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect_seconds: Option<TimesReport>,
+    /// From accepting a client to the end of its connection, of those that ended and had got a server. Backends of
+    /// proxies only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_seconds: Option<TimesReport>,
     /// Its servers, by name.
     pub servers: BTreeMap<String, ServerReport>,
+}
+
+/// How long something took, in seconds. `None` as long as nothing has.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TimesReport {
+    /// How many times it was measured.
+    pub count: u64,
+    /// The average.
+    pub mean: Option<f64>,
+    /// Half took at most this long; estimated from the distribution.
+    pub p50: Option<f64>,
+    /// All but one in a hundred took at most this long; estimated from the distribution.
+    pub p99: Option<f64>,
+    /// All of it.
+    #[serde(skip)]
+    pub distribution: Distribution,
 }
 
 /// A server.
@@ -102,16 +126,23 @@ pub struct ServerReport {
     pub addr: SocketAddr,
     /// Share of new connections relative to the other servers.
     pub weight: u16,
+    /// What counts of it now: less while it comes back slowly.
+    pub effective_weight: f64,
     /// Used only while no other server of the backend is usable.
     pub backup: bool,
     /// Connections it is given at once; `None`: no limit.
     pub max_connections: Option<u32>,
     /// Whether it is healthy.
     pub up: bool,
-    /// Whether it can be chosen now: healthy, of some weight, and not a backup that is not needed.
+    /// Whether it can be chosen now: healthy, not ejected (or nobody else is left), of some weight, and not a backup that
+    /// is not needed.
     pub eligible: bool,
     /// What is known of its health.
     pub health: HealthReport,
+    /// Why and how long it gets no new connections although it is healthy; `None`: it is not ejected.
+    pub ejected: Option<EjectedReport>,
+    /// Times it has been ejected.
+    pub ejections: u64,
     /// What went through it.
     #[serde(flatten)]
     pub traffic: TrafficReport,
@@ -133,12 +164,30 @@ pub struct HealthReport {
     pub since: SystemTime,
 }
 
+/// What is known of a server that was taken out because clients fared badly.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EjectedReport {
+    /// Why, in words for an operator.
+    pub reason: String,
+    /// When it comes back, in seconds from now.
+    pub remaining_seconds: f64,
+    /// How many times it has been ejected in short succession: it comes back after so many times the base time.
+    pub times: u32,
+}
+
 impl Report {
     /// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of `Timestamp(0)`.
     pub fn new(snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Self {
         let totals = TrafficReport::new(&snapshot.totals);
         let frontends = snapshot.frontends.iter();
-        let pools = snapshot.pools.iter();
+        let is_proxied = |name: &str| {
+            let mut proxies = snapshot.frontends.iter().filter(|f| f.config.mode == Mode::Proxy);
+            proxies.any(|f| f.config.backend == name)
+        };
+        let backend = |pool: &Arc<Pool>| {
+            let name = &pool.config.name;
+            (name.clone(), BackendReport::new(pool, is_proxied(name), started, now))
+        };
         Report {
             version: env!("CARGO_PKG_VERSION"),
             started,
@@ -148,7 +197,7 @@ impl Report {
             total_bytes_rx: totals.bytes_rx,
             total_bytes_tx: totals.bytes_tx,
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
-            backends: pools.map(|p| (p.config.name.clone(), BackendReport::new(p, started))).collect(),
+            backends: snapshot.pools.iter().map(backend).collect(),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
             packets: None,
         }
@@ -190,7 +239,7 @@ impl FrontendReport {
 }
 
 impl BackendReport {
-    fn new(pool: &Pool, started: SystemTime) -> Self {
+    fn new(pool: &Pool, is_proxied: bool, started: SystemTime, now: Timestamp) -> Self {
         let traffic = &pool.live.traffic;
         let indices = 0..pool.servers.len();
         BackendReport {
@@ -199,23 +248,40 @@ impl BackendReport {
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
-            servers: indices.map(|index| ServerReport::new(pool, index, started)).collect(),
+            connect_seconds: is_proxied.then(|| TimesReport::new(pool.live.connect_times.read())),
+            session_seconds: is_proxied.then(|| TimesReport::new(pool.live.session_times.read())),
+            servers: indices.map(|index| ServerReport::new(pool, index, started, now)).collect(),
+        }
+    }
+}
+
+impl TimesReport {
+    fn new(distribution: Distribution) -> Self {
+        TimesReport {
+            count: distribution.count,
+            mean: distribution.mean(),
+            p50: distribution.quantile(0.5),
+            p99: distribution.quantile(0.99),
+            distribution,
         }
     }
 }
 
 impl ServerReport {
-    fn new(pool: &Pool, index: usize, started: SystemTime) -> (String, Self) {
+    fn new(pool: &Pool, index: usize, started: SystemTime, now: Timestamp) -> (String, Self) {
         let server = &pool.servers[index];
         let traffic = &server.live.traffic;
         let report = ServerReport {
             addr: server.config.addr,
             weight: server.config.weight,
+            effective_weight: f64::from(server.config.weight) * f64::from(server.health.percent) / 100.0,
             backup: server.config.backup,
             max_connections: server.config.max_connections,
             up: server.health.up,
             eligible: pool.is_eligible(index),
             health: HealthReport::new(&server.health, started),
+            ejected: server.health.ejected.as_ref().map(|ejected| EjectedReport::new(ejected, now)),
+            ejections: server.live.ejections(),
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
@@ -228,6 +294,16 @@ impl HealthReport {
     fn new(health: &Health, started: SystemTime) -> Self {
         let since = started + Duration::from_nanos(health.since.0);
         HealthReport { up: health.up, reason: health.reason.clone(), since }
+    }
+}
+
+impl EjectedReport {
+    fn new(ejected: &Ejected, now: Timestamp) -> Self {
+        EjectedReport {
+            reason: ejected.reason.clone(),
+            remaining_seconds: (ejected.until.since(now).as_secs_f64() * 1000.0).round() / 1000.0,
+            times: ejected.times,
+        }
     }
 }
 
@@ -317,9 +393,10 @@ mod tests {
         pool.servers[0].live.traffic.add(0, Counter::Retries, 2);
         let snapshot = fixture::snapshot(vec![], vec![pool]);
         let expected = json!({
-            "addr": "127.0.0.1:8081", "weight": 1, "backup": false, "max_connections": 50,
+            "addr": "127.0.0.1:8081", "weight": 1, "effective_weight": 1.0, "backup": false, "max_connections": 50,
             "up": false, "eligible": false,
             "health": { "up": false, "reason": "connection refused", "since": "2023-11-14T22:14:50.250Z" },
+            "ejected": null, "ejections": 0,
             "total_connections": 0, "current_connections": 0, "bytes_rx": 0, "bytes_tx": 0,
             "connect_failures": 3, "retries": 2,
         });
@@ -327,6 +404,43 @@ mod tests {
         assert_eq!(stats["backends"]["app"]["servers"]["a"], expected);
         assert_eq!(stats["backends"]["app"]["servers_up"], 0);
         assert_eq!(stats["backends"]["app"]["algorithm"], "round_robin");
+    }
+
+    #[test]
+    fn an_ejected_server_is_up_but_not_eligible_and_tells_when_it_comes_back_and_one_that_came_back_its_share()
+     {
+        let reason = "5 connections in a row failed: reset before an answer".to_owned();
+        let ejected = Some(Ejected { until: Timestamp(31_500_000_000), times: 2, reason: reason.clone() });
+        let servers = ["127.0.0.1:1", "127.0.0.1:2"].map(|addr| fixture::server(addr, addr));
+        let [bad, back] = servers;
+        let back = model::Server { weight: 4, ..back };
+        let healths = [Health { ejected, ..fixture::up() }, Health { percent: 35, ..fixture::up() }];
+        let pool = fixture::pool("app", [bad, back].into_iter().zip(healths).collect());
+        pool.servers[0].live.count_ejection();
+        let stats = stats(&fixture::snapshot(vec![], vec![pool]), Duration::from_secs(1));
+        let servers = &stats["backends"]["app"]["servers"];
+        let bad = &servers["127.0.0.1:1"];
+        assert_eq!(
+            (&bad["up"], &bad["eligible"], &bad["ejections"]),
+            (&json!(true), &json!(false), &json!(1))
+        );
+        assert_eq!(bad["ejected"], json!({ "reason": reason, "remaining_seconds": 30.5, "times": 2 }));
+        let back = &servers["127.0.0.1:2"];
+        assert_eq!((&back["ejected"], &back["effective_weight"]), (&Value::Null, &json!(1.4)));
+    }
+
+    #[test]
+    fn a_backend_tells_how_long_connects_and_sessions_take_where_it_is_proxied() {
+        let pools = ["app", "unused"].map(|name| fixture::pool(name, vec![]));
+        let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pools[0]);
+        [1, 2, 9].into_iter().for_each(|s| pools[0].live.session_times.record(0, Duration::from_secs(s)));
+        let stats = stats(&fixture::snapshot(vec![frontend], pools.into()), Duration::ZERO);
+        let backend = &stats["backends"]["app"];
+        assert_eq!(backend["connect_seconds"], json!({ "count": 0, "mean": null, "p50": null, "p99": null }));
+        let sessions = &backend["session_seconds"];
+        assert_eq!((&sessions["count"], &sessions["mean"]), (&json!(3), &json!(4.0)));
+        assert!(sessions["p50"].as_f64().unwrap() < 5.0 && sessions["p99"].as_f64().unwrap() > 5.0);
+        assert!(stats["backends"]["unused"].get("connect_seconds").is_none());
     }
 
     #[test]

@@ -41,8 +41,29 @@ pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
     candidates
 }
 
+/// The servers that may be chosen where no address matters: index, and weight in hundredths.
+pub(super) fn weighted(members: &[Member]) -> impl Iterator<Item = (u32, u64)> {
+    let chosen = members.iter().enumerate().filter(|(_, member)| may_be_chosen(member));
+    let share = |member: &Member| u64::from(member.weight) * u64::from(member.percent);
+    chosen.map(move |(index, member)| (index as u32, share(member)))
+}
+
+/// Connections of a server, for its weight.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    pub connections: u64,
+    pub weight: u64,
+}
+
+impl Load {
+    /// Compares connections per weight, exactly.
+    pub(super) fn is_less_than(self, other: Load) -> bool {
+        self.connections * other.weight < other.connections * self.weight
+    }
+}
+
 /// Whether a table may name this server.
-pub(super) fn may_be_chosen(member: &Member) -> bool {
+fn may_be_chosen(member: &Member) -> bool {
     member.eligible && member.weight > 0
 }
 

@@ -37,8 +37,14 @@ impl FlowHash {
     /// Maps the hash evenly onto `0..len` (onto 0 if `len` is 0).
     #[inline]
     pub(super) fn below(self, len: usize) -> usize {
+        self.below_sum(len as u64) as usize
+    }
+
+    /// The same for a sum of weights, which may be more than there could be servers.
+    #[inline]
+    pub(super) fn below_sum(self, sum: u64) -> u64 {
         // The high half of the product: even like the remainder, but a multiplication where that divides.
-        ((u128::from(self.0) * len as u128) >> 64) as usize
+        ((u128::from(self.0) * u128::from(sum)) >> 64) as u64
     }
 }
 

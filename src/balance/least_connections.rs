@@ -3,26 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::candidates::may_be_chosen;
+use super::candidates::{Load, weighted};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// The least loaded server; among several, each in turn.
 pub(super) struct LeastConnections {
     /// Index and weight.
-    servers: Box<[(u32, u16)]>,
+    servers: Box<[(u32, u64)]>,
     turn: Arc<AtomicUsize>,
 }
 
 impl LeastConnections {
     /// Notes the servers that may be chosen.
     pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
-        let servers = members
-            .iter()
-            .enumerate()
-            .filter(|(_, member)| may_be_chosen(member))
-            .map(|(index, member)| (index as u32, member.weight))
-            .collect();
-        LeastConnections { servers, turn }
+        LeastConnections { servers: weighted(members).collect(), turn }
     }
 }
 
@@ -33,27 +27,14 @@ impl Balancer for LeastConnections {
         let mut best: Option<(usize, Load)> = None;
         for &(index, weight) in after.iter().chain(before) {
             let index = index as usize;
-            let load = Load { connections: u64::from(loads.active(index)) + 1, weight: u64::from(weight) };
+            // What it would have with this connection.
+            let load = Load { connections: u64::from(loads.active(index)) + 1, weight };
             let better = best.is_none_or(|(_, best)| load.is_less_than(best));
             if better && loads.usable(index) {
                 best = Some((index, load));
             }
         }
         best.map(|(index, _)| index)
-    }
-}
-
-/// What a server would have with this connection, for its weight.
-#[derive(Clone, Copy)]
-struct Load {
-    connections: u64,
-    weight: u64,
-}
-
-impl Load {
-    /// Compares connections per weight, exactly.
-    fn is_less_than(self, other: Load) -> bool {
-        self.connections * other.weight < other.connections * self.weight
     }
 }
 

@@ -8,6 +8,7 @@ mod candidates;
 mod hash;
 mod least_connections;
 mod maglev;
+mod power_of_two;
 mod ring;
 mod round_robin;
 #[cfg(test)]
@@ -29,6 +30,8 @@ pub struct Member {
     pub addr: SocketAddr,
     /// Relative share; 0 is never picked.
     pub weight: u16,
+    /// The part of the weight that counts now, in percent, at least 1. Algorithms that hash do not look at it.
+    pub percent: u8,
     /// Healthy, and not a backup that is not needed.
     pub eligible: bool,
 }
@@ -59,12 +62,13 @@ pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Opti
     })
 }
 
-/// Builds the table of an algorithm. `turn` is the position of round robin (and the tie-breaker of least
-/// connections); it outlives the table, so that a rebuilt table carries on where the old one was.
+/// Builds the table of an algorithm. `turn` is the position of round robin (the tie-breaker of least connections, what
+/// the draws of power of two come from); it outlives the table, so that a rebuilt table carries on where the old one was.
 pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -> Box<dyn Balancer> {
     match algorithm {
         Algorithm::RoundRobin => Box::new(round_robin::RoundRobin::new(members, turn)),
         Algorithm::LeastConnections => Box::new(least_connections::LeastConnections::new(members, turn)),
+        Algorithm::PowerOfTwo => Box::new(power_of_two::PowerOfTwo::new(members, turn)),
         Algorithm::Ring => Box::new(ring::HashRing::new(members)),
         Algorithm::Maglev => Box::new(maglev::Maglev::new(members)),
     }
@@ -157,10 +161,10 @@ mod tests {
     /// A server, whether it is usable, and its open connections. Few addresses, so that some are there twice.
     fn any_server() -> impl Strategy<Value = (Member, bool, u32)> {
         let weight = prop_oneof![Just(0u16), 1..10u16, 1..=u16::MAX];
-        (0..20u8, weight, any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
-            |(host, weight, eligible, usable, active)| {
+        (0..20u8, weight, 1..=100u8, any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
+            |(host, weight, percent, eligible, usable, active)| {
                 let addr = SocketAddr::from(([10, 0, 0, host], 80));
-                (Member { addr, weight, eligible }, usable, active)
+                (Member { addr, weight, percent, eligible }, usable, active)
             },
         )
     }

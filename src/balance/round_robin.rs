@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::candidates::{first_usable, may_be_chosen};
+use super::candidates::{first_usable, weighted};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// The longest cycle, give or take half a slot for each server. Weights that need a longer one are scaled
@@ -26,12 +26,7 @@ pub(super) struct RoundRobin {
 impl RoundRobin {
     /// Works out the cycle of the servers that may be chosen.
     pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
-        let (servers, weights): (Vec<u32>, Vec<u16>) = members
-            .iter()
-            .enumerate()
-            .filter(|(_, member)| may_be_chosen(member))
-            .map(|(index, member)| (index as u32, member.weight))
-            .unzip();
+        let (servers, weights): (Vec<u32>, Vec<u64>) = weighted(members).unzip();
         let cycle = smooth_cycle(&slots(&weights)).map(|position| servers[position]).collect();
         RoundRobin { cycle, servers: servers.into(), turn }
     }
@@ -54,14 +49,14 @@ impl Balancer for RoundRobin {
 }
 
 /// How many slots of the cycle each weight gets: as few as keep the proportions, at least one.
-fn slots(weights: &[u16]) -> Vec<u64> {
-    let divisor = weights.iter().fold(0, |divisor, &weight| gcd(divisor, u64::from(weight))).max(1);
-    let total = weights.iter().map(|&weight| u64::from(weight)).sum::<u64>() / divisor;
+fn slots(weights: &[u64]) -> Vec<u64> {
+    let divisor = weights.iter().fold(0, |divisor, &weight| gcd(divisor, weight)).max(1);
+    let total = weights.iter().sum::<u64>() / divisor;
     let scaled = |weight: u64| match total {
         ..=MAX_CYCLE => weight,
         _ => ((weight * MAX_CYCLE + total / 2) / total).max(1),
     };
-    weights.iter().map(|&weight| scaled(u64::from(weight) / divisor)).collect()
+    weights.iter().map(|&weight| scaled(weight / divisor)).collect()
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -191,13 +186,13 @@ mod tests {
 
     #[test]
     fn weights_too_large_for_a_cycle_keep_their_proportions() {
-        let weights: Vec<u16> = (0..1_000).map(|i| 65_535 - 65 * i).collect();
+        let weights: Vec<u64> = (0..1_000).map(|i| 65_535 - 65 * i).collect();
         let slots = slots(&weights);
         let sum = slots.iter().sum::<u64>();
         assert!(sum.abs_diff(MAX_CYCLE) <= 500, "{sum} slots");
-        let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+        let total: f64 = weights.iter().map(|&w| w as f64).sum();
         for (&weight, &slots) in weights.iter().zip(&slots) {
-            let exact = f64::from(weight) / total * MAX_CYCLE as f64;
+            let exact = weight as f64 / total * MAX_CYCLE as f64;
             assert!(slots >= 1 && (slots as f64 - exact).abs() <= 0.5f64.max(1.0 - exact));
         }
     }

@@ -1,10 +1,13 @@
 //! What a configuration runs, in a few aligned lines. Pure.
 
 use std::array;
+use std::time::Duration;
 
 use super::Config;
 use super::diff::{list, or};
-use crate::model::{Backend, Frontend, HealthCheck, Mode, NamedServer, ProbeKind, Server, Timeouts};
+use crate::model::{
+    Backend, Frontend, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Server, Timeouts,
+};
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
 /// are set to, statistics.
@@ -87,8 +90,23 @@ fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
         false => String::new(),
     };
     let note = if modes.is_empty() { ", used by no frontend" } else { "" };
+    let slow_start = match backend.time_to_warm_up() {
+        Duration::ZERO => String::new(),
+        time => format!(", slow start {time:?}"),
+    };
+    let outliers = backend.outlier_detection.as_ref().map_or(String::new(), |outlier| {
+        let OutlierDetection { consecutive_failures, base_ejection_time, max_ejection_time, max_ejection_percent } =
+            outlier;
+        format!(
+            "; ejected after {consecutive_failures} failures for {base_ejection_time:?} to {max_ejection_time:?}, \
+             at most {max_ejection_percent} % of servers"
+        )
+    });
     let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
-    format!("backend {} ({algorithm}{hash}; {check}{on_down}{dsr}{note})\n", backend.name)
+    format!(
+        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{note})\n",
+        backend.name
+    )
 }
 
 fn probe(check: &HealthCheck) -> String {
@@ -164,16 +182,19 @@ mod tests {
             long-name = { addr = "127.0.0.1:18082", max_connections = 9 }
             far = { addr = "192.0.2.1:80", backup = true }
             known = { addr = "app.internal:80", weight = 2 }
+            [backends.web.outlier_detection]
+            consecutive_failures = 7
             [backends.old]
+            slow_start = 20
             health_check = { kind = "none" }
             servers.x.addr = "[::1]:9000"
         "#;
         let expected = "\
 frontend other  proxy tcp  127.0.0.1:8443              -> backend web, at most 50 connections
 frontend web    proxy tcp  127.0.0.1:8080, [::1]:8080  -> backend web
-backend old (round_robin; no health check, used by no frontend)
+backend old (round_robin, slow start 20s; no health check, used by no frontend)
   server x  [::1]:9000  weight 1
-backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3)
+backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3; ejected after 7 failures for 30s to 300s, at most 50 % of servers)
   server a          127.0.0.1:8081   weight 10
   server far        192.0.2.1:80     weight 1, backup
   server known      app.internal:80  weight 2, for each address of the name

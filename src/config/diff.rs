@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::Config;
 use crate::model::{
-    Backend, FlowTimeouts, Frontend, HealthCheck, NamedServer, PacketSettings, ProbeKind, Server, Timeouts,
+    Backend, FlowTimeouts, Frontend, HealthCheck, NamedServer, OutlierDetection, PacketSettings, ProbeKind,
+    Server, Timeouts,
 };
 
 /// The difference between two configurations.
@@ -98,11 +99,24 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
 }
 
 fn backend(old: &Backend, new: &Backend) -> Vec<String> {
-    let Backend { name: _, algorithm, hash, health_check, on_down, dsr, servers: _, named: _ } = old;
+    let Backend {
+        name: _,
+        algorithm,
+        hash,
+        health_check,
+        outlier_detection,
+        slow_start,
+        on_down,
+        dsr,
+        servers: _,
+        named: _,
+    } = old;
     let mut changes = server_changes(&entries(old), &entries(new));
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
     changes.extend(change("hash", hash.name(), new.hash.name()));
+    changes.extend(duration("slow_start", *slow_start, new.slow_start));
     changes.extend(health_check_changes(health_check, &new.health_check));
+    changes.extend(outlier_changes(outlier_detection.as_ref(), new.outlier_detection.as_ref()));
     changes.extend(change("on_down", on_down.name(), new.on_down.name()));
     changes.extend(change("dsr", dsr.name(), new.dsr.name()));
     changes
@@ -174,6 +188,27 @@ fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
     changes.extend(change("health check rise", rise, &new.rise));
     changes.extend(change("health check fall", fall, &new.fall));
     changes
+}
+
+fn outlier_changes(old: Option<&OutlierDetection>, new: Option<&OutlierDetection>) -> Vec<String> {
+    let (Some(old), Some(new)) = (old, new) else {
+        let is_on = |detection: Option<&OutlierDetection>| if detection.is_some() { "on" } else { "off" };
+        return change("outlier detection", is_on(old), is_on(new)).into_iter().collect();
+    };
+    let OutlierDetection {
+        consecutive_failures,
+        base_ejection_time,
+        max_ejection_time,
+        max_ejection_percent,
+    } = old;
+    let of = |what: &str| format!("outlier detection {what}");
+    let changes = [
+        change(&of("consecutive_failures"), consecutive_failures, &new.consecutive_failures),
+        duration(&of("base_ejection_time"), *base_ejection_time, new.base_ejection_time),
+        duration(&of("max_ejection_time"), *max_ejection_time, new.max_ejection_time),
+        change(&of("max_ejection_percent"), max_ejection_percent, &new.max_ejection_percent),
+    ];
+    changes.into_iter().flatten().collect()
 }
 
 fn probe(kind: &ProbeKind) -> String {
@@ -419,6 +454,24 @@ mod tests {
               health check tcp -> http / (200-399), health check port the server's -> 81, \
               health check interval 2s -> 1.5s, health check timeout 1s -> 0.5s, \
               health check rise 2 -> 1, health check fall 3 -> 1, on_down reset -> keep"]
+        );
+    }
+
+    #[test]
+    fn how_servers_go_and_come_back_is_told() {
+        let on =
+            "[backends.web]\nslow_start = 10\n[backends.web.outlier_detection]\n[backends.web.servers.five]";
+        let edit = ("[backends.web.servers.five]", on);
+        assert_eq!(changes(&[edit]), ["backend web: slow_start 0s -> 10s, outlier detection off -> on"]);
+        let settings = "outlier_detection]\nconsecutive_failures = 2\nbase_ejection_time = 1\nmax_ejection_time = 9\n\
+            max_ejection_percent = 100";
+        let text = BEFORE.replace(edit.0, edit.1);
+        let diff = diff(&config(&text), &config(&text.replace("outlier_detection]", settings)));
+        assert_eq!(
+            diff.changes,
+            ["backend web: outlier detection consecutive_failures 5 -> 2, \
+              outlier detection base_ejection_time 30s -> 1s, outlier detection max_ejection_time 300s -> 9s, \
+              outlier detection max_ejection_percent 50 -> 100"]
         );
     }
 

@@ -18,8 +18,8 @@ use super::values::{
 };
 use super::{Config, Stats};
 use crate::model::{
-    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, Offload, OnDown, PacketSettings,
-    ProbeKind, Protocol, Timeouts,
+    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, Offload, OnDown, OutlierDetection,
+    PacketSettings, ProbeKind, Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -73,6 +73,8 @@ pub(super) struct Backend {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) hash: Option<Placed<HashOn>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
+    pub(super) slow_start: Option<Placed<Duration>>,
+    pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<Server>,
     health_check: HealthCheck,
     on_down: OnDown,
@@ -192,6 +194,8 @@ impl Backend {
             algorithm: self.algorithm.unwrap_or(algorithm),
             hash: value(&self.hash).unwrap_or(hash),
             health_check: self.health_check.clone(),
+            outlier_detection: self.outlier_detection.as_ref().map(|outlier| outlier.value.clone()),
+            slow_start: value(&self.slow_start).unwrap_or_default(),
             on_down: self.on_down,
             dsr: value(&self.dsr).unwrap_or_default(),
             servers: self.servers.iter().filter_map(Server::model).collect(),
@@ -259,6 +263,8 @@ fn backend(name: String, mut table: Table<'_>, frontends: &[Frontend], report: &
             .map(|found| found.value),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
         health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
+        outlier_detection: outlier_detection(&mut table, report),
+        slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
         on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
         dsr: table.optional("dsr", choice(&DsrKind::ALL, DsrKind::name)),
         servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
@@ -303,6 +309,36 @@ fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Re
     };
     table.finish();
     check
+}
+
+/// `[backends.NAME.outlier_detection]`; to be there is to be wanted.
+fn outlier_detection(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Placed<OutlierDetection>> {
+    let is_there = backend.has("outlier_detection");
+    let mut table = backend.table("outlier_detection");
+    let default = OutlierDetection::default();
+    let base = table.or("base_ejection_time", default.base_ejection_time, seconds(MILLISECOND));
+    let max = table.optional("max_ejection_time", seconds(MILLISECOND));
+    if let Some(max) = max.as_ref().filter(|max| max.value < base) {
+        let (found, base) = (max.value.as_secs_f64(), base.as_secs_f64());
+        report.error(&max.place, format!("found {found}; allowed: at least base_ejection_time, {base}"));
+    }
+    let value = OutlierDetection {
+        consecutive_failures: table.or(
+            "consecutive_failures",
+            default.consecutive_failures,
+            integer(1..=u32::MAX),
+        ),
+        base_ejection_time: base,
+        max_ejection_time: value(&max).unwrap_or(default.max_ejection_time.max(base)),
+        max_ejection_percent: table.or(
+            "max_ejection_percent",
+            default.max_ejection_percent,
+            integer(1..=100),
+        ),
+    };
+    let place = table.place.clone();
+    table.finish();
+    is_there.then_some(Placed { value, place })
 }
 
 fn probe_kind(table: &mut Table<'_>, default: &'static str, report: &Report<'_>) -> ProbeKind {

@@ -29,7 +29,7 @@ pub fn validate_mode(loaded: &Loaded, network: &Network<'_>) -> Result<Vec<Probl
     let report = Report::new(&source.name, &source.text, &[]);
     for (backend, chosen) in source.file.backends.iter().zip(&config.backends) {
         if backend.algorithm.is_none() {
-            validate::hash_is_read(backend, chosen.algorithm, &report);
+            validate::algorithm_fits(backend, chosen.algorithm, &report);
         }
     }
     let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
@@ -139,6 +139,11 @@ impl Check<'_> {
         let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value == DsrKind::L2);
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
             self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
+        }
+        let only_in_dsr = !used.is_empty() && used.iter().all(|(_, mode)| *mode == Mode::Dsr);
+        if let Some(outlier) = backend.outlier_detection.as_ref().filter(|_| only_in_dsr) {
+            let message = "has no effect: in dsr mode servers answer clients directly, and convey does not see how they fare";
+            self.report.warning(&outlier.place, message);
         }
         let Some((_, mode)) = used.iter().find(|(_, mode)| mode.is_packet()) else { return };
         for server in backend.servers.iter().filter_map(Server::ip) {

@@ -24,7 +24,7 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
         }
         pool(backend, used, report);
         if let Some(algorithm) = backend.algorithm {
-            hash_is_read(backend, algorithm, report);
+            algorithm_fits(backend, algorithm, report);
         }
     }
 }
@@ -115,11 +115,19 @@ fn names_of_servers(backend: &Backend, report: &Report<'_>) {
     }
 }
 
-/// What is hashed matters only to an algorithm that hashes.
-pub(super) fn hash_is_read(backend: &Backend, algorithm: Algorithm, report: &Report<'_>) {
+/// What is hashed matters only to an algorithm that hashes, and how servers come back only to one that does not.
+pub(super) fn algorithm_fits(backend: &Backend, algorithm: Algorithm, report: &Report<'_>) {
     if let Some(hash) = backend.hash.as_ref().filter(|_| !algorithm.hashes()) {
         let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
         report.warning(&hash.place, message);
+    }
+    let slow_start = backend.slow_start.as_ref().filter(|time| !time.value.is_zero());
+    if let Some(slow_start) = slow_start.filter(|_| algorithm.hashes()) {
+        let message = format!(
+            "has no effect with algorithm {:?}, which hashes: clients would change servers all that time",
+            algorithm.name()
+        );
+        report.warning(&slow_start.place, message);
     }
 }
 

@@ -19,8 +19,7 @@ impl Draining {
     /// `after` takes the place of `before`. What is gone with it is served for the time that connections have to
     /// finish; what has come back is no longer gone.
     pub(super) fn follow(&mut self, before: &Config, after: &Config, now: Timestamp) {
-        let drain = u64::try_from(after.timeouts.drain.as_nanos()).unwrap_or(u64::MAX);
-        let until = Timestamp(now.0.saturating_add(drain));
+        let until = now.after(after.timeouts.drain);
         follow(&mut self.listen, listen(before), listen(after), until);
         follow(&mut self.servers, servers(before), servers(after), until);
         self.expire(now);

@@ -1,5 +1,7 @@
 //! What runs and what is known of it. Pure: events in, snapshots and changes out.
 
+mod returning;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -7,9 +9,11 @@ use super::draining::Draining;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
 use crate::config::Config;
-use crate::health::{self, Change};
-use crate::model::{Backend, ConnectFailures, HealthCheck, Lookup, ProbeKind, Server, ServerKey, Timestamp};
-use crate::snapshot::{self, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
+use crate::health::{self, Change, Ejection, Warmup};
+use crate::model::{Backend, HealthCheck, Lookup, ProbeKind, Server, ServerKey, Timestamp, WHOLE};
+use crate::snapshot::{
+    self, Ejected, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot,
+};
 use crate::stats::Traffic;
 
 /// The state behind the snapshots.
@@ -31,10 +35,12 @@ pub struct State {
     pools: HashMap<String, PoolEntry>,
     kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
+    /// Servers that time changes something about.
+    timed: BTreeSet<ServerKey>,
     changes: Vec<HealthChange>,
 }
 
-/// A server went up or down.
+/// A server went up or down, was ejected or is no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthChange {
     /// Which.
@@ -60,6 +66,10 @@ struct ServerEntry {
     state: health::State,
     reason: String,
     since: Timestamp,
+    ejection: Ejection,
+    /// Why it is ejected, in words for an operator.
+    ejected_for: String,
+    warmup: Option<Warmup>,
 }
 
 impl State {
@@ -82,6 +92,7 @@ impl State {
             pools: HashMap::new(),
             kept_servers: Kept::default(),
             servers: HashMap::new(),
+            timed: BTreeSet::new(),
             changes: Vec::new(),
         }
     }
@@ -145,13 +156,16 @@ impl State {
 
     /// When [`State::on_time`] or [`State::take_due_names`] has something to do; `None` if time changes nothing.
     pub fn due(&self) -> Option<Timestamp> {
-        [self.draining.due(), self.names.due()].into_iter().flatten().min()
+        let timed = self.timed.iter().filter_map(|server| self.servers.get(server)?.due());
+        [self.draining.due(), self.names.due()].into_iter().flatten().chain(timed).min()
     }
 
-    /// Lets go what a reload took away and whose connections have had their time. Nothing is published before
+    /// Lets go what a reload took away and whose connections have had their time, ends ejections, lets the shares of
+    /// servers grow that have come back. Nothing is published before
     /// [`State::settle`].
     pub fn on_time(&mut self, now: Timestamp) {
         self.is_stale |= self.draining.expire(now);
+        self.pass_time(now);
     }
 
     /// Begins nothing new from now on (packet modes): what is open may finish.
@@ -174,19 +188,6 @@ impl State {
             Some(change) => self.changed(server, change, reason, now),
             None if first => self.noted(server, reason),
             None => {}
-        }
-    }
-
-    /// Takes the news that clients could not connect, several times in a row. Without probes nothing
-    /// would bring the server back, so then it stays up.
-    pub fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {
-        let ConnectFailures { server, in_a_row, error } = failures;
-        let Some(entry) = self.servers.get_mut(server) else { return };
-        if entry.check.kind == ProbeKind::None {
-            return;
-        }
-        if let Some(change) = entry.state.on_connect_failures(*in_a_row, &entry.check) {
-            self.changed(server, change, format!("{in_a_row} connects in a row failed: {error}"), now);
         }
     }
 
@@ -228,18 +229,26 @@ impl State {
     fn changed(&mut self, server: &ServerKey, change: Change, reason: String, now: Timestamp) {
         if let Some(entry) = self.servers.get_mut(server) {
             entry.since = now;
-            entry.live.begin_row();
         }
-        let news =
-            HealthChange { server: server.clone(), change, reason: reason.clone(), eligible: 0, of: 0 };
-        self.changes.push(news);
-        self.noted(server, reason);
+        self.begin_anew(server, now);
+        self.noted(server, reason.clone());
+        self.tell(server, change, reason);
+    }
+
+    /// Has a change published with the next snapshot.
+    fn tell(&mut self, server: &ServerKey, change: Change, reason: String) {
+        self.changes.push(HealthChange { server: server.clone(), change, reason, eligible: 0, of: 0 });
+        self.rebuild(server);
     }
 
     fn noted(&mut self, server: &ServerKey, reason: String) {
         if let Some(entry) = self.servers.get_mut(server) {
             entry.reason = reason;
         }
+        self.rebuild(server);
+    }
+
+    fn rebuild(&mut self, server: &ServerKey) {
         if let Some(entry) = self.pools.get_mut(&server.backend) {
             entry.stale = true;
         }
@@ -263,14 +272,19 @@ impl State {
                 let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
                 let entry = match old.remove(&key) {
                     // What no probe has said, or confirms any more, is no reason.
-                    Some(entry) if is_probed(&entry.check) && is_probed(&check) => {
-                        ServerEntry { check, ..entry }
+                    Some(entry) if is_probed(&entry.check) == is_probed(&check) => {
+                        let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
+                        let warmup = entry.warmup.and_then(|warmup| warmup.on_time(slow_start, now));
+                        let ejection = outlier.as_ref().map(|_| entry.ejection).unwrap_or_default();
+                        ServerEntry { check, warmup, ejection, ..entry }
                     }
                     _ => ServerEntry::new(live, check, now),
                 };
                 self.servers.insert(key, entry);
             }
         }
+        let timed = self.servers.iter().filter(|(_, entry)| entry.due().is_some());
+        self.timed = timed.map(|(key, _)| key.clone()).collect();
     }
 
     fn keep_pools(&mut self, backends: &[Backend]) {
@@ -287,7 +301,7 @@ impl State {
     fn build_pool(&self, config: &Arc<Backend>, live: &Arc<PoolLive>, before: Option<&Pool>) -> Arc<Pool> {
         let servers = config.servers.iter().map(|server| {
             let entry = &self.servers[&key(config, server)];
-            let health = Health { up: entry.state.is_up(), reason: entry.reason.clone(), since: entry.since };
+            let health = entry.health();
             Arc::new(snapshot::Server { config: server.clone(), health, live: entry.live.clone() })
         });
         Arc::new(Pool::new(config.clone(), servers.collect(), live.clone(), before))
@@ -339,7 +353,23 @@ impl State {
 impl ServerEntry {
     fn new(live: Arc<ServerLive>, check: HealthCheck, now: Timestamp) -> Self {
         let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
-        ServerEntry { live, check, state: health::State::default(), reason: reason.to_owned(), since: now }
+        ServerEntry {
+            live,
+            check,
+            state: health::State::default(),
+            reason: reason.to_owned(),
+            since: now,
+            ejection: Ejection::default(),
+            ejected_for: String::new(),
+            warmup: None,
+        }
+    }
+
+    fn health(&self) -> Health {
+        let (times, reason) = (self.ejection.times(), &self.ejected_for);
+        let ejected = self.ejection.until().map(|until| Ejected { until, times, reason: reason.clone() });
+        let percent = self.warmup.map_or(WHOLE, |warmup| warmup.percent());
+        Health { up: self.state.is_up(), reason: self.reason.clone(), since: self.since, ejected, percent }
     }
 }
 

@@ -345,5 +345,9 @@ fn report(news: &HealthChange) {
     match change {
         Change::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
         Change::Down => warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)"),
+        Change::Ejected(time) => {
+            warn!("server {server} is ejected for {time:?}: {reason} ({eligible} of {of} can be chosen)");
+        }
+        Change::Returned => info!("server {server} is no longer ejected ({eligible} of {of} can be chosen)"),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::forward::{End, Ended, Parties};
-use crate::model::{ConnectFailures, ProbeKind, Protocol, ServerKey};
+use crate::model::{ConnectFailures, Protocol, ServerKey};
 use crate::snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::{Counter, Traffic};
 
@@ -70,14 +70,15 @@ impl Ledger {
         }
     }
 
-    /// A server has sent a datagram: the row of refusals is over.
+    /// A server has sent a datagram, or answered a SYN: the row of refusals is over.
     pub(super) fn answered(&self, flow: Parties) {
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.connect_succeeded();
         }
     }
 
-    /// A server has refused a client's datagram, which is UDP's failed connect. Returns what health is to know of it.
+    /// A server has refused a client's datagram, which is UDP's failed connect, or SYN. Returns what health is to know of
+    /// it. To be down ends a server's TCP flows, so of a SYN it is only to know where servers are ejected instead.
     ///
     /// The kernel of a server limits how often it says so to one and the same (Linux: once a second), which is us, and
     /// clients' datagrams use that up: then its probes hear nothing, as of a server that is up.
@@ -90,13 +91,16 @@ impl Ledger {
         let config = &snapshot.servers.get(&flow.server)?.config;
         let is_its = |pool: &&Arc<Pool>| pool.servers.iter().any(|server| server.live.id == flow.server);
         let backend = &snapshot.pools.iter().find(is_its)?.config;
-        let check = &backend.health_check;
-        if check.kind == ProbeKind::None || in_a_row < check.fall {
+        let frontend = self.frontends.get(flow.frontend as usize);
+        let is_udp = matches!(frontend, Some(Some((_, Protocol::Udp))));
+        let counts = is_udp || backend.outlier_detection.is_some();
+        if !counts || backend.failure_limit().is_none_or(|limit| in_a_row < limit) {
             return None;
         }
         let (backend, name) = (backend.name.clone(), config.name.clone());
         let server = ServerKey { backend, server: name, addr: config.addr };
-        Some(ConnectFailures { server, in_a_row, error: "clients' datagrams are refused".to_owned() })
+        let what = if is_udp { "clients' datagrams are refused" } else { "clients are refused" };
+        Some(ConnectFailures { server, in_a_row, error: what.to_owned() })
     }
 
     /// A flow is over: counts it, and frees its slots.

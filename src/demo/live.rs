@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::MissedTickBehavior;
 
-use crate::snapshot::{Pool, Server, Snapshot};
+use crate::snapshot::{Health, Pool, Server, Snapshot};
 use crate::stats::Counter;
 
 /// Connections and bytes so far, and each server's share of its backend's connections. Pure.
@@ -50,8 +50,12 @@ fn shares(pool: &Pool) -> String {
     let all: u64 = pool.servers.iter().map(|server| opened(server)).sum();
     let share = |server: &Arc<Server>| {
         let percent = opened(server) as f64 * 100.0 / all.max(1) as f64;
-        let down = if server.health.up { "" } else { " (down)" };
-        format!(" {} {percent:.0}%{down}", server.config.name)
+        let note = match server.health {
+            Health { up: false, .. } => " (down)",
+            Health { ejected: Some(_), .. } => " (ejected)",
+            _ => "",
+        };
+        format!(" {} {percent:.0}%{note}", server.config.name)
     };
     pool.servers.iter().map(share).collect()
 }
@@ -108,6 +112,8 @@ impl<W: Write> Drop for Display<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Timestamp;
+    use crate::snapshot::Ejected;
     use crate::snapshot::fixture::{down, pool, server, snapshot, up};
 
     #[test]
@@ -130,14 +136,19 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_down_is_marked_and_backends_are_named_if_there_are_several() {
+    fn servers_that_are_out_are_marked_and_backends_are_named_if_there_are_several() {
         let web = pool("web", vec![(server("a", "127.0.0.1:8081"), down("timed out", Duration::ZERO))]);
-        let api = pool("api", vec![(server("x", "127.0.0.1:8082"), up())]);
+        let ejected = Some(Ejected { until: Timestamp(9), times: 1, reason: "reset".into() });
+        let out = (server("y", "127.0.0.1:8083"), Health { ejected, ..up() });
+        let api = pool("api", vec![(server("x", "127.0.0.1:8082"), up()), out]);
         api.servers[0].live.traffic.add(0, Counter::Opened, 1);
         let snapshot = snapshot(vec![], vec![api, web]);
         snapshot.totals.add(0, Counter::Opened, 1);
         let line = live_line(&snapshot);
-        assert_eq!(line, "1 connection (1 open), 0 B in, 0 B out | api: x 100% | web: a 0% (down)");
+        assert_eq!(
+            line,
+            "1 connection (1 open), 0 B in, 0 B out | api: x 100% y 0% (ejected) | web: a 0% (down)"
+        );
     }
 
     #[test]

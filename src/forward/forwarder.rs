@@ -265,7 +265,9 @@ impl Forwarder {
         let is_nat = flow.view() == View::BothSides;
         let cut = fit(frame, headers, hop, is_nat)?;
         let parties = parties(flow);
-        let part = if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
+        let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
+        let mut part =
+            if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
         if part == Part::First {
             if flow.is_over() {
                 self.news.ended.push(Ended { flow: parties, how: End::Own });
@@ -273,6 +275,11 @@ impl Forwarder {
             self.follow_in_cache(id);
         } else if !matches!(headers.kind, Kind::LaterFragment { .. }) {
             self.hear(id, direction, segment(headers), packet.now);
+            part = match self.flows.get(id).state() {
+                FlowState::SynReceived if was_asking => Part::Answer,
+                FlowState::Closed if was_asking => Part::Refusal,
+                _ => part,
+            };
         }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         if let Some(lead) = frame.lead.filter(|_| is_nat) {

@@ -59,9 +59,9 @@ pub enum Part {
     First,
     /// It belongs to one that is known.
     Later,
-    /// It is a datagram of the flow's server: that is there.
+    /// The flow's server is there: it is a datagram of its, or its answer to a SYN.
     Answer,
-    /// The flow's server says of a datagram that nobody takes it: port unreachable.
+    /// The flow's server says that nobody takes it: a datagram (port unreachable), or a SYN (reset).
     Refusal,
     /// Its flow has no record (DSR): the table has no room, or it is an ICMP error about a flow not met yet. Whatever comes
     /// next is sent to the same server by the same hash.

@@ -1,5 +1,7 @@
 //! Up or down, decided by rows of equal answers. Pure: outcomes in, changes out.
 
+use std::time::Duration;
+
 use crate::model::{HealthCheck, ProbeKind};
 
 /// One server's health.
@@ -23,6 +25,10 @@ pub enum Change {
     Up,
     /// It no longer answers: it gets none.
     Down,
+    /// Clients' connections to it failed: it gets none for this long.
+    Ejected(Duration),
+    /// That time is over.
+    Returned,
 }
 
 impl Default for State {
@@ -174,6 +180,7 @@ mod tests {
                 match state.on_probe(success, &check) {
                     Some(Change::Up) => prop_assert!(!was_up && row.0 && row.1 >= rise),
                     Some(Change::Down) => prop_assert!(was_up && !row.0 && row.1 >= fall),
+                    Some(other) => prop_assert!(false, "{:?} is not what a probe decides", other),
                     None => prop_assert_eq!(state.is_up(), was_up),
                 }
                 if !row.0 && row.1 >= fall { prop_assert!(!state.is_up()); }

@@ -7,6 +7,7 @@ mod flow_timeouts;
 mod names;
 mod network;
 mod offload;
+mod outlier;
 mod packet;
 mod reason;
 
@@ -16,6 +17,7 @@ pub use flow_timeouts::FlowTimeouts;
 pub use names::{Lookup, NamedServer, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
+pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use reason::DropReason;
 
@@ -90,6 +92,11 @@ pub struct Backend {
     pub hash: HashOn,
     /// How the servers are probed.
     pub health_check: HealthCheck,
+    /// When servers that fail clients are ejected; `None`: never.
+    pub outlier_detection: Option<OutlierDetection>,
+    /// How long a server that comes back takes to its whole share; zero: it has it at once. Algorithms that hash do
+    /// without, or clients would move at each step.
+    pub slow_start: Duration,
     /// What becomes of the flows of a server that is down; packet modes only.
     pub on_down: OnDown,
     /// How clients' packets get to the servers; DSR only.
@@ -101,6 +108,24 @@ pub struct Backend {
     /// that the names stand for.
     pub named: Vec<NamedServer>,
 }
+
+impl Backend {
+    /// Failures of clients in a row that take a server out; `None`: no number does, for nothing would bring it back.
+    pub fn failure_limit(&self) -> Option<u32> {
+        match &self.outlier_detection {
+            Some(outlier) => Some(outlier.consecutive_failures),
+            None => (self.health_check.kind != ProbeKind::None).then_some(self.health_check.fall),
+        }
+    }
+
+    /// How long a server that comes back takes to its whole share with this algorithm.
+    pub fn time_to_warm_up(&self) -> Duration {
+        if self.algorithm.hashes() { Duration::ZERO } else { self.slow_start }
+    }
+}
+
+/// The whole of a server's weight, in percent.
+pub const WHOLE: u8 = 100;
 
 /// One machine (or process) that answers clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +149,9 @@ pub enum Algorithm {
     RoundRobin,
     /// The server with the fewest open connections for its weight.
     LeastConnections,
+    /// The one of two servers, drawn at random by weight, that has fewer open connections for its weight
+    /// (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001).
+    PowerOfTwo,
     /// Consistent hash ring.
     Ring,
     /// Maglev lookup table (Eisenbud et al., NSDI 2016, section 3.4).
@@ -132,8 +160,13 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm, in the order the documentation lists them.
-    pub const ALL: [Algorithm; 4] =
-        [Algorithm::RoundRobin, Algorithm::LeastConnections, Algorithm::Ring, Algorithm::Maglev];
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::RoundRobin,
+        Algorithm::LeastConnections,
+        Algorithm::PowerOfTwo,
+        Algorithm::Ring,
+        Algorithm::Maglev,
+    ];
 
     /// Whether the choice follows from the client's and our addresses and ports alone.
     pub fn hashes(self) -> bool {
@@ -145,6 +178,7 @@ impl Algorithm {
         match self {
             Algorithm::RoundRobin => "round_robin",
             Algorithm::LeastConnections => "least_connections",
+            Algorithm::PowerOfTwo => "power_of_two",
             Algorithm::Ring => "ring",
             Algorithm::Maglev => "maglev",
         }
@@ -228,6 +262,11 @@ impl Timestamp {
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// This much later.
+    pub fn after(self, time: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 /// Names one server of one backend at one address. A server that changes its address is another server.
@@ -247,7 +286,8 @@ impl fmt::Display for ServerKey {
     }
 }
 
-/// Clients could not connect to a server, or their datagrams were refused. Told by the data path to whoever decides on health.
+/// Clients could not connect to a server, their datagrams were refused, or (with outlier detection) they were reset
+/// without an answer. Told by the data path to whoever decides on health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectFailures {
     /// The server.

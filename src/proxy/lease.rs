@@ -23,6 +23,8 @@ pub(super) struct Lease {
     pool: Arc<Pool>,
     index: usize,
     core: usize,
+    /// When the client was.
+    accepted: Instant,
     /// Of the server's connects: tells whether a failure is old news.
     row: u32,
     open: bool,
@@ -100,7 +102,7 @@ impl Session {
             match pool.pick(self.client, self.vip, tried) {
                 Pick::Server(index) => {
                     // `None`: another worker took the last slot since the pick.
-                    if let Some(lease) = Lease::take(pool, index, self.context.core) {
+                    if let Some(lease) = self.lease(pool, index) {
                         return Ok(lease);
                     }
                 }
@@ -109,21 +111,39 @@ impl Session {
         }
     }
 
+    fn lease(&self, pool: &Arc<Pool>, index: usize) -> Option<Lease> {
+        let server = &pool.servers[index];
+        let (core, accepted) = (self.context.core, self.accepted);
+        let taken = server.live.slots.try_take(server.config.max_connections);
+        taken.then(|| Lease {
+            pool: pool.clone(),
+            index,
+            core,
+            accepted,
+            row: server.live.row(),
+            open: false,
+        })
+    }
+
     fn on_failure(&self, lease: &Lease, error: &io::Error) {
         lease.count(Counter::ConnectFailures, 1);
-        if is_shortage(error) {
-            return;
+        if !is_shortage(error) {
+            self.tell(lease, error.to_string());
         }
+    }
+
+    /// Tells who decides on health that a server has failed a client, once it has often enough.
+    pub(super) fn tell(&self, lease: &Lease, error: String) {
         let server = lease.server();
         let Some(in_a_row) = server.live.connect_failed(lease.row) else { return };
-        if in_a_row >= lease.pool.config.health_check.fall {
+        if lease.pool.config.failure_limit().is_some_and(|limit| in_a_row >= limit) {
             let key = ServerKey {
                 backend: lease.pool.config.name.clone(),
                 server: server.config.name.clone(),
                 addr: server.config.addr,
             };
             // A full channel has more of the same in it.
-            let news = ConnectFailures { server: key, in_a_row, error: error.to_string() };
+            let news = ConnectFailures { server: key, in_a_row, error };
             let _ = self.context.shared.failures.try_send(news);
         }
     }
@@ -136,18 +156,26 @@ impl Lease {
         self.pool.live.traffic.add(self.core, counter, n);
     }
 
-    fn take(pool: &Arc<Pool>, index: usize, core: usize) -> Option<Lease> {
-        let server = &pool.servers[index];
-        let taken = server.live.slots.try_take(server.config.max_connections);
-        taken.then(|| Lease { pool: pool.clone(), index, core, row: server.live.row(), open: false })
+    /// Whether a client has fared well only once its server has answered, or ended the connection in order.
+    pub(super) fn is_judged_by_answers(&self) -> bool {
+        self.pool.config.outlier_detection.is_some()
+    }
+
+    /// The server has served a client.
+    pub(super) fn succeeded(&self) {
+        self.server().live.connect_succeeded();
     }
 
     async fn connect(&mut self, patience: Duration) -> io::Result<Leg> {
+        let began = Instant::now();
         let attempt = timeout(patience, socket::connect(self.server().config.addr)).await;
         let stream = attempt.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+        self.pool.live.connect_times.record(self.core, began.elapsed());
         self.open = true;
         self.count(Counter::Opened, 1);
-        self.server().live.connect_succeeded();
+        if !self.is_judged_by_answers() {
+            self.succeeded();
+        }
         Ok(Leg::new(stream))
     }
 
@@ -160,6 +188,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if self.open {
             self.count(Counter::Closed, 1);
+            self.pool.live.session_times.record(self.core, self.accepted.elapsed());
         }
         self.server().live.slots.release();
         self.pool.live.freed.notify_one();

@@ -53,7 +53,7 @@ pub(super) async fn relay(
     client: &mut TcpStream,
     server: &mut TcpStream,
     idle: Duration,
-    count: impl Fn(u64, u64),
+    mut count: impl FnMut(u64, u64),
 ) -> End {
     let mut up = Direction::default();
     let mut down = Direction::default();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use log::debug;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::relay::{End, relay};
 use super::socket::Leg;
@@ -18,6 +19,7 @@ pub(super) struct Session {
     pub(super) client: SocketAddr,
     pub(super) vip: SocketAddr,
     pub(super) context: Arc<Context>,
+    pub(super) accepted: Instant,
     frontend: Arc<Frontend>,
     totals: Arc<Traffic>,
     seated: bool,
@@ -34,7 +36,8 @@ impl Session {
     ) -> Session {
         let totals = context.shared.snapshot.load().totals.clone();
         totals.add(context.core, Counter::Opened, 1);
-        Session { client, vip, context, frontend, totals, seated: false, ended: false }
+        let accepted = Instant::now();
+        Session { client, vip, context, accepted, frontend, totals, seated: false, ended: false }
     }
 
     /// Takes a seat if the frontend is below its limit.
@@ -71,7 +74,12 @@ impl Session {
             Ok(found) => found,
             Err(reason) => return self.end(Some(reason)),
         };
+        let mut is_judged = !lease.is_judged_by_answers();
         let count = |rx, tx| {
+            if tx > 0 && !is_judged {
+                lease.succeeded();
+                is_judged = true;
+            }
             for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
                 if n > 0 {
                     self.count(counter, n);
@@ -81,13 +89,21 @@ impl Session {
         };
         match relay(&mut client.stream, &mut server.stream, timeouts.idle, count).await {
             End::Closed => {
+                if !is_judged {
+                    lease.succeeded();
+                }
                 client.close_in_order();
                 server.close_in_order();
                 self.end(None);
             }
             End::Idle => self.end(Some(Counter::IdleTimeout)),
             End::ClientReset => self.end(Some(Counter::ClientReset)),
-            End::ServerReset => self.end(Some(Counter::ServerReset)),
+            End::ServerReset => {
+                if !is_judged {
+                    self.tell(&lease, "reset before an answer".to_owned());
+                }
+                self.end(Some(Counter::ServerReset));
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
 use crate::model::{
-    self, Algorithm, DsrKind, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Timestamp,
+    self, Algorithm, DsrKind, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Timestamp, WHOLE,
 };
 
 /// A server of weight 1 without a limit.
@@ -17,12 +17,12 @@ pub(crate) fn server(name: &str, addr: &str) -> model::Server {
 
 /// Up since the program started.
 pub(crate) fn up() -> Health {
-    Health { up: true, reason: "connected".into(), since: Timestamp(0) }
+    Health { up: true, reason: "connected".into(), since: Timestamp(0), ejected: None, percent: WHOLE }
 }
 
 /// Down since some time after the program started.
 pub(crate) fn down(reason: &str, after: Duration) -> Health {
-    Health { up: false, reason: reason.into(), since: Timestamp(after.as_nanos() as u64) }
+    Health { up: false, reason: reason.into(), since: Timestamp(0).after(after), ..up() }
 }
 
 /// A backend with round robin.
@@ -35,6 +35,8 @@ pub(crate) fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend
         algorithm: Algorithm::RoundRobin,
         hash: HashOn::Source,
         health_check,
+        outlier_detection: None,
+        slow_start: Duration::ZERO,
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers,

@@ -97,12 +97,34 @@ impl FrontendLive {
 /// What is known of a server's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Whether it gets new connections.
+    /// Whether it answers; only then it gets new connections.
     pub up: bool,
     /// Why: what the last decisive probe or connect said, in words for an operator.
     pub reason: String,
     /// When it last changed.
     pub since: Timestamp,
+    /// Whether it gets none all the same for a time, because clients fared badly.
+    pub ejected: Option<Ejected>,
+    /// The part of its weight that it gets, in percent: less than 100 while it comes back slowly.
+    pub percent: u8,
+}
+
+impl Health {
+    /// Whether it gets new connections as long as there is a choice.
+    pub fn is_in_service(&self) -> bool {
+        self.up && self.ejected.is_none()
+    }
+}
+
+/// What is known of a server that was taken out because clients fared badly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ejected {
+    /// When it comes back.
+    pub until: Timestamp,
+    /// How many times it has been ejected in short succession.
+    pub times: u32,
+    /// Why, in words for an operator.
+    pub reason: String,
 }
 
 impl Snapshot {

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Slots};
 use crate::balance::{self, Balancer, Loads, Member};
 use crate::model::{self, HashOn};
-use crate::stats::Traffic;
+use crate::stats::{CONNECT_TIMES, Histogram, SESSION_TIMES, Traffic};
 
 /// A backend with the table built for its servers' present health.
 pub struct Pool {
@@ -33,6 +33,10 @@ pub struct Pool {
 pub struct PoolLive {
     /// Its counters.
     pub traffic: Traffic,
+    /// How long connects to its servers took; those that failed are not in it (proxy mode).
+    pub connect_times: Histogram,
+    /// From accepting a client to the end of its connection, if it got a server (proxy mode).
+    pub session_times: Histogram,
     /// Held by the connection whose turn it is while every server is at its limit; the others queue for
     /// it in order.
     pub queue: Mutex<()>,
@@ -63,6 +67,7 @@ pub struct ServerLive {
     pub slots: Slots,
     failures: AtomicU32,
     row: AtomicU32,
+    ejections: AtomicU64,
 }
 
 /// The answer to "which server?".
@@ -77,7 +82,8 @@ pub enum Pick {
 }
 
 impl Pool {
-    /// A pool whose table holds the servers that are up: the backups among them only if there is no other.
+    /// A pool whose table holds the servers that are up: the backups among them only if there is no other, those that are
+    /// ejected only if there is not even a backup.
     /// The table of `before`, the same backend's last pool, is kept if it would come out the same.
     pub fn new(
         config: Arc<model::Backend>,
@@ -85,13 +91,17 @@ impl Pool {
         live: Arc<PoolLive>,
         before: Option<&Pool>,
     ) -> Self {
-        let can_serve = |server: &Server| server.health.up && server.config.weight > 0;
+        let could = |server: &Server| server.health.up && server.config.weight > 0;
+        // A server that fails some of its clients is better than none.
+        let only_ejected = !servers.iter().any(|s| could(s) && s.health.is_in_service());
+        let can_serve = |server: &Server| could(server) && (only_ejected || server.health.is_in_service());
         let only_backups = !servers.iter().any(|s| can_serve(s) && !s.config.backup);
         let members: Vec<Member> = servers
             .iter()
             .map(|server| Member {
                 addr: server.config.addr,
                 weight: server.config.weight,
+                percent: server.health.percent,
                 eligible: can_serve(server) && server.config.backup == only_backups,
             })
             .collect();
@@ -156,6 +166,8 @@ impl PoolLive {
     pub fn new(cores: usize) -> Self {
         PoolLive {
             traffic: Traffic::new(cores),
+            connect_times: Histogram::new(&CONNECT_TIMES, cores),
+            session_times: Histogram::new(&SESSION_TIMES, cores),
             queue: Mutex::new(()),
             freed: Notify::new(),
             turn: Arc::default(),
@@ -172,6 +184,7 @@ impl ServerLive {
             slots: Slots::default(),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),
+            ejections: AtomicU64::new(0),
         }
     }
 
@@ -180,19 +193,29 @@ impl ServerLive {
         self.row.load(Ordering::Relaxed)
     }
 
-    /// A client's connect that began in `row` failed. Returns how many have in a row; `None` if that row is
+    /// A client's connection that began in `row` failed. Returns how many have in a row; `None` if that row is
     /// over, and the news old.
     pub fn connect_failed(&self, row: u32) -> Option<u32> {
         (row == self.row()).then(|| self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1))
     }
 
-    /// The server's health has changed: a new row begins.
+    /// The server has been ejected.
+    pub fn count_ejection(&self) {
+        self.ejections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many times it has been ejected.
+    pub fn ejections(&self) -> u64 {
+        self.ejections.load(Ordering::Relaxed)
+    }
+
+    /// The server was taken out or comes back: a new row begins.
     pub fn begin_row(&self) {
         self.row.fetch_add(1, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
     }
 
-    /// A client's connect succeeded: the row of failures is over.
+    /// A client fared well: the row of failures is over.
     pub fn connect_succeeded(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub enum Counter {
     PacketsRx,
     /// Packets sent to clients (packet modes).
     PacketsTx,
-    /// Attempts to connect to a server that failed; datagrams that it refused (passthrough).
+    /// Attempts to connect to a server that failed; SYNs and datagrams that it refused (passthrough).
     ConnectFailures,
     /// Attempts repeated on another server.
     Retries,

@@ -123,7 +123,8 @@ fn made(setup: Setup) -> Arc<Snapshot> {
 /// Servers 10.0.0.1 or fd00::1 and up, port 8080, chosen by consistent hash; clients are behind a router.
 fn snapshot_of(setup: Setup) -> Snapshot {
     let configs: Vec<Server> = (1..=setup.servers).map(|n| server(n, setup)).collect();
-    let up = Health { up: true, reason: "connected".into(), since: Timestamp(0) };
+    let (reason, since) = ("connected".into(), Timestamp(0));
+    let up = Health { up: true, reason, since, ejected: None, percent: 100 };
     let servers: Vec<_> = (configs.iter().zip(1..))
         .map(|(config, id)| {
             let live = Arc::new(ServerLive::new(id, 1));
@@ -176,6 +177,8 @@ fn backend(servers: Vec<Server>) -> Backend {
         algorithm: Algorithm::Ring,
         hash: HashOn::Tuple,
         health_check,
+        outlier_detection: None,
+        slow_start: Duration::ZERO,
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers,

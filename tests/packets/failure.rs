@@ -4,21 +4,26 @@ use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use convey::demo::lab::{INTERFACE, Role};
+use convey::model::Mode;
 
 use crate::case::{Case, Story, stories};
-use crate::config::Config;
+use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::support::{Server, clock, connect, ping, wait_for, was_reset};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
+    let in_both = stories![
         new_connections_avoid_a_killed_server,
         connections_to_a_server_that_is_cut_off_end_with_a_reset,
         a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back,
         without_a_server_clients_are_reset_at_once,
         a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgotten_again,
-    ]
+    ];
+    let where_answers_pass = stories![when |case| case.mode == Mode::Passthrough =>
+        a_server_that_refuses_clients_is_ejected_and_keeps_its_connections,
+    ];
+    [in_both, where_answers_pass].concat()
 }
 
 fn new_connections_avoid_a_killed_server(case: Case) {
@@ -86,8 +91,11 @@ fn a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_
         network.inside(role, || UdpEcho::signing(&format!("s{number}"), addr))
     };
     let (first, _second) = (start(1), start(2));
-    network.wait_for_health(1, true);
-    network.wait_for_health(2, true);
+    for server in [1, 2] {
+        // Before its first probe, which may have come before it started, it is up without a reason.
+        let reason = format!("/backends/pool/servers/s{server}/health/reason");
+        wait_for("it to be proven", || (network.stat(&reason) == "datagram answered").then_some(()));
+    }
     network.inside(Role::Client(1), || {
         let clients: Vec<_> = (0..40).map(|_| socket_to(case.family.vip(ECHO))).collect();
         let serving = |client: &UdpSocket| exchange(client, b"").map(|name| name == b"s1");
@@ -109,6 +117,35 @@ fn a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_
     network.wait_for_health(1, false);
     let _first = start(1);
     network.wait_for_health(1, true);
+}
+
+fn a_server_that_refuses_clients_is_ejected_and_keeps_its_connections(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let backend = "algorithm = \"round_robin\"\n\
+        outlier_detection = { consecutive_failures = 3, base_ejection_time = 3600 }";
+    network.balance(&Config { backend, health: UNCHECKED, ..Config::new(2) });
+    let network = &network;
+    let (first, _second) = (network.server(1, Server::echo), network.server(2, Server::echo));
+    let connect = || TcpStream::connect(network.vip());
+    network.inside(Role::Client(1), || {
+        let mut open: Vec<_> = (0..2).map(|_| connect().unwrap()).collect();
+        open.iter_mut().for_each(|stream| ping(stream).unwrap());
+        drop(first);
+        wait_for("the first to be ejected", || {
+            let _ = connect();
+            network
+                .log(Role::Balancer)
+                .contains("3 connections in a row failed: clients are refused")
+                .then_some(())
+        });
+        open.iter_mut().for_each(|stream| ping(stream).unwrap());
+        (0..20).for_each(|_| ping(&mut connect().unwrap()).unwrap());
+    });
+    let first = network.stat("/backends/pool/servers/s1");
+    assert_eq!(
+        (&first["up"], &first["eligible"], &first["ejections"]),
+        (&true.into(), &false.into(), &1.into())
+    );
 }
 
 fn without_a_server_clients_are_reset_at_once(case: Case) {

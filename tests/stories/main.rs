@@ -15,6 +15,7 @@ mod limits;
 mod list;
 mod memory;
 mod names;
+mod outlier;
 mod proxy;
 mod reload;
 mod slow;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         list::stories(),
         memory::stories(),
         names::stories(),
+        outlier::stories(),
         proxy::stories(),
         reload::stories(),
         slow::stories(),

@@ -19,7 +19,7 @@ stories!("proxy":
     clients_and_servers_of_both_ip_versions_meet [Need::Ipv6],
 );
 
-const ALGORITHMS: [&str; 4] = ["round_robin", "least_connections", "ring", "maglev"];
+const ALGORITHMS: [&str; 5] = ["round_robin", "least_connections", "power_of_two", "ring", "maglev"];
 
 fn requests_are_spread_over_three_nginx_exactly_by_weight() {
     let lab = Lab::new();

@@ -11,6 +11,7 @@ use crate::support::{
 stories!("stats":
     bytes_and_connections_add_up_to_what_was_sent,
     open_connections_are_shown_where_they_are,
+    times_of_connects_and_sessions_are_measured_once_each,
     promtool_accepts_the_metrics [Need::Promtool],
     metrics_and_statistics_agree,
     health_is_shown_with_its_reason_and_since_when,
@@ -65,6 +66,26 @@ fn open_connections_are_shown_where_they_are() {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
     balancer.wait_for_stat("/current_connections", 0);
     assert_eq!(balancer.stat("/total_connections"), 6);
+}
+
+fn times_of_connects_and_sessions_are_measured_once_each() {
+    let (lab, balancer, _servers) = two_echo_servers();
+    let held = [(); 2].map(|()| connect(lab.vip()));
+    drop([(); 3].map(|()| connect(lab.vip())));
+    balancer.wait_for_stat("/backends/pool/session_seconds/count", 3);
+    assert_eq!(balancer.stat("/backends/pool/connect_seconds/count"), 5);
+    let sessions = balancer.stat("/backends/pool/session_seconds");
+    let [mean, p99] = ["mean", "p99"].map(|of| sessions[of].as_f64().unwrap());
+    assert!(mean > 0.0 && p99 > 0.0, "{sessions}");
+    let metrics = balancer.page("/metrics").1;
+    for line in [
+        "convey_backend_connect_duration_seconds_bucket{backend=\"pool\",le=\"+Inf\"} 5",
+        "convey_backend_session_duration_seconds_count{backend=\"pool\"} 3",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no {line:?} in\n{metrics}");
+    }
+    drop(held);
+    balancer.wait_for_stat("/backends/pool/session_seconds/count", 5);
 }
 
 fn promtool_accepts_the_metrics() {

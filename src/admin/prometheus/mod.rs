@@ -83,6 +83,18 @@ fn backends(page: &mut Page, report: &Report) {
         &all,
         |b| b.retries as f64,
     );
+    page.histogram(
+        "convey_backend_connect_duration_seconds",
+        "How long connects to its servers took, those that failed left out (proxy mode).",
+        &all,
+        |b| b.connect_seconds.as_ref().map(|times| &times.distribution),
+    );
+    page.histogram(
+        "convey_backend_session_duration_seconds",
+        "From accepting a client to the end of its connection, if it had got a server (proxy mode).",
+        &all,
+        |b| b.session_seconds.as_ref().map(|times| &times.distribution),
+    );
     page.gauge("convey_backend_servers", "Servers configured.", &all, |b| b.servers.len() as f64);
     page.gauge("convey_backend_servers_up", "Servers that are healthy.", &all, |b| b.servers_up as f64);
 }
@@ -95,7 +107,7 @@ fn servers(page: &mut Page, report: &Report) {
     page.gauge("convey_server_up", "Whether the server is healthy.", &all, |s| flag(s.up));
     page.gauge(
         "convey_server_eligible",
-        "Whether the server can be chosen: healthy, of some weight, not a backup that is not needed.",
+        "Whether the server can be chosen: healthy, not ejected, of some weight, not a backup that is not needed.",
         &all,
         |s| flag(s.eligible),
     );
@@ -107,6 +119,21 @@ fn servers(page: &mut Page, report: &Report) {
     );
     page.gauge("convey_server_weight", "Share of new connections in the backend.", &all, |s| {
         f64::from(s.weight)
+    });
+    page.gauge(
+        "convey_server_effective_weight",
+        "What counts of the weight now: less while the server comes back slowly.",
+        &all,
+        |s| s.effective_weight,
+    );
+    page.gauge(
+        "convey_server_ejected",
+        "Whether the server is out because clients fared badly.",
+        &all,
+        |s| flag(s.ejected.is_some()),
+    );
+    page.counter("convey_server_ejections_total", "Times the server has been ejected.", &all, |s| {
+        s.ejections as f64
     });
     page.gauge("convey_server_max_connections", "Connections it is given at once.", &all, |s| {
         s.max_connections.map(f64::from)
@@ -280,6 +307,8 @@ mod tests {
         frontend.live.traffic.add(0, Counter::Closed, 1);
         frontend.live.traffic.add(0, Counter::NoServer, 1);
         pool.live.traffic.add(0, Counter::Retries, 4);
+        [50, 400].into_iter().for_each(|us| pool.live.connect_times.record(0, Duration::from_micros(us)));
+        pool.live.session_times.record(0, Duration::from_secs(200_000));
         pool.servers[0].live.traffic.add(0, Counter::BytesTx, 1 << 52);
         pool.servers[1].live.traffic.add(0, Counter::ConnectFailures, 5);
         let live = Arc::new(NameLive::default());
@@ -318,6 +347,13 @@ mod tests {
             "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"no_server\"} 1",
             "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"cut\"} 0",
             "convey_backend_retries_total{backend=\"web\"} 4",
+            "convey_backend_connect_duration_seconds_bucket{backend=\"web\",le=\"0.0001\"} 1",
+            "convey_backend_connect_duration_seconds_bucket{backend=\"web\",le=\"0.0005\"} 2",
+            "convey_backend_connect_duration_seconds_sum{backend=\"web\"} 0.00045",
+            "convey_backend_connect_duration_seconds_count{backend=\"web\"} 2",
+            "convey_backend_session_duration_seconds_bucket{backend=\"web\",le=\"86400\"} 0",
+            "convey_backend_session_duration_seconds_bucket{backend=\"web\",le=\"+Inf\"} 1",
+            "convey_backend_session_duration_seconds_sum{backend=\"web\"} 200000",
             "convey_backend_servers{backend=\"web\"} 2",
             "convey_backend_servers_up{backend=\"web\"} 1",
             "convey_server_up{backend=\"web\",server=\"a\"} 1",
@@ -325,6 +361,9 @@ mod tests {
             "convey_server_eligible{backend=\"web\",server=\"b\"} 0",
             "convey_server_health_changed_timestamp_seconds{backend=\"web\",server=\"b\"} 1700000000.5",
             "convey_server_max_connections{backend=\"web\",server=\"a\"} 50",
+            "convey_server_effective_weight{backend=\"web\",server=\"a\"} 1",
+            "convey_server_ejected{backend=\"web\",server=\"a\"} 0",
+            "convey_server_ejections_total{backend=\"web\",server=\"a\"} 0",
             "convey_server_sent_bytes_total{backend=\"web\",server=\"a\"} 4503599627370496",
             "convey_server_connect_failures_total{backend=\"web\",server=\"b\"} 5",
             "convey_name_resolved{name=\"app.internal\"} 0",

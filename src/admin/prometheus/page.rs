@@ -1,7 +1,9 @@
 //! Metric families built afresh for each scrape: no registry, nothing global.
 
 use prometheus::TextEncoder;
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+use crate::stats::Distribution;
 
 /// What tells one sample of a family from the others.
 pub(super) type Labels = Vec<LabelPair>;
@@ -32,11 +34,18 @@ impl Page {
         members: &[(Labels, T)],
         value: impl Fn(&T) -> V,
     ) {
-        self.add(MetricType::COUNTER, name, help, members, value, |metric, value| {
-            let mut counter = Counter::default();
-            counter.set_value(value);
-            metric.set_counter(counter);
-        });
+        self.add(
+            MetricType::COUNTER,
+            name,
+            help,
+            members,
+            |member| value(member).into(),
+            |metric, value| {
+                let mut counter = Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
+            },
+        );
     }
 
     /// Adds a gauge: one sample for each of `members` for which `value` is not `None`.
@@ -47,10 +56,40 @@ impl Page {
         members: &[(Labels, T)],
         value: impl Fn(&T) -> V,
     ) {
-        self.add(MetricType::GAUGE, name, help, members, value, |metric, value| {
-            let mut gauge = Gauge::default();
-            gauge.set_value(value);
-            metric.set_gauge(gauge);
+        self.add(
+            MetricType::GAUGE,
+            name,
+            help,
+            members,
+            |member| value(member).into(),
+            |metric, value| {
+                let mut gauge = Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
+            },
+        );
+    }
+
+    /// Adds a histogram: one for each of `members` for which `value` is not `None`.
+    pub(super) fn histogram<'a, T>(
+        &mut self,
+        name: &str,
+        help: &str,
+        members: &'a [(Labels, T)],
+        value: impl Fn(&'a T) -> Option<&'a Distribution>,
+    ) {
+        self.add(MetricType::HISTOGRAM, name, help, members, value, |metric, value| {
+            let bucket = |&(bound, count): &(f64, u64)| {
+                let mut bucket = Bucket::default();
+                bucket.set_upper_bound(bound);
+                bucket.set_cumulative_count(count);
+                bucket
+            };
+            let mut histogram = Histogram::default();
+            histogram.set_bucket(value.buckets.iter().map(bucket).collect());
+            histogram.set_sample_count(value.count);
+            histogram.set_sample_sum(value.sum);
+            metric.set_histogram(histogram);
         });
     }
 
@@ -59,18 +98,18 @@ impl Page {
         TextEncoder::new().encode_to_string(&self.families)
     }
 
-    fn add<T, V: Into<Option<f64>>>(
+    fn add<'a, T, V>(
         &mut self,
         kind: MetricType,
         name: &str,
         help: &str,
-        members: &[(Labels, T)],
-        value: impl Fn(&T) -> V,
-        set: impl Fn(&mut Metric, f64),
+        members: &'a [(Labels, T)],
+        value: impl Fn(&'a T) -> Option<V>,
+        set: impl Fn(&mut Metric, V),
     ) {
-        let sample = |(labels, member): &(Labels, T)| {
+        let sample = |(labels, member): &'a (Labels, T)| {
             let mut metric = Metric::from_label(labels.clone());
-            set(&mut metric, value(member).into()?);
+            set(&mut metric, value(member)?);
             Some(metric)
         };
         let metrics: Vec<Metric> = members.iter().filter_map(sample).collect();

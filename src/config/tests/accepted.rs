@@ -7,7 +7,7 @@ use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use crate::model::{
     Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, Offload, OnDown,
-    PacketSettings, ProbeKind, Protocol, Server, Timeouts,
+    OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, Timeouts,
 };
 
 #[test]
@@ -35,6 +35,8 @@ fn a_small_file_is_filled_up_with_defaults() {
                 rise: 2,
                 fall: 3,
             },
+            outlier_detection: None,
+            slow_start: Duration::ZERO,
             on_down: OnDown::Reset,
             dsr: DsrKind::Nat,
             servers: vec![Server {
@@ -81,6 +83,8 @@ fn everything_that_can_be_set_arrives() {
         hash = "tuple"
         on_down = "keep"
         dsr = "l2"
+        slow_start = 7.5
+        outlier_detection = { consecutive_failures = 2, base_ejection_time = 0.5, max_ejection_time = 0.5, max_ejection_percent = 10 }
         health_check = { kind = "http", port = 81, path = "/up?deep=1", expected_status = 204, interval = 0.25, timeout = 0.125, rise = 1, fall = 5 }
         [backends.b.servers]
         z = { addr = "[2001:db8::2]:443", weight = 0 }
@@ -123,6 +127,14 @@ fn everything_that_can_be_set_arrives() {
     let backend = &config.backends[0];
     assert_eq!((backend.algorithm, backend.hash), (Algorithm::Maglev, HashOn::Tuple));
     assert_eq!((backend.on_down, backend.dsr), (OnDown::Keep, DsrKind::L2));
+    assert_eq!(backend.slow_start, Duration::from_millis(7500));
+    let outlier = OutlierDetection {
+        consecutive_failures: 2,
+        base_ejection_time: Duration::from_millis(500),
+        max_ejection_time: Duration::from_millis(500),
+        max_ejection_percent: 10,
+    };
+    assert_eq!(backend.outlier_detection, Some(outlier));
     let check = HealthCheck {
         kind: ProbeKind::Http { path: "/up?deep=1".into(), expected_status: 204..=204 },
         port: Some(81),

@@ -43,7 +43,7 @@ idle = -1
             "config.toml:9:19: frontends.api.max_connections: found 0; allowed: an integer from 1 to 4294967295",
             "config.toml:10:1: frontends.more.backend: required, but missing",
             "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
-            "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, ring, maglev; did you mean `round_robin`?",
+            "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, power_of_two, ring, maglev; did you mean `round_robin`?",
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
             "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
@@ -377,6 +377,39 @@ fn a_pool_in_which_nobody_can_serve_is_refused() {
         [
             "config.toml:7:11: backends.old: every server has weight 0, so none gets a connection",
             "config.toml:7:11: backends.old: no frontend uses this backend",
+        ]
+    );
+}
+
+#[test]
+fn outlier_detection_says_what_it_allows() {
+    let with = |line: &str| error_after(&format!("[backends.web.outlier_detection]\n{line}\n"));
+    assert_eq!(
+        with("max_ejection_time = 29"),
+        "config.toml:8:21: backends.web.outlier_detection.max_ejection_time: found 29; allowed: at least base_ejection_time, 30"
+    );
+    assert_eq!(
+        with("max_ejection_percent = 0"),
+        "config.toml:8:24: backends.web.outlier_detection.max_ejection_percent: found 0; allowed: an integer from 1 to 100"
+    );
+    assert_eq!(
+        with("consecutive_5xx = 5"),
+        "config.toml:8:1: backends.web.outlier_detection.consecutive_5xx: unknown key \
+         (allowed here: base_ejection_time, consecutive_failures, max_ejection_percent, max_ejection_time)"
+    );
+}
+
+#[test]
+fn slow_start_with_an_algorithm_that_hashes_is_odd() {
+    let text = GOOD.replace(
+        "[backends.web.servers.a]",
+        "[backends.web]\nalgorithm = \"maglev\"\nslow_start = 3\n[backends.web.servers.a]",
+    );
+    assert_eq!(
+        warnings(&text),
+        [
+            "config.toml:7:14: backends.web.slow_start: has no effect with algorithm \"maglev\", which hashes: \
+          clients would change servers all that time"
         ]
     );
 }

@@ -2,15 +2,18 @@
 
 mod drain;
 mod names;
+mod returning;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
 use crate::config::Stats;
-use crate::model::{self, Endpoint, Interface, Mode, Neighbour, PacketSettings, Protocol, Timeouts};
+use crate::model::{
+    self, ConnectFailures, Endpoint, Interface, Mode, Neighbour, PacketSettings, Protocol, Timeouts,
+};
 use crate::snapshot::Pick;
-use crate::snapshot::fixture::{backend, server};
+use crate::snapshot::fixture::{self, backend, server};
 use crate::stats::Counter;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -73,7 +76,7 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
         (1, Change::Down, 1, 2)
     );
     let health = &snapshot.pools[0].servers[0].health;
-    assert_eq!(health, &Health { up: false, reason: "connect failed".into(), since: Timestamp(5) });
+    assert_eq!(health, &fixture::down("connect failed", Duration::from_nanos(5)));
 
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(9));
     let (snapshot, changes) = state.settle().unwrap();

@@ -164,7 +164,7 @@ impl Forwarder {
             let is_same = |server: &&Arc<Server>| server.live.id == old.server_id();
             let same = frontend.pool.servers.iter().find(is_same)?;
             let has_room = same.live.slots.has_room(same.config.max_connections);
-            (same.health.up && has_room).then_some(same)
+            (same.health.is_in_service() && has_room).then_some(same)
         });
         let picked = || match frontend.pool.pick(client, vip, &[]) {
             Pick::Server(index) => Ok(&frontend.pool.servers[index]),

@@ -9,6 +9,7 @@ use crate::wire::TestPacket;
 told_over_both_families! {
     a_segment_without_a_flow_is_answered_in_the_words_its_sender_believes,
     a_reset_is_never_answered,
+    a_server_that_refuses_a_connection_is_told_from_one_that_answers,
     a_packet_to_a_snat_port_without_a_flow_is_dropped_without_a_word,
     packets_to_nobodys_address_pass_untouched,
     what_cannot_be_a_client_begins_no_flow,
@@ -45,6 +46,19 @@ fn a_reset_is_never_answered(family: Family) {
     for packet in [lab.client(1).rst().seq(5), lab.client(1).rst().ack(5), lab.client(1).syn().rst()] {
         assert_eq!(lab.handle(&packet), Outcome::Dropped(DropReason::NoFlow));
     }
+}
+
+fn a_server_that_refuses_a_connection_is_told_from_one_that_answers(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    lab.send(syn.reply().rst().ack(77));
+    assert_eq!(lab.heard, [0, 0], "somebody made that up");
+    lab.send(syn.reply().rst().ack(101));
+    assert_eq!(lab.heard, [0, 1]);
+    let answered = lab.connect(2);
+    assert_eq!(lab.heard, [1, 1]);
+    lab.send(answered.reply().rst().seq(501).ack(101));
+    assert_eq!(lab.heard, [1, 1], "it had its reasons");
 }
 
 fn a_packet_to_a_snat_port_without_a_flow_is_dropped_without_a_word(family: Family) {

@@ -1,0 +1,178 @@
+//! How long things took, in buckets that cost the hot path two plain adds on lines of its own core.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+/// Bounds of every histogram; the bucket above the last has none.
+const BOUNDS: usize = 15;
+
+/// Upper bounds of buckets, ascending, in microseconds.
+pub type Bounds = [u64; BOUNDS];
+
+/// For connects: from a tenth of a millisecond, which a host on the link takes, to more than anybody waits.
+pub const CONNECT_TIMES: Bounds = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000,
+];
+
+/// For sessions: from a millisecond to a day.
+pub const SESSION_TIMES: Bounds = {
+    const SECOND: u64 = 1_000_000;
+    const MINUTE: u64 = 60 * SECOND;
+    const HOUR: u64 = 60 * MINUTE;
+    [
+        1_000,
+        5_000,
+        25_000,
+        100_000,
+        250_000,
+        SECOND,
+        5 * SECOND,
+        15 * SECOND,
+        MINUTE,
+        5 * MINUTE,
+        15 * MINUTE,
+        HOUR,
+        4 * HOUR,
+        12 * HOUR,
+        24 * HOUR,
+    ]
+};
+
+/// Times by size: a set of buckets for each core, summed by readers.
+pub struct Histogram {
+    bounds: &'static Bounds,
+    cores: Box<[CachePadded<Core>]>,
+}
+
+#[derive(Default)]
+struct Core {
+    buckets: [AtomicU64; BOUNDS + 1],
+    /// In microseconds: nanoseconds would overflow after centuries of sessions, which a busy day has.
+    sum: AtomicU64,
+}
+
+/// What a histogram held at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distribution {
+    /// Upper bounds in seconds, ascending, each with the number of times that were at most as long.
+    pub buckets: Vec<(f64, u64)>,
+    /// All times, those above the last bound too.
+    pub count: u64,
+    /// All times added up, in seconds.
+    pub sum: f64,
+}
+
+impl Histogram {
+    /// Nothing yet, for `cores` writers.
+    pub fn new(bounds: &'static Bounds, cores: usize) -> Self {
+        Histogram { bounds, cores: (0..cores).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// Adds a time. Each core has a single writer.
+    pub fn record(&self, core: usize, time: Duration) {
+        let micros = u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        let core = &self.cores[core];
+        add(&core.buckets[self.bounds.partition_point(|&bound| bound < micros)], 1);
+        add(&core.sum, micros);
+    }
+
+    /// What all cores have added. While they go on adding, the sum may be ahead of the buckets.
+    pub fn read(&self) -> Distribution {
+        let in_bucket = |bucket: usize| {
+            let of_core = |core: &CachePadded<Core>| core.buckets[bucket].load(Ordering::Relaxed);
+            self.cores.iter().map(of_core).sum::<u64>()
+        };
+        let mut count = 0;
+        let buckets = self.bounds.iter().enumerate().map(|(bucket, &bound)| {
+            count += in_bucket(bucket);
+            (seconds(bound), count)
+        });
+        let buckets = buckets.collect();
+        let sum = self.cores.iter().map(|core| core.sum.load(Ordering::Relaxed)).sum();
+        Distribution { buckets, count: count + in_bucket(BOUNDS), sum: seconds(sum) }
+    }
+}
+
+impl Distribution {
+    /// The average; `None` of nothing.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+
+    /// The time in seconds that this share of all times, from 0 to 1, was at most as long as. Estimated, as Prometheus
+    /// does: times are taken to spread evenly in their bucket, those above the last bound to be as long as that.
+    /// `None` of nothing.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let rank = share * self.count as f64;
+        let (mut from, mut below) = (0.0, 0);
+        for &(bound, count) in &self.buckets {
+            if count > below && count as f64 >= rank {
+                return Some(from + (bound - from) * (rank - below as f64) / (count - below) as f64);
+            }
+            (from, below) = (bound, count);
+        }
+        (self.count > 0).then_some(from)
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Histogram").field("count", &self.read().count).finish_non_exhaustive()
+    }
+}
+
+fn add(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_time_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
+        let histogram = Histogram::new(&CONNECT_TIMES, 2);
+        let just_above = MILLISECOND + Duration::from_nanos(1);
+        for (core, time) in [(0, Duration::ZERO), (0, MILLISECOND), (1, just_above), (1, Duration::MAX)] {
+            histogram.record(core, time);
+        }
+        let Distribution { buckets, count, .. } = histogram.read();
+        let at_most = |bound| buckets.iter().find(|(at, _)| *at == bound).unwrap().1;
+        assert_eq!([0.0001, 0.0005, 0.001, 0.0025, 5.0].map(at_most), [1, 1, 2, 3, 3]);
+        assert_eq!(count, 4);
+    }
+
+    #[test]
+    fn the_mean_is_exact_and_quantiles_are_as_near_as_their_bucket() {
+        let histogram = Histogram::new(&CONNECT_TIMES, 1);
+        assert_eq!((histogram.read().mean(), histogram.read().quantile(0.5)), (None, None));
+        (1..=100).for_each(|n| histogram.record(0, n * MILLISECOND));
+        let times = histogram.read();
+        assert_eq!((times.count, times.sum), (100, 5.05));
+        assert!((times.mean().unwrap() - 0.0505).abs() < 1e-9);
+        for share in [0.25, 0.5, 0.75, 0.99] {
+            let found = times.quantile(share).unwrap();
+            assert!((found - share / 10.0).abs() < 1e-9, "{share}: {found}");
+        }
+        assert_eq!(times.quantile(1.0), Some(0.1));
+        (0..900).for_each(|_| histogram.record(0, Duration::from_secs(60)));
+        assert_eq!(histogram.read().quantile(0.5), Some(5.0), "what is beyond all bounds is the last one");
+    }
+
+    #[test]
+    fn bounds_ascend() {
+        for bounds in [CONNECT_TIMES, SESSION_TIMES] {
+            assert!(bounds.is_sorted_by(|a, b| a < b), "{bounds:?}");
+        }
+    }
+}
