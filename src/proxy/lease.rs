@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use log::debug;
 use rustix::io::Errno;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::session::Session;
@@ -54,7 +55,7 @@ impl Session {
                     let addr = lease.server().config.addr;
                     debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
                     tried.push(lease.index);
-                    self.on_failure(&lease, &error);
+                    lease.failed(&error, &self.context.shared.failures);
                 }
             }
         }
@@ -108,25 +109,6 @@ impl Session {
             }
         }
     }
-
-    fn on_failure(&self, lease: &Lease, error: &io::Error) {
-        lease.count(Counter::ConnectFailures, 1);
-        if is_shortage(error) {
-            return;
-        }
-        let server = lease.server();
-        let Some(in_a_row) = server.live.connect_failed(lease.row) else { return };
-        if in_a_row >= lease.pool.config.health_check.fall {
-            let key = ServerKey {
-                backend: lease.pool.config.name.clone(),
-                server: server.config.name.clone(),
-                addr: server.config.addr,
-            };
-            // A full channel has more of the same in it.
-            let news = ConnectFailures { server: key, in_a_row, error: error.to_string() };
-            let _ = self.context.shared.failures.try_send(news);
-        }
-    }
 }
 
 impl Lease {
@@ -136,7 +118,8 @@ impl Lease {
         self.pool.live.traffic.add(self.core, counter, n);
     }
 
-    fn take(pool: &Arc<Pool>, index: usize, core: usize) -> Option<Lease> {
+    /// Takes a place at the server with this index; `None` if it has none left.
+    pub(super) fn take(pool: &Arc<Pool>, index: usize, core: usize) -> Option<Lease> {
         let server = &pool.servers[index];
         let taken = server.live.slots.try_take(server.config.max_connections);
         taken.then(|| Lease { pool: pool.clone(), index, core, row: server.live.row(), open: false })
@@ -145,13 +128,53 @@ impl Lease {
     async fn connect(&mut self, patience: Duration) -> io::Result<Leg> {
         let attempt = timeout(patience, socket::connect(self.server().config.addr)).await;
         let stream = attempt.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
-        self.open = true;
-        self.count(Counter::Opened, 1);
+        self.opened();
         self.server().live.connect_succeeded();
         Ok(Leg::new(stream))
     }
 
-    fn server(&self) -> &Server {
+    /// The place is in use from now on.
+    pub(super) fn opened(&mut self) {
+        self.open = true;
+        self.count(Counter::Opened, 1);
+    }
+
+    /// The server could not be connected to, or refused. After several times in a row `failures` are told.
+    pub(super) fn failed(&self, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
+        self.count(Counter::ConnectFailures, 1);
+        if is_shortage(error) {
+            return;
+        }
+        let server = self.server();
+        let Some(in_a_row) = server.live.connect_failed(self.row) else { return };
+        if in_a_row >= self.pool.config.health_check.fall {
+            let key = ServerKey {
+                backend: self.pool.config.name.clone(),
+                server: server.config.name.clone(),
+                addr: server.config.addr,
+            };
+            // A full channel has more of the same in it.
+            let news = ConnectFailures { server: key, in_a_row, error: error.to_string() };
+            let _ = failures.try_send(news);
+        }
+    }
+
+    /// Keeps the place in a newer `pool`, if its server is up there.
+    pub(super) fn keep_in(&mut self, pool: &Arc<Pool>) -> bool {
+        let live = &self.server().live;
+        let row = live.row();
+        let is_ours = |server: &Arc<Server>| Arc::ptr_eq(&server.live, live) && server.health.up;
+        let Some(index) = pool.servers.iter().position(is_ours) else { return false };
+        (self.pool, self.index, self.row) = (pool.clone(), index, row);
+        true
+    }
+
+    /// Which of the pool's servers it is.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(super) fn server(&self) -> &Server {
         &self.pool.servers[self.index]
     }
 }
