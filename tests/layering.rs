@@ -52,6 +52,7 @@ const PURE: &[&str] = &[
     "snapshot",
     "forward",
     "health/state.rs",
+    "proxy/udp/table.rs",
     "control/state.rs",
     "control/draining.rs",
     "control/flood.rs",

@@ -20,7 +20,7 @@ pub use worker::{Descriptors, Shared};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -35,14 +35,20 @@ pub struct Workers {
     threads: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
     listening: BTreeSet<Endpoint>,
     /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
-    in_use: HashMap<SocketAddr, udp::InUse>,
+    in_use: HashMap<SocketAddr, Weak<udp::Sockets>>,
 }
 
 /// Sockets that are bound and queue connections, and the places that are to be closed; for
 /// [`Workers::close`] and [`Workers::open`].
 pub struct Ready {
-    new: Vec<(Endpoint, Vec<Socket>)>,
+    new: Vec<(Endpoint, Sockets)>,
     gone: Vec<Endpoint>,
+}
+
+/// Of one place, a socket for each worker.
+enum Sockets {
+    Tcp(Vec<std::net::TcpListener>),
+    Udp(Arc<udp::Sockets>),
 }
 
 impl Ready {
@@ -62,7 +68,7 @@ impl Workers {
 
     /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound.
     pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<Ready, BindError> {
-        self.in_use.retain(|_, sockets| sockets.iter().any(|socket| socket.strong_count() > 0));
+        self.in_use.retain(|_, sockets| sockets.strong_count() > 0);
         let mut new: Vec<(Endpoint, _)> = Vec::new();
         for at in wanted.difference(&self.listening) {
             let listening = self.listening.iter().copied().chain(new.iter().map(|(at, _)| *at));
@@ -73,20 +79,15 @@ impl Workers {
         Ok(Ready { new, gone: self.listening.difference(wanted).copied().collect() })
     }
 
-    fn bind(&self, at: Endpoint, ours: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<Socket>> {
+    fn bind(&self, at: Endpoint, ours: impl Iterator<Item = SocketAddr>) -> io::Result<Sockets> {
         let count = self.threads.len();
-        match at.protocol {
-            Protocol::Tcp => {
-                let sockets = socket::listen(at.addr, count, ours)?;
-                Ok(sockets.into_iter().map(Socket::Tcp).collect())
-            }
-            Protocol::Udp => {
-                let none = udp::InUse::new();
-                let in_use = self.in_use.get(&at.addr).unwrap_or(&none);
-                let sockets = udp::listen(at.addr, count, in_use, ours.chain(self.in_use.keys().copied()))?;
-                Ok(sockets.into_iter().map(Socket::Udp).collect())
-            }
+        if at.protocol == Protocol::Tcp {
+            return Ok(Sockets::Tcp(socket::listen(at.addr, count, ours)?));
         }
+        // Others beside those that are in use would get a part of their clients' datagrams.
+        let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
+        let bind = || udp::Sockets::bind(at.addr, count, ours.chain(self.in_use.keys().copied()));
+        Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
     }
 
     /// Stops listening where that is no longer wanted. What waited in their accept queues is served; established
@@ -107,13 +108,13 @@ impl Workers {
     /// Starts to accept at the new places.
     pub fn open(&mut self, ready: Ready) {
         for (at, sockets) in ready.new {
-            let udp = sockets.iter().filter_map(|socket| match socket {
-                Socket::Udp(socket) => Some(Arc::downgrade(socket)),
-                Socket::Tcp(_) => None,
-            });
-            if at.protocol == Protocol::Udp {
-                self.in_use.insert(at.addr, udp.collect());
-            }
+            let sockets: Vec<Socket> = match sockets {
+                Sockets::Tcp(sockets) => sockets.into_iter().map(Socket::Tcp).collect(),
+                Sockets::Udp(sockets) => {
+                    self.in_use.insert(at.addr, Arc::downgrade(&sockets));
+                    sockets.split().map(Socket::Udp).collect()
+                }
+            };
             for ((commands, _), socket) in self.threads.iter().zip(sockets) {
                 let _ = commands.send(Command::Listen { addr: at.addr, socket });
             }

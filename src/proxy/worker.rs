@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -64,7 +64,7 @@ pub(super) enum Command {
 /// A socket that clients come to.
 pub(super) enum Socket {
     Tcp(std::net::TcpListener),
-    Udp(Arc<UdpSocket>),
+    Udp(udp::Listening),
 }
 
 /// What the listeners and connections of one worker share.

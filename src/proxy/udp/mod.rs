@@ -4,12 +4,13 @@
 //! One task for each address of each worker does all that is to be done there, a batch of datagrams at a time.
 
 mod listener;
+mod relay;
 mod session;
 mod socket;
 mod table;
 
 pub(super) use listener::Listener;
-pub(super) use socket::{InUse, listen};
+pub(super) use socket::{Listening, Sockets};
 
 use crate::snapshot::Slots;
 

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use std::mem::size_of_val;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Weak};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -26,31 +27,71 @@ const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
 
-/// The sockets of one address, one for each worker; those that are still in use somewhere.
-pub(in crate::proxy) type InUse = Vec<Weak<UdpSocket>>;
+/// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
+/// closed while a client of any other has a session: the others would get each other's clients.
+pub(in crate::proxy) struct Sockets {
+    sockets: Vec<UdpSocket>,
+    /// Workers that are not done with theirs.
+    busy: AtomicUsize,
+}
 
-/// Binds `addr` `count` times; the kernel spreads clients over the sockets, each with all its datagrams. What is `in_use`
-/// of this address is taken again: a second socket in its place would get a part of its clients' datagrams. `ours` are
-/// the addresses that this process has bound.
-pub(in crate::proxy) fn listen(
-    addr: SocketAddr,
-    count: usize,
-    in_use: &InUse,
-    ours: impl IntoIterator<Item = SocketAddr>,
-) -> io::Result<Vec<Arc<UdpSocket>>> {
-    let mut held: Vec<Option<Arc<UdpSocket>>> = in_use.iter().map(Weak::upgrade).collect();
-    held.resize(count, None);
-    if held.iter().all(Option::is_none) {
+/// The socket of one worker. It keeps those of the others open.
+#[derive(Clone)]
+pub(in crate::proxy) struct Listening {
+    all: Arc<Sockets>,
+    worker: usize,
+}
+
+impl Sockets {
+    /// Binds `addr` `count` times. `ours` are the addresses that this process has bound.
+    pub(in crate::proxy) fn bind(
+        addr: SocketAddr,
+        count: usize,
+        ours: impl IntoIterator<Item = SocketAddr>,
+    ) -> io::Result<Arc<Sockets>> {
         check_is_free(addr, Type::DGRAM, ours)?;
+        let socket = || -> io::Result<UdpSocket> {
+            let socket = bound(addr, Type::DGRAM)?;
+            if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+                socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+            }
+            Ok(socket.into())
+        };
+        let sockets = (0..count).map(|_| socket()).collect::<io::Result<_>>()?;
+        Ok(Arc::new(Sockets { sockets, busy: AtomicUsize::new(0) }))
     }
-    let socket = || -> io::Result<Arc<UdpSocket>> {
-        let socket = bound(addr, Type::DGRAM)?;
-        if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-        }
-        Ok(Arc::new(socket.into()))
-    };
-    held.into_iter().map(|held| held.map_or_else(socket, Ok)).collect()
+
+    /// Each worker's, in order.
+    pub(in crate::proxy) fn split(self: Arc<Sockets>) -> impl Iterator<Item = Listening> {
+        (0..self.sockets.len()).map(move |worker| Listening { all: self.clone(), worker })
+    }
+}
+
+impl Listening {
+    pub(super) fn socket(&self) -> &UdpSocket {
+        &self.all.sockets[self.worker]
+    }
+
+    /// This worker has sessions, or may begin some.
+    pub(super) fn busy(&self) {
+        self.all.busy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// This worker has no sessions and begins none. To be called once for each [`Listening::busy`].
+    pub(super) fn done(&self) {
+        self.all.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether all workers are done.
+    pub(super) fn all_done(&self) -> bool {
+        self.all.busy.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl AsRawFd for Listening {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket().as_raw_fd()
+    }
 }
 
 /// Prepares a listening socket for [`Batch::receive`] and [`send`].
@@ -68,9 +109,9 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
 }
 
 /// Tells when there is something to be read.
-pub(super) fn readiness<T: AsRawFd>(source: Arc<T>) -> io::Result<AsyncFd<Arc<T>>> {
+pub(super) fn readiness<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     #[expect(unsafe_code, reason = "tokio has no type of its own that shares a socket, or for an epoll")]
-    // SAFETY: who shares it cannot change its descriptor, and it is open until all let go of it.
+    // SAFETY: a `Listening` and an `Arc<OwnedFd>` cannot change their descriptor, and keep it open.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
 }
@@ -188,7 +229,100 @@ pub(super) fn overruns(socket: &UdpSocket) -> u32 {
     // SAFETY: the kernel writes at most `len` bytes, the size of `info`, in which any bytes are valid.
     let result = unsafe {
         let value = (&raw mut info).cast::<libc::c_void>();
-        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, value, &raw mut len)
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, value, &raw mut len)
     };
     if result == 0 { info[DROPS] } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn listener() -> (Listening, UdpSocketState) {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let listening = Sockets::bind(free, 1, []).unwrap().split().next().unwrap();
+        let state = prepare(listening.socket()).unwrap();
+        (listening, state)
+    }
+
+    #[test]
+    fn what_the_kernel_has_joined_is_sent_on_as_the_datagrams_it_was() {
+        let (listening, state) = listener();
+        let socket = listening.socket();
+        let (sender, sender_state) = listener();
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let to = receiver.local_addr().unwrap();
+        let bytes: Vec<u8> = (0..2_500).map(|byte| byte as u8).collect();
+        let joined = Transmit {
+            destination: socket.local_addr().unwrap(),
+            ecn: None,
+            contents: &bytes,
+            segment_size: Some(1_000),
+            src_ip: None,
+        };
+        sender_state.try_send(UdpSockRef::from(sender.socket()), &joined).unwrap();
+
+        let mut batch = Batch::new();
+        let mut sent = 0;
+        while sent < 3 {
+            // Nothing has come yet: look again.
+            let Ok(received) = batch.receive(&state, socket) else { continue };
+            for datagrams in received {
+                sent += datagrams.count();
+                send(&state, socket, datagrams, to, None).unwrap();
+            }
+        }
+        let mut buffer = [0; 2_000];
+        for expected in bytes.chunks(1_000) {
+            let n = receiver.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..n], expected);
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_server_is_gone_hears_of_it() {
+        let (_, state) = listener();
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = connect(server).unwrap();
+        socket.send(b"anybody?").unwrap();
+        let mut batch = Batch::new();
+        let refused = loop {
+            match batch.receive(&state, &socket).map(|_| ()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                heard => break heard.unwrap_err(),
+            }
+        };
+        assert!(is_refusal(&refused), "{refused}");
+    }
+
+    #[test]
+    fn an_address_that_somebody_has_bound_is_refused() {
+        let (first, _) = listener();
+        assert!(Sockets::bind(first.socket().local_addr().unwrap(), 2, []).is_err());
+    }
+
+    #[test]
+    fn no_worker_is_done_before_all_are() {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let workers: Vec<Listening> = Sockets::bind(free, 2, []).unwrap().split().collect();
+        workers.iter().for_each(Listening::busy);
+        workers[0].done();
+        assert!(!workers[0].all_done());
+        workers[1].done();
+        assert!(workers.iter().all(Listening::all_done));
+    }
+
+    #[test]
+    fn what_a_socket_has_no_room_for_is_counted() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        Socket::from(socket.try_clone().unwrap()).set_recv_buffer_size(4_096).unwrap();
+        assert_eq!(overruns(&socket), 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        (0..100).for_each(|_| assert_eq!(sender.send_to(&[0; 1_000], to).unwrap(), 1_000));
+        assert!((50..100).contains(&overruns(&socket)), "{}", overruns(&socket));
+    }
 }

@@ -11,6 +11,8 @@ pub(crate) enum Need {
     Nginx,
     Curl,
     Wrk,
+    Dnsmasq,
+    Dig,
     Promtool,
     Prlimit,
     /// The address `::1`.
@@ -26,6 +28,8 @@ impl Need {
             Need::Nginx => without("nginx", "nginx-light"),
             Need::Curl => without("curl", "curl"),
             Need::Wrk => without("wrk", "wrk"),
+            Need::Dnsmasq => without("dnsmasq", "dnsmasq-base"),
+            Need::Dig => without("dig", "bind9-dnsutils"),
             Need::Promtool => without("promtool", "prometheus"),
             Need::Prlimit => without("prlimit", "util-linux"),
             Need::Ipv6 => {
