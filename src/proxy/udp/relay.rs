@@ -116,10 +116,11 @@ impl Relay {
         let at_once = Timespec::default();
         let Ok((events, _)) = epoll::wait(&self.answers, &mut room, Some(&at_once)) else { return true };
         let now = self.now();
+        let mut is_all = events.len() < EVENTS;
         for event in &*events {
-            self.answer_one(event.data.u64() as usize, now);
+            is_all &= self.answer_one(event.data.u64() as usize, now);
         }
-        events.is_empty()
+        is_all
     }
 
     fn forward_one(&mut self, datagrams: Datagrams<'_>, now: Timestamp) -> Result<(), Counter> {
@@ -195,10 +196,13 @@ impl Relay {
         Ok(())
     }
 
-    fn answer_one(&mut self, number: usize, now: Timestamp) {
-        let Some((key, session)) = self.sessions.get_mut(number) else { return };
+    /// Returns whether nothing of the session's server is left.
+    fn answer_one(&mut self, number: usize, now: Timestamp) -> bool {
+        let Some((key, session)) = self.sessions.get_mut(number) else { return true };
+        let mut taken = 0;
         let heard = BATCH.with_borrow_mut(|batch| {
             for datagrams in batch.receive(&self.state, &session.socket)? {
+                taken += 1;
                 let (counter, bytes) = match socket::send(
                     &self.state,
                     self.listening.socket(),
@@ -220,8 +224,12 @@ impl Relay {
                 self.sessions.answered(number, now);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => session.on_refusal(parties(self.vip, key), &error),
+            Err(error) => {
+                session.on_refusal(parties(self.vip, key), &error);
+                return false; // answers may have come before
+            }
         }
+        taken < Batch::SIZE
     }
 
     fn over(&mut self, number: usize) {
