@@ -10,8 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub(crate) enum Need {
     Nginx,
     Curl,
-    Wrk,
     Dnsmasq,
+    Wrk,
     Dig,
     Promtool,
     Prlimit,
@@ -27,8 +27,8 @@ impl Need {
         match self {
             Need::Nginx => without("nginx", "nginx-light"),
             Need::Curl => without("curl", "curl"),
-            Need::Wrk => without("wrk", "wrk"),
             Need::Dnsmasq => without("dnsmasq", "dnsmasq-base"),
+            Need::Wrk => without("wrk", "wrk"),
             Need::Dig => without("dig", "bind9-dnsutils"),
             Need::Promtool => without("promtool", "prometheus"),
             Need::Prlimit => without("prlimit", "util-linux"),
