@@ -54,6 +54,7 @@ const PURE: &[&str] = &[
     "health/state.rs",
     "health/ejection.rs",
     "health/warmup.rs",
+    "proxy/udp/table.rs",
     "control/state.rs",
     "control/state/returning.rs",
     "control/draining.rs",

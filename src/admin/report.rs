@@ -31,6 +31,10 @@ pub struct Report {
     pub total_bytes_rx: u64,
     /// Bytes sent by all frontends, those that are gone too.
     pub total_bytes_tx: u64,
+    /// Packets or datagrams received by all frontends, those that are gone too.
+    pub total_packets_rx: u64,
+    /// Packets or datagrams sent by all frontends, those that are gone too.
+    pub total_packets_tx: u64,
     /// The frontends there are now, by name.
     pub frontends: BTreeMap<String, FrontendReport>,
     /// The backends there are now, by name.
@@ -54,6 +58,10 @@ pub struct TrafficReport {
     pub bytes_rx: u64,
     /// Bytes sent to clients.
     pub bytes_tx: u64,
+    /// Packets (packet modes) or datagrams (UDP in proxy mode) received from clients.
+    pub packets_rx: u64,
+    /// Packets or datagrams sent to clients.
+    pub packets_tx: u64,
 }
 
 /// A frontend.
@@ -74,6 +82,8 @@ pub struct FrontendReport {
     pub traffic: TrafficReport,
     /// Connections that ended otherwise than by both sides closing, by the labels of [`Counter::ENDS`].
     pub ended: BTreeMap<&'static str, u64>,
+    /// Datagrams that went no further (UDP in proxy mode), by the labels of [`Counter::DROPS`].
+    pub drops: BTreeMap<&'static str, u64>,
     /// Times accepting paused because descriptors or memory ran out.
     pub accept_backoffs: u64,
 }
@@ -196,6 +206,8 @@ impl Report {
             current_connections: totals.current_connections,
             total_bytes_rx: totals.bytes_rx,
             total_bytes_tx: totals.bytes_tx,
+            total_packets_rx: totals.packets_rx,
+            total_packets_tx: totals.packets_tx,
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
@@ -218,6 +230,8 @@ impl TrafficReport {
             current_connections,
             bytes_rx: traffic.sum(Counter::BytesRx),
             bytes_tx: traffic.sum(Counter::BytesTx),
+            packets_rx: traffic.sum(Counter::PacketsRx),
+            packets_tx: traffic.sum(Counter::PacketsTx),
         }
     }
 }
@@ -233,6 +247,7 @@ impl FrontendReport {
             max_connections: frontend.config.max_connections,
             traffic: TrafficReport::new(traffic),
             ended: Counter::ENDS.iter().map(|(end, label)| (*label, traffic.sum(*end))).collect(),
+            drops: Counter::DROPS.iter().map(|(drop, label)| (*label, traffic.sum(*drop))).collect(),
             accept_backoffs: traffic.sum(Counter::AcceptBackoff),
         }
     }
@@ -334,6 +349,7 @@ mod tests {
             "version": env!("CARGO_PKG_VERSION"),
             "started": "2023-11-14T22:13:20.000Z", "uptime_seconds": 61,
             "total_connections": 0, "current_connections": 0, "total_bytes_rx": 0, "total_bytes_tx": 0,
+            "total_packets_rx": 0, "total_packets_tx": 0,
             "frontends": {}, "backends": {},
         });
         assert_eq!(stats, expected);
@@ -352,6 +368,9 @@ mod tests {
             (Counter::IdleTimeout, 1),
             (Counter::ClientReset, 2),
             (Counter::AcceptBackoff, 4),
+            (Counter::DroppedFull, 6),
+            (Counter::PacketsRx, 8),
+            (Counter::PacketsTx, 9),
         ] {
             traffic.add(0, counter, n);
         }
@@ -360,9 +379,14 @@ mod tests {
             "mode": "proxy", "protocol": "tcp",
             "listen_addr": ["127.0.0.1:8080", "[::1]:8080"], "backend": "app", "max_connections": null,
             "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
+            "packets_rx": 8, "packets_tx": 9,
             "ended": {
                 "no_server": 0, "connect_failed": 0, "queue_timeout": 0, "idle_timeout": 1,
-                "client_reset": 2, "server_reset": 0, "server_gone": 0, "cut": 0,
+                "client_reset": 2, "server_reset": 0, "server_gone": 0, "cut": 0, "evicted": 0,
+            },
+            "drops": {
+                "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "transmit_failed": 0,
+                "receive_overrun": 0,
             },
             "accept_backoffs": 4,
         });
@@ -398,6 +422,7 @@ mod tests {
             "health": { "up": false, "reason": "connection refused", "since": "2023-11-14T22:14:50.250Z" },
             "ejected": null, "ejections": 0,
             "total_connections": 0, "current_connections": 0, "bytes_rx": 0, "bytes_tx": 0,
+            "packets_rx": 0, "packets_tx": 0,
             "connect_failures": 3, "retries": 2,
         });
         let stats = stats(&snapshot, Duration::from_secs(100));

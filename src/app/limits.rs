@@ -12,3 +12,14 @@ pub(super) fn raise_file_limit() -> u64 {
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
+
+/// How many ports this host gives to sockets that ask for none in particular.
+pub(super) fn local_ports() -> u32 {
+    const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+    let text = std::fs::read_to_string(SYSCTL).unwrap_or_default();
+    let range: Vec<u32> = text.split_whitespace().filter_map(|port| port.parse().ok()).collect();
+    match range[..] {
+        [first, last] if first <= last => last - first + 1,
+        _ => 60_999 - 32_768 + 1, // the kernel's default
+    }
+}

@@ -156,7 +156,7 @@ impl DataPath for Paths {
 
     async fn switch<T>(&mut self, ready: Self::Ready, snapshot: &Snapshot, publish: impl FnOnce() -> T) -> T {
         if let (Some(proxy), Some(ready)) = (&mut self.proxy, &ready.proxy) {
-            proxy.close(ready).await;
+            proxy.close(ready, snapshot.timeouts.drain).await;
         }
         let published = publish();
         if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready.proxy) {

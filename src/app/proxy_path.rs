@@ -1,16 +1,17 @@
 //! Proxy mode as the balancer sees it.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 
+use super::limits;
 use super::paths::Parts;
 use crate::config::Config;
-use crate::model::Mode;
-use crate::proxy::{self, Descriptors, Ready, Workers};
+use crate::model::{Endpoint, Frontend, Mode};
+use crate::proxy::{self, Descriptors, Ready, Sessions, Workers};
 use crate::stats::Traffic;
 
 /// The proxy's worker threads.
@@ -19,25 +20,27 @@ pub(super) struct ProxyPath {
     /// Which columns of the counters are theirs.
     columns: Range<usize>,
     /// Where they have ever listened.
-    listened: BTreeSet<SocketAddr>,
+    listened: BTreeSet<Endpoint>,
 }
 
 impl ProxyPath {
     /// Starts a thread for each column; nothing is listened on yet.
     pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>) -> anyhow::Result<ProxyPath> {
-        let listeners = (addresses(parts.config).len() * columns.len()) as u64;
+        // One of UDP has two descriptors.
+        let listeners = (2 * endpoints(parts.config).len() * columns.len()) as u64;
         let shared = proxy::Shared {
             columns: columns.clone(),
             snapshot: parts.snapshot.clone(),
             failures: parts.failures.clone(),
             descriptors: Descriptors::share(parts.open_files.saturating_sub(listeners), columns.len()),
+            udp_sessions: Arc::new(Sessions::share(limits::local_ports())),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath { workers, columns, listened: BTreeSet::new() })
     }
 
     /// Where connections may be open that are ours.
-    pub(super) fn listened(&self) -> &BTreeSet<SocketAddr> {
+    pub(super) fn listened(&self) -> &BTreeSet<Endpoint> {
         &self.listened
     }
 
@@ -49,17 +52,17 @@ impl ProxyPath {
 
     /// Binds what the configuration adds.
     pub(super) fn prepare(&mut self, config: &Config) -> Result<Ready, String> {
-        self.workers.prepare(&addresses(config)).map_err(|error| error.to_string())
+        self.workers.prepare(&endpoints(config)).map_err(|error| error.to_string())
     }
 
-    /// Stops listening where that is no longer wanted.
-    pub(super) async fn close(&mut self, ready: &Ready) {
-        self.workers.close(ready).await;
+    /// Stops listening where that is no longer wanted; sessions of UDP have `patience` to end.
+    pub(super) async fn close(&mut self, ready: &Ready, patience: Duration) {
+        self.workers.close(ready, patience).await;
     }
 
     /// Starts to accept on the new addresses.
     pub(super) fn open(&mut self, ready: Ready) {
-        self.listened.extend(ready.addresses());
+        self.listened.extend(ready.endpoints());
         self.workers.open(ready);
     }
 
@@ -69,6 +72,6 @@ impl ProxyPath {
     }
 }
 
-fn addresses(config: &Config) -> BTreeSet<SocketAddr> {
-    config.frontends_in(Mode::Proxy).flat_map(|frontend| frontend.listen.iter().copied()).collect()
+fn endpoints(config: &Config) -> BTreeSet<Endpoint> {
+    config.frontends_in(Mode::Proxy).flat_map(Frontend::endpoints).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode, Protocol};
+use crate::model::{Endpoint, Frontend, Mode};
 
 /// What a process was started with.
 pub(super) struct Started<'a> {
@@ -15,7 +15,7 @@ pub(super) struct Started<'a> {
     /// Its addresses that servers see in passthrough mode.
     pub(super) snat_addresses: &'a [IpAddr],
     /// Where it has proxied connections, which may still be open.
-    pub(super) proxied: &'a BTreeSet<SocketAddr>,
+    pub(super) proxied: &'a BTreeSet<Endpoint>,
 }
 
 impl Started<'_> {
@@ -42,15 +42,17 @@ impl Started<'_> {
         }
         // The host's stack would no longer see what belongs to connections that it has.
         let mut new = frontend.endpoints().filter(|listen| !forwarded.contains(listen));
-        let taken = new.find(|listen| listen.protocol == Protocol::Tcp && self.has_proxied(listen.addr))?;
+        let taken = new.find(|listen| self.has_proxied(*listen))?;
         Some(format!("connections to {taken} that were proxied would be cut"))
     }
 
-    fn has_proxied(&self, listen: SocketAddr) -> bool {
-        let wildcard = |addr: &SocketAddr| addr.ip().is_unspecified() && addr.is_ipv4() == listen.is_ipv4();
-        let same =
-            |addr: &&SocketAddr| addr.port() == listen.port() && (addr.ip() == listen.ip() || wildcard(addr));
-        self.proxied.iter().any(|addr| same(&addr))
+    fn has_proxied(&self, listen: Endpoint) -> bool {
+        let wildcard =
+            |addr: SocketAddr| addr.ip().is_unspecified() && addr.is_ipv4() == listen.addr.is_ipv4();
+        let same = |addr: SocketAddr| {
+            addr.port() == listen.addr.port() && (addr.ip() == listen.addr.ip() || wildcard(addr))
+        };
+        self.proxied.iter().any(|at| at.protocol == listen.protocol && same(at.addr))
     }
 }
 
@@ -78,7 +80,7 @@ mod tests {
     /// What is said to a reload, where the process was started with the frontends that run.
     fn refused(running: &[&str], snat_address: &str, wanted: &[&str]) -> Option<String> {
         let running = config(running);
-        let proxied = running.frontends_in(Mode::Proxy).flat_map(|f| f.listen.iter().copied()).collect();
+        let proxied = running.frontends_in(Mode::Proxy).flat_map(Frontend::endpoints).collect();
         let started = Started {
             proxies: running.frontends_in(Mode::Proxy).next().is_some(),
             forwards: running.packet_frontends().next().is_some(),
@@ -124,6 +126,8 @@ mod tests {
             assert_eq!(refused(PROXY, beside), None, "{beside}");
         }
         assert_eq!(refused("proxy [::]:80", "dsr 10.0.0.1:80"), None);
+        let why = "frontend f1: dsr mode needs a restart: connections to 10.0.0.1:80/udp that were proxied would be cut";
+        assert_eq!(refused("proxy 0.0.0.0:80 udp", "dsr 10.0.0.1:80 udp").unwrap(), why);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::Config;
 use super::diff::{list, or};
 use crate::model::{
-    Backend, Frontend, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Server, Timeouts,
+    Backend, Frontend, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol, Server,
+    Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -38,12 +39,17 @@ pub fn describe(config: &Config) -> String {
 }
 
 fn timeouts(config: &Config) -> String {
-    let Timeouts { connect, idle, drain } = config.timeouts;
-    let of_proxy = match config.frontends_in(Mode::Proxy).next() {
-        Some(_) => format!("connect {connect:?}, idle {idle:?}, "),
-        None => String::new(),
+    let Timeouts { connect, idle, udp_idle, drain } = config.timeouts;
+    let proxied = |protocol| config.frontends_in(Mode::Proxy).any(|frontend| frontend.protocol == protocol);
+    let of_tcp = match proxied(Protocol::Tcp) {
+        true => format!("connect {connect:?}, idle {idle:?}, "),
+        false => String::new(),
     };
-    format!("timeouts {of_proxy}drain {drain:?}\n")
+    let of_udp = match proxied(Protocol::Udp) {
+        true => format!("udp_idle {udp_idle:?}, "),
+        false => String::new(),
+    };
+    format!("timeouts {of_tcp}{of_udp}drain {drain:?}\n")
 }
 
 fn packets(config: &Config) -> String {
@@ -233,18 +239,20 @@ statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
         let text = r#"
             frontends.dns = { mode = "dsr", protocol = "udp", listen_addr = "10.0.0.1:53", backend = "dns" }
             frontends.web = { listen_addr = "10.0.0.1:80", backend = "web" }
+            frontends.logs = { protocol = "udp", listen_addr = "10.0.0.1:514", backend = "web" }
             backends.dns = { dsr = "l2", servers.a.addr = "10.0.0.2:53" }
             backends.web.servers.a.addr = "10.0.0.2:80"
         "#;
         let text = describe(&config::parse("test.toml", text).unwrap().config);
         let expected = "\
-frontend dns  dsr udp    10.0.0.1:53  -> backend dns
-frontend web  proxy tcp  10.0.0.1:80  -> backend web
+frontend dns   dsr udp    10.0.0.1:53   -> backend dns
+frontend logs  proxy udp  10.0.0.1:514  -> backend web
+frontend web   proxy tcp  10.0.0.1:80   -> backend web
 backend dns (ring by tuple; udp check every 4s, timeout 3.5s, rise 2, fall 3; on down reset; dsr l2)
   server a  10.0.0.2:53  weight 1
 backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3)
   server a  10.0.0.2:80  weight 1
-timeouts connect 5s, idle 600s, drain 30s
+timeouts connect 5s, idle 600s, udp_idle 60s, drain 30s
 packets interfaces automatic";
         assert!(text.starts_with(expected) && !text.contains("snat"), "{text}");
         assert!(text.contains("\ndsr servers answer clients themselves"), "{text}");

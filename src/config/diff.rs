@@ -223,10 +223,11 @@ fn probe(kind: &ProbeKind) -> String {
 }
 
 fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
-    let Timeouts { connect, idle, drain } = old;
+    let Timeouts { connect, idle, udp_idle, drain } = old;
     let mut changes = Vec::new();
     changes.extend(duration("connect", *connect, new.connect));
     changes.extend(duration("idle", *idle, new.idle));
+    changes.extend(duration("udp_idle", *udp_idle, new.udp_idle));
     changes.extend(duration("drain", *drain, new.drain));
     changes
 }

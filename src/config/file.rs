@@ -40,6 +40,7 @@ pub(super) struct File {
 pub(super) struct TimeLimits {
     pub(super) connect: Option<Placed<Duration>>,
     pub(super) idle: Option<Placed<Duration>>,
+    pub(super) udp_idle: Option<Placed<Duration>>,
     drain: Duration,
 }
 
@@ -209,6 +210,7 @@ impl TimeLimits {
         Timeouts {
             connect: value(&self.connect).unwrap_or(Duration::from_secs(5)),
             idle: value(&self.idle).unwrap_or(Duration::from_secs(600)),
+            udp_idle: value(&self.udp_idle).unwrap_or(Duration::from_secs(60)),
             drain: self.drain,
         }
     }
@@ -384,6 +386,7 @@ fn timeouts(mut table: Table<'_>) -> TimeLimits {
     let timeouts = TimeLimits {
         connect: table.optional("connect", seconds(MILLISECOND)),
         idle: table.optional("idle", seconds(MILLISECOND)),
+        udp_idle: table.optional("udp_idle", seconds(MILLISECOND)),
         drain: table.or("drain", Duration::from_secs(30), seconds(Duration::ZERO)),
     };
     table.finish();

@@ -4,8 +4,9 @@ mod snat;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use super::file::{Backend, File, Frontend, Server};
+use super::file::{Backend, File, Frontend, Server, TimeLimits};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
 use crate::model::{DsrKind, Interface, Mode, Protocol, RouteHop};
@@ -51,7 +52,7 @@ impl Check<'_> {
     fn all(&self) {
         for (frontend, mode) in &self.frontends {
             match mode {
-                Mode::Proxy => self.proxied(frontend),
+                Mode::Proxy => {}
                 Mode::Passthrough | Mode::Dsr => {
                     frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
                     self.one_family(frontend, *mode);
@@ -59,12 +60,9 @@ impl Check<'_> {
             }
         }
         self.file.backends.iter().for_each(|backend| self.backend(backend));
-        if self.config.frontends_in(Mode::Proxy).next().is_none() {
-            let timeouts = [&self.file.timeouts.connect, &self.file.timeouts.idle];
-            for timeout in timeouts.into_iter().flatten() {
-                self.report.warning(&timeout.place, "has no effect: no frontend is in proxy mode");
-            }
-        }
+        let TimeLimits { connect, idle, udp_idle, .. } = &self.file.timeouts;
+        self.of_proxy(Protocol::Tcp, [connect, idle]);
+        self.of_proxy(Protocol::Udp, [udp_idle]);
         if self.config.packet_frontends().next().is_some() {
             self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
         }
@@ -73,11 +71,17 @@ impl Check<'_> {
         }
     }
 
-    fn proxied(&self, frontend: &Frontend) {
-        if let Some(udp) = frontend.protocol.as_ref().filter(|protocol| protocol.value == Protocol::Udp) {
-            let message = "\"udp\" is not built yet in proxy mode; modes that have it: passthrough, dsr";
-            self.report.error(&udp.place, message);
-        }
+    /// Time limits that only proxied connections of this protocol have.
+    fn of_proxy<const N: usize>(&self, protocol: Protocol, limits: [&Option<Placed<Duration>>; N]) {
+        let mut proxied = self.config.frontends_in(Mode::Proxy).map(|frontend| frontend.protocol);
+        let why = if self.config.frontends_in(Mode::Proxy).next().is_none() {
+            "has no effect: no frontend is in proxy mode".to_owned()
+        } else if proxied.all(|other| other != protocol) {
+            format!("has no effect: no frontend in proxy mode has protocol = {:?}", protocol.name())
+        } else {
+            return;
+        };
+        limits.into_iter().flatten().for_each(|limit| self.report.warning(&limit.place, why.clone()));
     }
 
     fn vip(&self, vip: &Placed<SocketAddr>, mode: Mode) {

@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::servers::is_local;
 use crate::config::{self, Config};
+use crate::model::Protocol;
 
 /// The text that the demo greets with: what runs, and a command that sends a few requests to the first
-/// frontend.
+/// frontend for TCP.
 pub fn banner(config: &Config) -> String {
     let mut text = config::describe(config);
     for server in config.backends.iter().flat_map(|backend| &backend.servers) {
@@ -17,7 +18,8 @@ pub fn banner(config: &Config) -> String {
             ));
         }
     }
-    if let Some(addr) = config.frontends.first().and_then(|frontend| frontend.listen.first()) {
+    let mut for_curl = config.frontends.iter().filter(|frontend| frontend.protocol == Protocol::Tcp);
+    if let Some(addr) = for_curl.next().and_then(|frontend| frontend.listen.first()) {
         let url = format!("http://{}/", reachable(*addr));
         text.push_str(&format!("\ntry it:\n  for i in $(seq 12); do curl -s {url}; done\n\n"));
     }

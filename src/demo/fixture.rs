@@ -13,7 +13,7 @@ pub(super) fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config
         frontends,
         backends,
         stats: Stats { listen: "127.0.0.1:8090".parse().unwrap() },
-        timeouts: Timeouts { connect: second, idle: second, drain: second },
+        timeouts: Timeouts { connect: second, idle: second, udp_idle: second, drain: second },
         passthrough: PacketSettings::default(),
         name_servers: vec![],
     }

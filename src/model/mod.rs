@@ -29,7 +29,7 @@ use std::time::Duration;
 /// How traffic is forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// TCP is terminated here and relayed to a server.
+    /// TCP is terminated here and relayed to a server; so are datagrams of UDP.
     Proxy,
     /// Packets are rewritten in both directions (NAT); servers see our address.
     Passthrough,
@@ -249,6 +249,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// A connection without a byte in either direction for this long is closed.
     pub idle: Duration,
+    /// A session of UDP without a datagram in either direction for this long is over.
+    pub udp_idle: Duration,
     /// How long open connections may finish when the program stops.
     pub drain: Duration,
 }

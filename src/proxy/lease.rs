@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use log::debug;
 use rustix::io::Errno;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::session::Session;
@@ -56,7 +57,7 @@ impl Session {
                     let addr = lease.server().config.addr;
                     debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
                     tried.push(lease.index);
-                    self.on_failure(&lease, &error);
+                    lease.failed(&error, &self.context.shared.failures);
                 }
             }
         }
@@ -102,49 +103,12 @@ impl Session {
             match pool.pick(self.client, self.vip, tried) {
                 Pick::Server(index) => {
                     // `None`: another worker took the last slot since the pick.
-                    if let Some(lease) = self.lease(pool, index) {
+                    if let Some(lease) = Lease::take(pool, index, self.context.core, self.accepted) {
                         return Ok(lease);
                     }
                 }
                 nothing => return Err(nothing),
             }
-        }
-    }
-
-    fn lease(&self, pool: &Arc<Pool>, index: usize) -> Option<Lease> {
-        let server = &pool.servers[index];
-        let (core, accepted) = (self.context.core, self.accepted);
-        let taken = server.live.slots.try_take(server.config.max_connections);
-        taken.then(|| Lease {
-            pool: pool.clone(),
-            index,
-            core,
-            accepted,
-            row: server.live.row(),
-            open: false,
-        })
-    }
-
-    fn on_failure(&self, lease: &Lease, error: &io::Error) {
-        lease.count(Counter::ConnectFailures, 1);
-        if !is_shortage(error) {
-            self.tell(lease, error.to_string());
-        }
-    }
-
-    /// Tells who decides on health that a server has failed a client, once it has often enough.
-    pub(super) fn tell(&self, lease: &Lease, error: String) {
-        let server = lease.server();
-        let Some(in_a_row) = server.live.connect_failed(lease.row) else { return };
-        if lease.pool.config.failure_limit().is_some_and(|limit| in_a_row >= limit) {
-            let key = ServerKey {
-                backend: lease.pool.config.name.clone(),
-                server: server.config.name.clone(),
-                addr: server.config.addr,
-            };
-            // A full channel has more of the same in it.
-            let news = ConnectFailures { server: key, in_a_row, error };
-            let _ = self.context.shared.failures.try_send(news);
         }
     }
 }
@@ -166,20 +130,71 @@ impl Lease {
         self.server().live.connect_succeeded();
     }
 
+    /// Takes a place at the server with this index for a client that came at `began`; `None` if it has none left.
+    pub(super) fn take(pool: &Arc<Pool>, index: usize, core: usize, began: Instant) -> Option<Lease> {
+        let server = &pool.servers[index];
+        let taken = server.live.slots.try_take(server.config.max_connections);
+        let row = server.live.row();
+        taken.then(|| Lease { pool: pool.clone(), index, core, accepted: began, row, open: false })
+    }
+
     async fn connect(&mut self, patience: Duration) -> io::Result<Leg> {
         let began = Instant::now();
         let attempt = timeout(patience, socket::connect(self.server().config.addr)).await;
         let stream = attempt.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         self.pool.live.connect_times.record(self.core, began.elapsed());
-        self.open = true;
-        self.count(Counter::Opened, 1);
+        self.opened();
         if !self.is_judged_by_answers() {
             self.succeeded();
         }
         Ok(Leg::new(stream))
     }
 
-    fn server(&self) -> &Server {
+    /// The place is in use from now on.
+    pub(super) fn opened(&mut self) {
+        self.open = true;
+        self.count(Counter::Opened, 1);
+    }
+
+    /// The server could not be connected to, or refused.
+    pub(super) fn failed(&self, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
+        self.count(Counter::ConnectFailures, 1);
+        if !is_shortage(error) {
+            self.tell(error.to_string(), failures);
+        }
+    }
+
+    /// Tells who decides on health that the server has failed a client, once it has often enough.
+    pub(super) fn tell(&self, error: String, failures: &mpsc::Sender<ConnectFailures>) {
+        let server = self.server();
+        let Some(in_a_row) = server.live.connect_failed(self.row) else { return };
+        if self.pool.config.failure_limit().is_some_and(|limit| in_a_row >= limit) {
+            let key = ServerKey {
+                backend: self.pool.config.name.clone(),
+                server: server.config.name.clone(),
+                addr: server.config.addr,
+            };
+            // A full channel has more of the same in it.
+            let _ = failures.try_send(ConnectFailures { server: key, in_a_row, error });
+        }
+    }
+
+    /// Keeps the place in a newer `pool`, if its server is up there.
+    pub(super) fn keep_in(&mut self, pool: &Arc<Pool>) -> bool {
+        let live = &self.server().live;
+        let row = live.row();
+        let is_ours = |server: &Arc<Server>| Arc::ptr_eq(&server.live, live) && server.health.up;
+        let Some(index) = pool.servers.iter().position(is_ours) else { return false };
+        (self.pool, self.index, self.row) = (pool.clone(), index, row);
+        true
+    }
+
+    /// Which of the pool's servers it is.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(super) fn server(&self) -> &Server {
         &self.pool.servers[self.index]
     }
 }

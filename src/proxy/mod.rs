@@ -1,7 +1,8 @@
-//! Proxy mode: TCP is terminated here and relayed to a server.
+//! Proxy mode: TCP is terminated here and relayed to a server, and so are the datagrams of UDP.
 //!
 //! One worker thread for each core, each with a single-threaded runtime and listeners of its own: the
-//! kernel spreads new connections over them (`SO_REUSEPORT`), and a connection lives and dies on one core.
+//! kernel spreads new connections and clients of UDP over them (`SO_REUSEPORT`), and a connection lives and dies on
+//! one core.
 
 mod lease;
 mod listener;
@@ -9,39 +10,51 @@ mod pipe;
 mod relay;
 mod session;
 mod socket;
+mod udp;
 mod worker;
 
 pub use socket::BindError;
+pub use udp::Sessions;
 pub use worker::{Descriptors, Shared};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use worker::Command;
+use crate::model::{Endpoint, Protocol};
+use worker::{Command, Socket};
 
 /// The worker threads.
 pub struct Workers {
     threads: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
-    listening: BTreeSet<SocketAddr>,
+    listening: BTreeSet<Endpoint>,
+    /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
+    in_use: HashMap<SocketAddr, Weak<udp::Sockets>>,
 }
 
-/// Sockets that are bound and queue connections, and the addresses that are to be closed; for
+/// Sockets that are bound and queue connections, and the places that are to be closed; for
 /// [`Workers::close`] and [`Workers::open`].
 pub struct Ready {
-    new: Vec<(SocketAddr, Vec<std::net::TcpListener>)>,
-    gone: Vec<SocketAddr>,
+    new: Vec<(Endpoint, Sockets)>,
+    gone: Vec<Endpoint>,
+}
+
+/// Of one place, a socket for each worker.
+enum Sockets {
+    Tcp(Vec<std::net::TcpListener>),
+    Udp(Arc<udp::Sockets>),
 }
 
 impl Ready {
-    /// The addresses that are not listened on yet.
-    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.new.iter().map(|(addr, _)| *addr)
+    /// The places that are not listened on yet.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
+        self.new.iter().map(|(at, _)| *at)
     }
 }
 
@@ -50,42 +63,62 @@ impl Workers {
     pub fn start(shared: &Shared) -> io::Result<Self> {
         let columns = shared.columns.clone();
         let threads = columns.map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
-        Ok(Workers { threads, listening: BTreeSet::new() })
+        Ok(Workers { threads, listening: BTreeSet::new(), in_use: HashMap::new() })
     }
 
     /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound.
-    pub fn prepare(&mut self, wanted: &BTreeSet<SocketAddr>) -> Result<Ready, BindError> {
-        let mut new: Vec<(SocketAddr, _)> = Vec::new();
-        for addr in wanted.difference(&self.listening) {
-            let ours = self.listening.iter().chain(new.iter().map(|(addr, _)| addr));
-            let sockets = socket::listen(*addr, self.threads.len(), ours)?;
-            new.push((*addr, sockets));
+    pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<Ready, BindError> {
+        self.in_use.retain(|_, sockets| sockets.strong_count() > 0);
+        let mut new: Vec<(Endpoint, _)> = Vec::new();
+        for at in wanted.difference(&self.listening) {
+            let listening = self.listening.iter().copied().chain(new.iter().map(|(at, _)| *at));
+            let ours = listening.filter(|other| other.protocol == at.protocol).map(|other| other.addr);
+            let sockets = self.bind(*at, ours).map_err(|cause| BindError { at: *at, cause })?;
+            new.push((*at, sockets));
         }
         Ok(Ready { new, gone: self.listening.difference(wanted).copied().collect() })
     }
 
-    /// Stops listening on the addresses that are no longer wanted. What waited in their accept queues is
-    /// served; established connections go on.
-    pub async fn close(&mut self, ready: &Ready) {
+    fn bind(&self, at: Endpoint, ours: impl Iterator<Item = SocketAddr>) -> io::Result<Sockets> {
+        let count = self.threads.len();
+        if at.protocol == Protocol::Tcp {
+            return Ok(Sockets::Tcp(socket::listen(at.addr, count, ours)?));
+        }
+        // Others beside those that are in use would get a part of their clients' datagrams.
+        let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
+        let bind = || udp::Sockets::bind(at.addr, count, ours.chain(self.in_use.keys().copied()));
+        Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
+    }
+
+    /// Stops listening where that is no longer wanted. What waited in their accept queues is served; established
+    /// connections go on, and so do sessions of UDP, for `patience` at most: nobody says when they are over.
+    pub async fn close(&mut self, ready: &Ready, patience: Duration) {
         let mut closed = Vec::new();
         for (commands, _) in &self.threads {
             let (done, is_done) = oneshot::channel();
-            let _ = commands.send(Command::Close { addrs: ready.gone.clone(), done });
+            let _ = commands.send(Command::Close { places: ready.gone.clone(), patience, done });
             closed.push(is_done);
         }
         for is_done in closed {
             let _ = is_done.await;
         }
-        self.listening.retain(|addr| !ready.gone.contains(addr));
+        self.listening.retain(|at| !ready.gone.contains(at));
     }
 
-    /// Starts to accept on the new addresses.
+    /// Starts to accept at the new places.
     pub fn open(&mut self, ready: Ready) {
-        for (addr, sockets) in ready.new {
+        for (at, sockets) in ready.new {
+            let sockets: Vec<Socket> = match sockets {
+                Sockets::Tcp(sockets) => sockets.into_iter().map(Socket::Tcp).collect(),
+                Sockets::Udp(sockets) => {
+                    self.in_use.insert(at.addr, Arc::downgrade(&sockets));
+                    sockets.split().map(Socket::Udp).collect()
+                }
+            };
             for ((commands, _), socket) in self.threads.iter().zip(sockets) {
-                let _ = commands.send(Command::Listen { addr, socket });
+                let _ = commands.send(Command::Listen { addr: at.addr, socket });
             }
-            self.listening.insert(addr);
+            self.listening.insert(at);
         }
     }
 

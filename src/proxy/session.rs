@@ -100,7 +100,7 @@ impl Session {
             End::ClientReset => self.end(Some(Counter::ClientReset)),
             End::ServerReset => {
                 if !is_judged {
-                    self.tell(&lease, "reset before an answer".to_owned());
+                    lease.tell("reset before an answer".to_owned(), &self.context.shared.failures);
                 }
                 self.end(Some(Counter::ServerReset));
             }

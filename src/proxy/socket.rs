@@ -4,16 +4,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::model::Endpoint;
+
 /// An address cannot be listened on.
 #[derive(Debug, Error)]
-#[error("cannot listen on {addr}: {cause}")]
+#[error("cannot listen on {at}: {cause}")]
 pub struct BindError {
-    addr: SocketAddr,
-    cause: io::Error,
+    pub(super) at: Endpoint,
+    pub(super) cause: io::Error,
 }
 
 /// A connection to one side. Dropped without an orderly close it is reset, so that whoever is there
@@ -47,23 +49,36 @@ const BACKLOG: i32 = 65_535;
 
 /// Binds `addr` `count` times; the kernel spreads new connections over the sockets. `ours` are the
 /// addresses that this process has bound.
-pub(super) fn listen<'a>(
+pub(super) fn listen(
     addr: SocketAddr,
     count: usize,
-    ours: impl IntoIterator<Item = &'a SocketAddr>,
-) -> Result<Vec<std::net::TcpListener>, BindError> {
-    let failed = |cause| BindError { addr, cause };
-    // SO_REUSEPORT alone would let a second balancer share the port without a word. A bind without it
-    // fails if anybody listens there, us on an overlapping address included.
-    if !ours.into_iter().any(|bound| overlap(*bound, addr)) {
-        drop(bound(addr, false).map_err(failed)?);
-    }
+    ours: impl IntoIterator<Item = SocketAddr>,
+) -> io::Result<Vec<std::net::TcpListener>> {
+    check_is_free(addr, Type::STREAM, ours)?;
     let socket = || {
-        let socket = bound(addr, true)?;
+        let socket = bound(addr, Type::STREAM)?;
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
-    (0..count).map(|_| socket()).collect::<io::Result<_>>().map_err(failed)
+    (0..count).map(|_| socket()).collect()
+}
+
+/// Fails if somebody else has bound `addr`: SO_REUSEPORT alone would let a second balancer share the port without a
+/// word. A bind without it fails if anybody is there, us on an overlapping address of `ours` included.
+pub(super) fn check_is_free(
+    addr: SocketAddr,
+    kind: Type,
+    ours: impl IntoIterator<Item = SocketAddr>,
+) -> io::Result<()> {
+    if !ours.into_iter().any(|bound| overlap(bound, addr)) {
+        bind(addr, kind, false)?;
+    }
+    Ok(())
+}
+
+/// A socket that shares `addr` with others of ours.
+pub(super) fn bound(addr: SocketAddr, kind: Type) -> io::Result<Socket> {
+    bind(addr, kind, true)
 }
 
 /// Has a listener queue as few new connections as the kernel can be made to (one), before its queue is
@@ -88,14 +103,17 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && wildcard
 }
 
-fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), kind.nonblocking(), None)?;
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    socket.set_reuse_address(true)?;
+    // UDP has no connections that linger: there it would let others share the port.
+    if kind == Type::STREAM {
+        socket.set_reuse_address(true)?;
+        tune(&SockRef::from(&socket))?;
+    }
     socket.set_reuse_port(reuse_port)?;
-    tune(&SockRef::from(&socket))?;
     socket.bind(&addr.into())?;
     Ok(socket)
 }
@@ -128,7 +146,8 @@ mod tests {
     fn an_address_somebody_listens_on_is_refused_by_name() {
         let addr = free_port("127.0.0.1");
         let _other_balancer = listen(addr, 1, []).unwrap();
-        let error = listen(addr, 1, []).unwrap_err().to_string();
+        let cause = listen(addr, 1, []).unwrap_err();
+        let error = BindError { at: Endpoint::tcp(addr), cause }.to_string();
         assert_eq!(error, format!("cannot listen on {addr}: Address already in use (os error 98)"));
     }
 
@@ -138,6 +157,6 @@ mod tests {
         let wide = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), narrow.port());
         let _narrow = listen(narrow, 2, []).unwrap();
         assert!(listen(wide, 2, []).is_err(), "somebody else's");
-        assert!(listen(wide, 2, [&narrow]).is_ok());
+        assert!(listen(wide, 2, [narrow]).is_ok());
     }
 }

@@ -7,12 +7,13 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{listener, pipe};
-use crate::model::{ConnectFailures, Endpoint};
+use super::{listener, pipe, udp};
+use crate::model::{ConnectFailures, Endpoint, Protocol};
 use crate::snapshot::{Frontend, Snapshot};
 
 /// What all workers share.
@@ -26,6 +27,8 @@ pub struct Shared {
     pub failures: mpsc::Sender<ConnectFailures>,
     /// Descriptors this process may use.
     pub descriptors: Descriptors,
+    /// Sessions of UDP.
+    pub udp_sessions: Arc<udp::Sessions>,
 }
 
 /// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
@@ -50,12 +53,18 @@ impl Descriptors {
 
 /// What a worker is told to do.
 pub(super) enum Command {
-    /// Accept on a socket.
-    Listen { addr: SocketAddr, socket: std::net::TcpListener },
-    /// Empty the accept queues of these addresses and close them.
-    Close { addrs: Vec<SocketAddr>, done: oneshot::Sender<()> },
+    /// Accept on a socket, which is bound to `addr`.
+    Listen { addr: SocketAddr, socket: Socket },
+    /// Empty the accept queues of these places and close them; sessions of UDP have `patience` to end.
+    Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
     /// Close every listener and say when the last connection has ended.
     Drain { done: oneshot::Sender<()> },
+}
+
+/// A socket that clients come to.
+pub(super) enum Socket {
+    Tcp(std::net::TcpListener),
+    Udp(udp::Listening),
 }
 
 /// What the listeners and connections of one worker share.
@@ -99,19 +108,39 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
     let (_alive, mut all_ended) = mpsc::channel(1);
     let context = Arc::new(Context { core, shared, _alive });
     let mut listeners = HashMap::new();
+    let mut udp_listeners: HashMap<SocketAddr, udp::Listener> = HashMap::new();
     let mut draining = None;
     while let Some(command) = commands.recv().await {
         match command {
-            Command::Listen { addr, socket } => {
+            Command::Listen { addr, socket: Socket::Tcp(socket) } => {
                 listeners.insert(addr, listener::start(addr, socket, context.clone()));
             }
-            Command::Close { addrs, done } => {
-                for listener in addrs.iter().filter_map(|addr| listeners.remove(addr)) {
-                    listener.close().await;
+            Command::Listen { addr, socket: Socket::Udp(socket) } => {
+                // One that drains has this very socket.
+                if !udp_listeners.get(&addr).is_some_and(udp::Listener::resume) {
+                    udp_listeners.insert(addr, udp::Listener::start(addr, socket, context.clone()));
                 }
+            }
+            Command::Close { places, patience, done } => {
+                for Endpoint { protocol, addr } in places {
+                    match protocol {
+                        Protocol::Tcp => {
+                            if let Some(listener) = listeners.remove(&addr) {
+                                listener.close().await;
+                            }
+                        }
+                        Protocol::Udp => {
+                            if let Some(listener) = udp_listeners.get(&addr) {
+                                listener.drain(Some(patience));
+                            }
+                        }
+                    }
+                }
+                udp_listeners.retain(|_, listener| !listener.has_ended());
                 let _ = done.send(());
             }
             Command::Drain { done } => {
+                udp_listeners.values().for_each(|listener| listener.drain(None));
                 for (_, listener) in listeners.drain() {
                     listener.close().await;
                 }

@@ -166,7 +166,7 @@ impl Snapshot {
             draining: Draining::default(),
             stopping: false,
             network: Arc::default(),
-            timeouts: Timeouts { connect: second, idle: second, drain: second },
+            timeouts: Timeouts { connect: second, idle: second, udp_idle: second, drain: second },
             flow_timeouts: FlowTimeouts::default(),
             totals: Arc::new(Traffic::new(cores)),
         }

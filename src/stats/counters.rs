@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 /// stays zero there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// Connections accepted (frontend) or given to a server (backend, server).
+    /// Connections accepted, sessions begun (frontend) or given to a server (backend, server).
     Opened,
     /// Of those, the ones that ended.
     Closed,
@@ -18,13 +18,13 @@ pub enum Counter {
     BytesRx,
     /// Bytes sent to clients.
     BytesTx,
-    /// Packets received from clients and forwarded (packet modes).
+    /// Packets received from clients and forwarded (packet modes); datagrams of UDP in proxy mode.
     PacketsRx,
-    /// Packets sent to clients (packet modes).
+    /// Packets, or datagrams, sent to clients.
     PacketsTx,
-    /// Attempts to connect to a server that failed; SYNs and datagrams that it refused (passthrough).
+    /// Attempts to connect to a server that failed; SYNs and datagrams that it refused (passthrough, UDP in proxy mode).
     ConnectFailures,
-    /// Attempts repeated on another server.
+    /// Attempts repeated on another server; sessions that moved because a server refused.
     Retries,
     /// Ended with nothing sent: no server of the backend was usable.
     NoServer,
@@ -42,16 +42,30 @@ pub enum Counter {
     ServerGone,
     /// Cut when the drain timeout ran out.
     Cut,
+    /// A session of UDP, ended to make room for another client's.
+    Evicted,
     /// Times accepting paused because descriptors or memory ran out.
     AcceptBackoff,
+    /// Datagrams dropped: no server was up, or those that were could not be reached.
+    DroppedNoServer,
+    /// Datagrams dropped: the frontend, or every server, had as many sessions as it may.
+    DroppedFull,
+    /// Datagrams dropped: this host had no descriptor, port or memory for another session.
+    DroppedNoResources,
+    /// Datagrams dropped: they would have begun a session while we stop, or at a frontend that was taken away.
+    DroppedDraining,
+    /// Datagrams dropped: the way out had no room, or did not take them.
+    DroppedUnsent,
+    /// Datagrams dropped by the kernel: they came faster than we took them.
+    DroppedOverrun,
 }
 
 impl Counter {
-    const COUNT: usize = Counter::AcceptBackoff as usize + 1;
+    const COUNT: usize = Counter::DroppedOverrun as usize + 1;
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 8] = [
+    pub const ENDS: [(Counter, &'static str); 9] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::QueueTimeout, "queue_timeout"),
@@ -60,6 +74,17 @@ impl Counter {
         (Counter::ServerReset, "server_reset"),
         (Counter::ServerGone, "server_gone"),
         (Counter::Cut, "cut"),
+        (Counter::Evicted, "evicted"),
+    ];
+
+    /// Why datagrams are dropped (UDP in proxy mode), with the label that metrics and logs use.
+    pub const DROPS: [(Counter, &'static str); 6] = [
+        (Counter::DroppedNoServer, "no_server"),
+        (Counter::DroppedFull, "max_connections"),
+        (Counter::DroppedNoResources, "no_resources"),
+        (Counter::DroppedDraining, "draining"),
+        (Counter::DroppedUnsent, "transmit_failed"),
+        (Counter::DroppedOverrun, "receive_overrun"),
     ];
 
     /// The label of an end; empty for what is not one.

@@ -21,6 +21,7 @@ mod reload;
 mod slow;
 mod stats;
 mod transfer;
+mod udp;
 
 use std::process::ExitCode;
 
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         slow::stories(),
         stats::stories(),
         transfer::stories(),
+        udp::stories(),
     ];
     libtest_mimic::run(&Arguments::from_args(), stories.into_iter().flatten().collect()).exit_code()
 }

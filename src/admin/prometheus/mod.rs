@@ -34,6 +34,8 @@ fn totals(page: &mut Page, report: &Report) {
         current_connections: report.current_connections,
         bytes_rx: report.total_bytes_rx,
         bytes_tx: report.total_bytes_tx,
+        packets_rx: report.total_packets_rx,
+        packets_tx: report.total_packets_tx,
     };
     traffic(page, "convey", "all frontends, removed ones included", &[(Vec::new(), totals)], |all| all);
 }
@@ -58,6 +60,17 @@ fn frontends(page: &mut Page, report: &Report) {
         "convey_frontend_connections_ended_total",
         "Connections that ended otherwise than by both sides closing.",
         &ended,
+        |n| *n as f64,
+    );
+    let mut drops = Vec::new();
+    for (name, f) in &report.frontends {
+        drops
+            .extend(f.drops.iter().map(|(reason, n)| (labels([("frontend", name), ("reason", reason)]), *n)));
+    }
+    page.counter(
+        "convey_frontend_datagrams_dropped_total",
+        "Datagrams that went no further (UDP in proxy mode).",
+        &drops,
         |n| *n as f64,
     );
     page.counter(
@@ -191,6 +204,18 @@ fn traffic<T>(
     page.counter(&name("sent_bytes_total"), &help("Bytes sent to clients for"), members, |member| {
         of(member).bytes_tx as f64
     });
+    page.counter(
+        &name("received_packets_total"),
+        &help("Packets (packet modes) or datagrams (UDP in proxy mode) received from clients for"),
+        members,
+        |member| of(member).packets_rx as f64,
+    );
+    page.counter(
+        &name("sent_packets_total"),
+        &help("Packets or datagrams sent to clients for"),
+        members,
+        |member| of(member).packets_tx as f64,
+    );
 }
 
 /// Under the names that Prometheus client libraries agree on.
@@ -306,6 +331,8 @@ mod tests {
         frontend.live.traffic.add(0, Counter::Opened, 3);
         frontend.live.traffic.add(0, Counter::Closed, 1);
         frontend.live.traffic.add(0, Counter::NoServer, 1);
+        frontend.live.traffic.add(0, Counter::DroppedNoServer, 7);
+        pool.servers[0].live.traffic.add(0, Counter::PacketsTx, 6);
         pool.live.traffic.add(0, Counter::Retries, 4);
         [50, 400].into_iter().for_each(|us| pool.live.connect_times.record(0, Duration::from_micros(us)));
         pool.live.session_times.record(0, Duration::from_secs(200_000));
@@ -346,6 +373,8 @@ mod tests {
             "convey_frontend_open_connections{frontend=\"web\"} 2",
             "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"no_server\"} 1",
             "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"cut\"} 0",
+            "convey_frontend_datagrams_dropped_total{frontend=\"web\",reason=\"no_server\"} 7",
+            "convey_server_sent_packets_total{backend=\"web\",server=\"a\"} 6",
             "convey_backend_retries_total{backend=\"web\"} 4",
             "convey_backend_connect_duration_seconds_bucket{backend=\"web\",le=\"0.0001\"} 1",
             "convey_backend_connect_duration_seconds_bucket{backend=\"web\",le=\"0.0005\"} 2",

@@ -52,6 +52,7 @@ fn a_small_file_is_filled_up_with_defaults() {
         timeouts: Timeouts {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
+            udp_idle: Duration::from_secs(60),
             drain: Duration::from_secs(30),
         },
         passthrough: PacketSettings {
@@ -92,6 +93,7 @@ fn everything_that_can_be_set_arrives() {
         [timeouts]
         connect = 1.5
         idle = 60
+        udp_idle = 0.25
         drain = 0
         [stats]
         port = 9100
@@ -148,8 +150,8 @@ fn everything_that_can_be_set_arrives() {
     assert!(backend.servers[0].backup);
     assert_eq!((backend.servers[0].weight, backend.servers[0].max_connections), (65535, Some(3)));
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
-    let [connect, idle, drain] = [1500, 60_000, 0].map(Duration::from_millis);
-    assert_eq!(config.timeouts, Timeouts { connect, idle, drain });
+    let [connect, idle, udp_idle, drain] = [1500, 60_000, 250, 0].map(Duration::from_millis);
+    assert_eq!(config.timeouts, Timeouts { connect, idle, udp_idle, drain });
     let [half_open, established, half_closed, closing, time_wait, closed, udp_single, udp_stream] =
         [1000, 2500, 3000, 4000, 5000, 6000, 7000, 8000].map(Duration::from_millis);
     let passthrough = PacketSettings {

@@ -167,18 +167,23 @@ fn frontends_in_several_modes_are_each_held_against_their_own() {
 }
 
 #[test]
-fn udp_is_not_built_yet_in_proxy_mode() {
+fn udp_is_right_in_every_mode() {
     let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
-    assert_eq!(
-        told(&udp, Mode::Proxy).expect_err("not built"),
-        [
-            "config.toml:4:12: frontends.web.protocol: \"udp\" is not built yet in proxy mode; modes that have it: \
-          passthrough, dsr"
-        ]
-    );
-    for mode in PACKETS {
+    for mode in Mode::ALL {
         assert_eq!(told(&udp, mode), Ok(vec![]));
     }
+}
+
+#[test]
+fn a_time_limit_of_the_other_protocol_has_no_effect() {
+    let limits = "[timeouts]\nidle = 2\nudp_idle = 3\n";
+    let odd = |text: &str| told(&format!("{text}{limits}"), Mode::Proxy).expect("odd at most");
+    let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
+    let why = |protocol| format!("has no effect: no frontend in proxy mode has protocol = {protocol:?}");
+    assert_eq!(odd(GOOD), [format!("config.toml:9:12: timeouts.udp_idle: {}", why("udp"))]);
+    assert_eq!(odd(&udp), [format!("config.toml:9:8: timeouts.idle: {}", why("tcp"))]);
+    let both = format!("{udp}[frontends.other]\nlisten_addr = \"10.0.0.1:80\"\nbackend = \"web\"\n");
+    assert_eq!(odd(&both), [""; 0]);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn config(servers: Vec<Server>) -> Config {
         }],
         backends: vec![backend("pool", servers)],
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
-        timeouts: Timeouts { connect: SECOND, idle: SECOND, drain: SECOND },
+        timeouts: Timeouts { connect: SECOND, idle: SECOND, udp_idle: SECOND, drain: SECOND },
         passthrough: PacketSettings::default(),
         name_servers: vec![],
     }

@@ -12,6 +12,7 @@ pub(crate) enum Need {
     Curl,
     Dnsmasq,
     Wrk,
+    Dig,
     Promtool,
     Prlimit,
     /// The address `::1`.
@@ -28,6 +29,7 @@ impl Need {
             Need::Curl => without("curl", "curl"),
             Need::Dnsmasq => without("dnsmasq", "dnsmasq-base"),
             Need::Wrk => without("wrk", "wrk"),
+            Need::Dig => without("dig", "bind9-dnsutils"),
             Need::Promtool => without("promtool", "prometheus"),
             Need::Prlimit => without("prlimit", "util-linux"),
             Need::Ipv6 => {

@@ -1,0 +1,38 @@
+//! UDP in proxy mode: each client has a session with a server, and a socket of its own towards it, so that servers see
+//! clients apart and a refusal is known to be about whom.
+//!
+//! One task for each address of each worker does all that is to be done there, a batch of datagrams at a time.
+
+mod listener;
+mod relay;
+mod session;
+mod socket;
+mod table;
+
+pub(super) use listener::Listener;
+pub(super) use socket::{Listening, Sockets};
+
+use crate::snapshot::Slots;
+
+/// How many sessions there are, of all frontends and workers, and how many there may be.
+#[derive(Debug)]
+pub struct Sessions {
+    open: Slots,
+    most: u32,
+}
+
+impl Sessions {
+    /// None yet. Each needs a port of its own, of `ports` that this host gives to sockets; an eighth stays for everybody
+    /// else.
+    pub fn share(ports: u32) -> Sessions {
+        Sessions { open: Slots::default(), most: ports - ports / 8 }
+    }
+
+    fn try_take(&self) -> bool {
+        self.open.try_take(Some(self.most))
+    }
+
+    fn release(&self) {
+        self.open.release();
+    }
+}

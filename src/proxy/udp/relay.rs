@@ -1,0 +1,266 @@
+//! The sessions of one listening socket, and the datagrams to and from their servers.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_udp::UdpSocketState;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::Timespec;
+use tokio::time::Instant;
+
+use super::session::{Parties, Session};
+use super::socket::{self, BATCH, Batch, Datagrams, Listening, is_refusal};
+use super::table::{Key, Table};
+use crate::model::{Endpoint, Timestamp};
+use crate::proxy::worker::Context;
+use crate::snapshot::Frontend;
+use crate::stats::Counter;
+
+/// Servers that are asked to take one datagram.
+const ATTEMPTS: usize = 4;
+
+/// Sessions that are told to have answers at once.
+const EVENTS: usize = 64;
+
+/// One worker's clients of one address.
+pub(super) struct Relay {
+    vip: SocketAddr,
+    context: Arc<Context>,
+    listening: Listening,
+    /// How the socket, and those of the sessions, are to be used.
+    state: UdpSocketState,
+    /// Tells which sessions have answers: by their number.
+    answers: Arc<OwnedFd>,
+    sessions: Table<Session>,
+    /// Whether no sessions begin any more.
+    pub(super) drains: bool,
+    start: Instant,
+    /// As last read; a removed one as it was.
+    frontend: Option<Arc<Frontend>>,
+    generation: u64,
+    idle: Duration,
+    /// Datagrams that the socket had no room for, as last read.
+    overruns: u32,
+}
+
+impl Relay {
+    /// Without sessions; the socket is bound to `vip`.
+    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> io::Result<Relay> {
+        Ok(Relay {
+            vip,
+            context,
+            state: socket::prepare(listening.socket())?,
+            overruns: socket::overruns(listening.socket()),
+            listening,
+            answers: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+            sessions: Table::new(),
+            drains: false,
+            start: Instant::now(),
+            frontend: None,
+            generation: 0,
+            idle: Duration::MAX,
+        })
+    }
+
+    /// Has something to be read when [`Relay::answer`] has something to do.
+    pub(super) fn answers(&self) -> Arc<OwnedFd> {
+        self.answers.clone()
+    }
+
+    /// Whether there are no sessions.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Ends sessions that were silent for the idle timeout, or for `at_most`. Returns which of the two it was.
+    pub(super) fn expire(&mut self, at_most: Duration) -> Duration {
+        self.read_snapshot();
+        let (idle, now) = (self.idle.min(at_most), self.now());
+        while let Some(over) = self.sessions.expire(idle, now) {
+            over.end(None);
+        }
+        idle
+    }
+
+    /// Counts what the socket had no room for since the last time.
+    pub(super) fn count_overruns(&mut self) {
+        let overruns = socket::overruns(self.listening.socket());
+        self.dropped(Counter::DroppedOverrun, overruns.wrapping_sub(self.overruns).into());
+        self.overruns = overruns;
+    }
+
+    /// Sends to servers what has come from clients. Returns whether nothing is left.
+    pub(super) fn forward(&mut self) -> bool {
+        self.read_snapshot();
+        let now = self.now();
+        BATCH.with_borrow_mut(|batch| {
+            let Ok(received) = batch.receive(&self.state, self.listening.socket()) else { return true };
+            let mut taken = 0;
+            for datagrams in received {
+                taken += 1;
+                if let Err(reason) = self.forward_one(datagrams, now) {
+                    self.dropped(reason, datagrams.count());
+                }
+            }
+            taken < Batch::SIZE
+        })
+    }
+
+    /// Sends to clients what has come from servers. Returns whether nothing is left.
+    pub(super) fn answer(&mut self) -> bool {
+        let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let at_once = Timespec::default();
+        let Ok((events, _)) = epoll::wait(&self.answers, &mut room, Some(&at_once)) else { return true };
+        let now = self.now();
+        let mut is_all = events.len() < EVENTS;
+        for event in &*events {
+            is_all &= self.answer_one(event.data.u64() as usize, now);
+        }
+        is_all
+    }
+
+    fn forward_one(&mut self, datagrams: Datagrams<'_>, now: Timestamp) -> Result<(), Counter> {
+        let asked = datagrams.meta.dst_ip.filter(|_| self.vip.ip().is_unspecified());
+        let key = Key { client: datagrams.meta.addr, asked };
+        let number = match self.sessions.find(&key) {
+            Some(number) => {
+                self.sessions.sent(number, now);
+                number
+            }
+            None => self.begin(key, now)?,
+        };
+        for _ in 0..ATTEMPTS {
+            self.settle(number)?;
+            let Some((_, session)) = self.sessions.get_mut(number) else { break };
+            match socket::send(&self.state, &session.socket, datagrams, session.server(), None) {
+                Ok(()) => {
+                    session.count(Counter::PacketsRx, datagrams.count());
+                    session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
+                    return Ok(());
+                }
+                Err(error) if is_refusal(&error) => session.on_refusal(parties(self.vip, key), &error),
+                Err(_) => return Err(Counter::DroppedUnsent),
+            }
+        }
+        Err(Counter::DroppedNoServer)
+    }
+
+    /// A session for a client that has none; returns its number. Where there is no room, another gives way.
+    fn begin(&mut self, key: Key, now: Timestamp) -> Result<usize, Counter> {
+        let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
+            return Err(Counter::DroppedDraining);
+        };
+        if key.client.port() == 0 {
+            return Err(Counter::DroppedUnsent); // nobody can be answered there
+        }
+        let open = || Session::open(parties(self.vip, key), &frontend, self.generation, &self.context);
+        let mut opened = open();
+        if matches!(opened, Err(Counter::DroppedFull | Counter::DroppedNoResources))
+            && let Some(other) = self.sessions.evict()
+        {
+            other.end(Some(Counter::Evicted));
+            opened = open();
+        }
+        let number = self.sessions.insert(key, opened?, now);
+        self.listen_to(number)?;
+        Ok(number)
+    }
+
+    /// Has the session go to a server that is there.
+    fn settle(&mut self, number: usize) -> Result<(), Counter> {
+        let (Some(frontend), Some((key, session))) = (&self.frontend, self.sessions.get_mut(number)) else {
+            return Ok(());
+        };
+        match session.settle(parties(self.vip, key), &frontend.pool, self.generation) {
+            Ok(false) => Ok(()),
+            Ok(true) => self.listen_to(number),
+            Err(reason) => {
+                self.over(number);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Has the session's socket tell of answers. If it cannot, the session is over.
+    fn listen_to(&mut self, number: usize) -> Result<(), Counter> {
+        let Some((_, session)) = self.sessions.get_mut(number) else { return Ok(()) };
+        let event = EventData::new_u64(number as u64);
+        if epoll::add(&self.answers, &session.socket, event, EventFlags::IN).is_err() {
+            self.over(number);
+            return Err(Counter::DroppedNoResources);
+        }
+        Ok(())
+    }
+
+    /// Returns whether nothing of the session's server is left.
+    fn answer_one(&mut self, number: usize, now: Timestamp) -> bool {
+        let Some((key, session)) = self.sessions.get_mut(number) else { return true };
+        let mut taken = 0;
+        let heard = BATCH.with_borrow_mut(|batch| {
+            for datagrams in batch.receive(&self.state, &session.socket)? {
+                taken += 1;
+                let (counter, bytes) = match socket::send(
+                    &self.state,
+                    self.listening.socket(),
+                    datagrams,
+                    key.client,
+                    key.asked,
+                ) {
+                    Ok(()) => (Counter::PacketsTx, datagrams.bytes.len()),
+                    Err(_) => (Counter::DroppedUnsent, 0),
+                };
+                session.count(counter, datagrams.count());
+                session.count(Counter::BytesTx, bytes as u64);
+            }
+            io::Result::Ok(())
+        });
+        match heard {
+            Ok(()) => {
+                session.answered();
+                self.sessions.answered(number, now);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                session.on_refusal(parties(self.vip, key), &error);
+                return false; // answers may have come before
+            }
+        }
+        taken < Batch::SIZE
+    }
+
+    fn over(&mut self, number: usize) {
+        if let Some(session) = self.sessions.remove(number) {
+            session.end(None);
+        }
+    }
+
+    fn dropped(&self, reason: Counter, n: u64) {
+        if let (Some(frontend), 1..) = (&self.frontend, n) {
+            frontend.live.traffic.add(self.context.core, reason, n);
+        }
+    }
+
+    fn read_snapshot(&mut self) {
+        let snapshot = self.context.shared.snapshot.load();
+        if snapshot.generation == self.generation {
+            return;
+        }
+        self.generation = snapshot.generation;
+        self.idle = snapshot.timeouts.udp_idle;
+        if let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) {
+            self.frontend = Some(frontend.clone());
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(self.start.elapsed().as_nanos() as u64)
+    }
+}
+
+fn parties(vip: SocketAddr, key: Key) -> Parties {
+    Parties { client: key.client, vip }
+}

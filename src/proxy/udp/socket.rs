@@ -1,0 +1,328 @@
+//! Datagrams from and to sockets, many with one system call.
+
+use std::cell::RefCell;
+use std::io::{self, IoSliceMut};
+use std::mem::size_of_val;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ip_recvtos, set_ipv6_mtu_discover,
+    set_ipv6_recvtclass, set_socket_recv_buffer_size_force,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::proxy::socket::{bound, check_is_free};
+
+/// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
+/// `net.core.rmem_max`.
+const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
+
+/// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
+const LARGEST: usize = 65_536;
+
+/// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
+/// closed while a client of any other has a session: the others would get each other's clients.
+pub(in crate::proxy) struct Sockets {
+    sockets: Vec<UdpSocket>,
+    /// Workers that are not done with theirs.
+    busy: AtomicUsize,
+}
+
+/// The socket of one worker. It keeps those of the others open.
+#[derive(Clone)]
+pub(in crate::proxy) struct Listening {
+    all: Arc<Sockets>,
+    worker: usize,
+}
+
+impl Sockets {
+    /// Binds `addr` `count` times. `ours` are the addresses that this process has bound.
+    pub(in crate::proxy) fn bind(
+        addr: SocketAddr,
+        count: usize,
+        ours: impl IntoIterator<Item = SocketAddr>,
+    ) -> io::Result<Arc<Sockets>> {
+        check_is_free(addr, Type::DGRAM, ours)?;
+        let socket = || -> io::Result<UdpSocket> {
+            let socket = bound(addr, Type::DGRAM)?;
+            if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+                socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+            }
+            Ok(socket.into())
+        };
+        let sockets = (0..count).map(|_| socket()).collect::<io::Result<_>>()?;
+        Ok(Arc::new(Sockets { sockets, busy: AtomicUsize::new(0) }))
+    }
+
+    /// Each worker's, in order.
+    pub(in crate::proxy) fn split(self: Arc<Sockets>) -> impl Iterator<Item = Listening> {
+        (0..self.sockets.len()).map(move |worker| Listening { all: self.clone(), worker })
+    }
+}
+
+impl Listening {
+    pub(super) fn socket(&self) -> &UdpSocket {
+        &self.all.sockets[self.worker]
+    }
+
+    /// This worker has sessions, or may begin some.
+    pub(super) fn busy(&self) {
+        self.all.busy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// This worker has no sessions and begins none. To be called once for each [`Listening::busy`].
+    pub(super) fn done(&self) {
+        self.all.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether all workers are done.
+    pub(super) fn all_done(&self) -> bool {
+        self.all.busy.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl AsRawFd for Listening {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket().as_raw_fd()
+    }
+}
+
+/// Prepares a listening socket for [`Batch::receive`] and [`send`].
+pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
+    let state = UdpSocketState::new(UdpSockRef::from(socket))?;
+    // That forbids fragments and asks for times. What we send on is as long as its sender made it, and may need them.
+    if socket.local_addr()?.is_ipv4() {
+        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
+    } else {
+        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::WANT)?;
+        setsockopt(socket, sockopt::Ipv6DontFrag, &false)?;
+    }
+    setsockopt(socket, sockopt::ReceiveTimestampns, &false)?;
+    Ok(state)
+}
+
+/// Tells when there is something to be read.
+pub(super) fn readiness<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
+    #[expect(unsafe_code, reason = "tokio has no type of its own that shares a socket, or for an epoll")]
+    // SAFETY: a `Listening` and an `Arc<OwnedFd>` cannot change their descriptor, and keep it open.
+    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
+    Ok(registered?)
+}
+
+/// A socket that hears of this server alone, refusals included.
+pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(server), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    match server {
+        SocketAddr::V4(_) => set_ip_recvtos(&socket, true)?,
+        SocketAddr::V6(_) => set_ipv6_recvtclass(&socket, true)?,
+    }
+    setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
+    socket.connect(&server.into())?;
+    Ok(socket.into())
+}
+
+thread_local! {
+    /// Nothing stays in it: the listeners of a thread share one.
+    pub(super) static BATCH: RefCell<Batch> = RefCell::new(Batch::new());
+}
+
+/// Room for what one system call receives.
+pub(super) struct Batch {
+    bytes: Box<[u8]>,
+    metas: [RecvMeta; BATCH_SIZE],
+}
+
+/// One or more datagrams, all of one sender and of one length but for the last, which may be shorter.
+#[derive(Clone, Copy)]
+pub(super) struct Datagrams<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) meta: &'a RecvMeta,
+}
+
+impl Batch {
+    /// How many [`Datagrams`] it has room for.
+    pub(super) const SIZE: usize = BATCH_SIZE;
+
+    fn new() -> Batch {
+        Batch { bytes: vec![0; LARGEST * BATCH_SIZE].into(), metas: [RecvMeta::default(); BATCH_SIZE] }
+    }
+
+    /// Receives what has come, as much as there is room for; `state` may be that of another socket.
+    ///
+    /// # Errors
+    /// What the socket has heard, as a refusal by the server it is connected to; "would block" if nothing has come.
+    pub(super) fn receive<'a>(
+        &'a mut self,
+        state: &UdpSocketState,
+        socket: &UdpSocket,
+    ) -> io::Result<impl Iterator<Item = Datagrams<'a>> + use<'a>> {
+        let mut rooms = self.bytes.chunks_exact_mut(LARGEST);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(rooms.next().unwrap_or_default()));
+        let received = state.recv(UdpSockRef::from(socket), &mut slices, &mut self.metas)?;
+        let rooms = self.bytes.chunks_exact(LARGEST).zip(&self.metas).take(received);
+        Ok(rooms.map(|(room, meta)| Datagrams { bytes: &room[..meta.len], meta }))
+    }
+}
+
+impl Datagrams<'_> {
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        if self.is_single() { 1 } else { self.bytes.len().div_ceil(self.meta.stride) as u64 }
+    }
+
+    fn is_single(&self) -> bool {
+        self.bytes.len() <= self.meta.stride
+    }
+}
+
+/// Sends datagrams on, each as long as it came; `state` may be that of another socket. With `from` they come from this
+/// address of ours.
+///
+/// # Errors
+/// Those of the socket; then some of the datagrams may have been sent.
+pub(super) fn send(
+    state: &UdpSocketState,
+    socket: &UdpSocket,
+    datagrams: Datagrams<'_>,
+    to: SocketAddr,
+    from: Option<IpAddr>,
+) -> io::Result<()> {
+    let Datagrams { bytes, meta } = datagrams;
+    let send = |contents, segment_size| {
+        let transmit = Transmit { destination: to, ecn: meta.ecn, contents, segment_size, src_ip: from };
+        state.try_send(UdpSockRef::from(socket), &transmit)
+    };
+    if datagrams.is_single() {
+        return send(bytes, None);
+    }
+    if state.max_gso_segments() > 1 {
+        match send(bytes, Some(meta.stride)) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_refusal(&error) => {}
+            done => return done,
+        }
+    }
+    // This way out cannot take several at once: they are too long for it, or it has no offload.
+    bytes.chunks(meta.stride).try_for_each(|datagram| send(datagram, None))
+}
+
+/// Whether the error says that the other side cannot be reached.
+pub(super) fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+/// How many datagrams the socket had no room for, since it was opened.
+pub(super) fn overruns(socket: &UdpSocket) -> u32 {
+    /// Place of the drops (`SK_MEMINFO_DROPS` of include/uapi/linux/sock_diag.h).
+    const DROPS: usize = 8;
+    let mut info = [0u32; DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    #[expect(unsafe_code, reason = "no crate has SO_MEMINFO")]
+    // SAFETY: the kernel writes at most `len` bytes, the size of `info`, in which any bytes are valid.
+    let result = unsafe {
+        let value = (&raw mut info).cast::<libc::c_void>();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, value, &raw mut len)
+    };
+    if result == 0 { info[DROPS] } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn listener() -> (Listening, UdpSocketState) {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let listening = Sockets::bind(free, 1, []).unwrap().split().next().unwrap();
+        let state = prepare(listening.socket()).unwrap();
+        (listening, state)
+    }
+
+    #[test]
+    fn what_the_kernel_has_joined_is_sent_on_as_the_datagrams_it_was() {
+        let (listening, state) = listener();
+        let socket = listening.socket();
+        let (sender, sender_state) = listener();
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let to = receiver.local_addr().unwrap();
+        let bytes: Vec<u8> = (0..2_500).map(|byte| byte as u8).collect();
+        let joined = Transmit {
+            destination: socket.local_addr().unwrap(),
+            ecn: None,
+            contents: &bytes,
+            segment_size: Some(1_000),
+            src_ip: None,
+        };
+        sender_state.try_send(UdpSockRef::from(sender.socket()), &joined).unwrap();
+
+        let mut batch = Batch::new();
+        let mut sent = 0;
+        while sent < 3 {
+            // Nothing has come yet: look again.
+            let Ok(received) = batch.receive(&state, socket) else { continue };
+            for datagrams in received {
+                sent += datagrams.count();
+                send(&state, socket, datagrams, to, None).unwrap();
+            }
+        }
+        let mut buffer = [0; 2_000];
+        for expected in bytes.chunks(1_000) {
+            let n = receiver.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..n], expected);
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_server_is_gone_hears_of_it() {
+        let (_, state) = listener();
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = connect(server).unwrap();
+        socket.send(b"anybody?").unwrap();
+        let mut batch = Batch::new();
+        let refused = loop {
+            match batch.receive(&state, &socket).map(|_| ()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                heard => break heard.unwrap_err(),
+            }
+        };
+        assert!(is_refusal(&refused), "{refused}");
+    }
+
+    #[test]
+    fn an_address_that_somebody_has_bound_is_refused() {
+        let (first, _) = listener();
+        assert!(Sockets::bind(first.socket().local_addr().unwrap(), 2, []).is_err());
+    }
+
+    #[test]
+    fn no_worker_is_done_before_all_are() {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let workers: Vec<Listening> = Sockets::bind(free, 2, []).unwrap().split().collect();
+        workers.iter().for_each(Listening::busy);
+        workers[0].done();
+        assert!(!workers[0].all_done());
+        workers[1].done();
+        assert!(workers.iter().all(Listening::all_done));
+    }
+
+    #[test]
+    fn what_a_socket_has_no_room_for_is_counted() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        Socket::from(socket.try_clone().unwrap()).set_recv_buffer_size(4_096).unwrap();
+        assert_eq!(overruns(&socket), 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        (0..100).for_each(|_| assert_eq!(sender.send_to(&[0; 1_000], to).unwrap(), 1_000));
+        assert!((50..100).contains(&overruns(&socket)), "{}", overruns(&socket));
+    }
+}

@@ -1,0 +1,104 @@
+//! Servers and clients of UDP.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::wait_for;
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server that answers every datagram. Dropping it closes its socket.
+pub(crate) struct UdpServer {
+    addr: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl UdpServer {
+    /// Answers with its name.
+    pub(crate) fn named(name: &'static str, addr: SocketAddr) -> UdpServer {
+        UdpServer::start(addr, move |_| name.as_bytes())
+    }
+
+    /// Sends back what it is sent.
+    pub(crate) fn echo(addr: SocketAddr) -> UdpServer {
+        UdpServer::start(addr, |question| question)
+    }
+
+    fn start(addr: SocketAddr, answer: impl Fn(&[u8]) -> &[u8] + Send + 'static) -> UdpServer {
+        let socket = UdpSocket::bind(addr).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((n, client)) = socket.recv_from(&mut buffer) {
+                if stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let _ = socket.send_to(answer(&buffer[..n]), client);
+            }
+        });
+        UdpServer { addr, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for UdpServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let any = if self.addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        // Wakes the thread.
+        let _ = UdpSocket::bind(any).and_then(|socket| socket.send_to(&[], self.addr));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client that hears only what comes from the address it asks.
+pub(crate) struct UdpClient {
+    socket: UdpSocket,
+}
+
+impl UdpClient {
+    pub(crate) fn of(addr: SocketAddr) -> UdpClient {
+        let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
+        socket.connect(addr).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        UdpClient { socket }
+    }
+
+    pub(crate) fn send(&self, datagram: &[u8]) {
+        self.socket.send(datagram).unwrap();
+    }
+
+    pub(crate) fn receive(&self) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; 65_536];
+        let n = self.socket.recv(&mut buffer)?;
+        buffer.truncate(n);
+        Ok(buffer)
+    }
+
+    /// The answer to one datagram, which must come.
+    pub(crate) fn ask(&self) -> String {
+        self.send(b"who?");
+        String::from_utf8(self.receive().unwrap()).unwrap()
+    }
+
+    /// The first answer, to a question that is repeated until one comes; and how often it was asked.
+    pub(crate) fn insist(&self) -> (String, u32) {
+        self.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut asked = 0;
+        let answer = wait_for("an answer", || {
+            asked += 1;
+            self.send(b"who?");
+            self.receive().ok()
+        });
+        self.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        (String::from_utf8(answer).unwrap(), asked)
+    }
+}
