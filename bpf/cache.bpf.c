@@ -11,6 +11,7 @@
 #include "limit.h"
 #include "maps.h"
 #include "packet.h"
+#include "numbers.h"
 #include "parse.h"
 #include "rewrite.h"
 #include "selection.h"
@@ -22,44 +23,34 @@ struct ethernet_header {
 	__be16 protocol;
 };
 
-/* How far from what is known a number can be that is true, as in `forward::numbers`. */
-enum { WINDOW = 16 << 20 };
-
-static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
+/* What has to be told of a packet that is forwarded. */
+static ALWAYS_INLINE int is_news(const struct packet *packet, const struct flow_entry *entry)
 {
-	return number - known + WINDOW <= 2 * WINDOW;
+	return packet->flags & TCP_FIN || entry->flags & FLOW_OPENING;
 }
 
-/* Anybody can send a segment in a client's name: one whose numbers do not fit is forwarded, and says nothing. */
-static ALWAYS_INLINE int is_believed(const struct packet *packet, const struct flow_entry *entry)
-{
-	return packet->flags & TCP_ACK && is_near(ntohl(packet->seq), entry->sent) &&
-	       is_near(ntohl(packet->ack), entry->ack);
-}
-
-/* How far a segment advances the sequence. */
-static ALWAYS_INLINE __u32 length(const struct packet *packet)
-{
-	return packet->len - packet->headers_len + (packet->flags & TCP_FIN ? 1 : 0);
-}
-
-static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
-{
-	if ((__s32)(number - *known) > 0)
-		*known = number;
-}
-
-/* Tells userspace of a FIN; it does not hurry to hear. */
+/* Tells userspace of a segment; it does not hurry to hear. */
 static ALWAYS_INLINE int tell(const struct packet *packet)
 {
-	struct told fin = {
+	struct told news = {
 		.key = packet->key,
 		.seq = ntohl(packet->seq),
 		.ack = ntohl(packet->ack),
 		.len = length(packet),
+		.flags = packet->flags,
 	};
 
-	return bpf_ringbuf_output(&told, &fin, sizeof(fin), BPF_RB_NO_WAKEUP);
+	return bpf_ringbuf_output(&told, &news, sizeof(news), BPF_RB_NO_WAKEUP);
+}
+
+/* Whether it is left to userspace for what it says of its connection. */
+static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct flow_entry *entry)
+{
+	if (packet->flags & TCP_RST)
+		return 1;
+	if (entry->flags & FLOW_OPENING)
+		return !(entry->flags & FLOW_TO_CLIENT ? answers(packet, entry) : completes(packet, entry));
+	return packet->flags & TCP_SYN || (packet->flags & TCP_FIN && !is_believed(packet, entry));
 }
 
 /* FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. */
@@ -72,7 +63,7 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	*entry = bpf_map_lookup_elem(&flows, &packet->key);
 	if (!*entry)
 		return UNKNOWN;
-	if (packet->flags & (TCP_SYN | TCP_RST) || (packet->flags & TCP_FIN && !is_believed(packet, *entry)))
+	if (changes_state(packet, *entry))
 		return CHANGES_STATE;
 	if (packet->hops <= 1)
 		return EXPIRED;
@@ -91,12 +82,7 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	__u32 party = entry->party;
 	struct traffic *sum = bpf_map_lookup_elem(&traffic, &party);
 
-	if (is_believed(packet, entry)) {
-		advance(&entry->sent, ntohl(packet->seq) + length(packet));
-		advance(&entry->ack, ntohl(packet->ack));
-		if (packet->flags & TCP_FIN)
-			entry->flags |= FLOW_FINISHED;
-	}
+	follow(packet, entry);
 	/* Of many packets in a tick, one writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
@@ -184,7 +170,7 @@ int cache_tc(struct __sk_buff *skb)
 		note_miss(shape, &packet, outcome);
 		return TCX_NEXT;
 	}
-	if (packet.flags & TCP_FIN && tell(&packet)) {
+	if (is_news(&packet, entry) && tell(&packet)) {
 		count(UNTOLD);
 		return TCX_DROP;
 	}
@@ -229,7 +215,7 @@ int cache_xdp(struct xdp_md *ctx)
 		note_miss(shape, &packet, outcome);
 		return XDP_PASS;
 	}
-	if (packet.flags & TCP_FIN && tell(&packet)) {
+	if (is_news(&packet, entry) && tell(&packet)) {
 		count(UNTOLD);
 		return XDP_DROP;
 	}

@@ -179,6 +179,7 @@ fn backend(servers: Vec<Server>) -> Backend {
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers,
+        named: vec![],
     }
 }
 

@@ -1,6 +1,7 @@
 //! Configurations, outcomes and virtual time in; snapshots and changes out.
 
 mod drain;
+mod names;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,6 +31,7 @@ fn config(servers: Vec<Server>) -> Config {
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
         timeouts: Timeouts { connect: SECOND, idle: SECOND, drain: SECOND },
         passthrough: PacketSettings::default(),
+        name_servers: vec![],
     }
 }
 

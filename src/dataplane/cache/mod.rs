@@ -46,7 +46,7 @@ const TOLD: &str = "told";
 
 /// SYNs that were dropped, among [`OUTCOMES`].
 const REFUSED: u32 = Outcome::ALL.len() as u32;
-/// FINs that were dropped, among them, too.
+/// Segments that were dropped for want of room to tell of them, among them, too.
 const UNTOLD: u32 = REFUSED + 1;
 
 /// How much the cache has room for; at least 1 of each.
@@ -170,13 +170,13 @@ impl KernelCache {
         Ok(n)
     }
 
-    /// How many FINs were dropped since the cache was loaded, there being no room to tell of them.
+    /// How many segments were dropped since the cache was loaded, there being no room to tell of them.
     pub fn untold(&self) -> Result<u64, CacheError> {
         let [n] = self.sum::<1>(OUTCOMES, UNTOLD)?;
         Ok(n)
     }
 
-    /// What tells of FINs. There is one, for the first who asks.
+    /// What tells of segments. There is one, for the first who asks.
     pub fn told(&mut self) -> Result<Told, CacheError> {
         let ring = self.0.take_map(TOLD).ok_or(CacheError::Missing(TOLD))?;
         Ok(Told::new(RingBuf::try_from(ring)?))
