@@ -125,11 +125,18 @@ static ALWAYS_INLINE int is_refused(const struct packet *packet)
 	return 1;
 }
 
+/* As much as is read of a packet: what is behind may not lie beside it, and take longer. */
+static ALWAYS_INLINE __u32 headers_of(const struct __sk_buff *skb)
+{
+	__u32 ip_len = skb->protocol == htons(ETH_P_IP) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header);
+
+	return ip_len + sizeof(struct tcp_header);
+}
+
 /* Has the headers be where they can be read. */
 static ALWAYS_INLINE int pull(struct __sk_buff *skb)
 {
-	__u32 ip_len = skb->protocol == htons(ETH_P_IP) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header);
-	__u32 wanted = ETH_HLEN + ip_len + sizeof(struct tcp_header);
+	__u32 wanted = ETH_HLEN + headers_of(skb);
 
 	if ((void *)(long)skb->data + wanted <= (void *)(long)skb->data_end)
 		return 0;
@@ -153,7 +160,7 @@ int cache_tc(struct __sk_buff *skb)
 		.at = ethernet + ETH_HLEN, .end = (void *)(long)skb->data_end, .len = skb->len - ETH_HLEN
 	};
 
-	shape = parse_whole(skb->protocol, &from, NULL, &packet);
+	shape = parse_whole(skb->protocol, &from, &packet);
 	/* What is not refused the packet sockets have had, and the guard would drop it too, later. */
 	if (shape == WHOLE && begins(&packet))
 		return TCX_DROP;
@@ -170,7 +177,8 @@ int cache_tc(struct __sk_buff *skb)
 	note(&packet, entry, skb->len);
 	rewrite_headers(ethernet, &packet, entry, hop);
 	rewrite_checksum_in_kernel(skb, &packet, entry);
-	return bpf_redirect(hop->ifindex, 0);
+	/* To hand over saves the way through a queue between the ends of a veth. */
+	return hop->hands_over ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
 }
 
 /* Whether it was sent to this host, without a VLAN tag. */
@@ -196,7 +204,7 @@ int cache_xdp(struct xdp_md *ctx)
 
 	if ((void *)(ethernet + 1) > from.end || !is_to_host(ctx, ethernet))
 		return XDP_PASS;
-	shape = parse_whole(ethernet->protocol, &from, NULL, &packet);
+	shape = parse_whole(ethernet->protocol, &from, &packet);
 	if (shape == WHOLE && packet.ip + packet.len > from.end)
 		shape = FANCY;
 	if (shape == WHOLE && is_refused(&packet))
@@ -218,18 +226,19 @@ int cache_xdp(struct xdp_md *ctx)
 }
 
 /* Whether it is an ICMP error: it may be about a flow. */
-static ALWAYS_INLINE int is_icmp_error(const struct source *from, __be16 protocol, const struct packet *packet)
+static ALWAYS_INLINE int is_icmp_error(const struct source *from, struct __sk_buff *skb, const struct packet *packet)
 {
-	struct ipv4_header ip;
+	int is_ipv4 = skb->protocol == htons(ETH_P_IP);
+	struct ipv4_header *ip = from->at;
 	__u8 type;
 
-	if (packet->key.protocol != (protocol == htons(ETH_P_IP) ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+	if (packet->key.protocol != (is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
 		return 0;
-	if (protocol == htons(ETH_P_IP) && (!look(from, 0, &ip, sizeof(ip)) || ip.fragment & htons(IPV4_OFFSET)))
+	if (is_ipv4 && ip->fragment & htons(IPV4_OFFSET))
 		return 0;
-	if (!look(from, packet->ip_len, &type, sizeof(type)))
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + packet->ip_len, &type, sizeof(type)))
 		return 0;
-	if (protocol == htons(ETH_P_IP))
+	if (is_ipv4)
 		return type == 3 || type == 11 || type == 12; /* RFC 792: unreachable, time exceeded, parameter problem */
 	return 1 <= type && type <= 4; /* RFC 4443: the same and packet too big */
 }
@@ -238,11 +247,10 @@ static ALWAYS_INLINE int is_icmp_error(const struct source *from, __be16 protoco
 static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *skb)
 {
 	struct packet packet = {};
-	struct copies copies;
 	struct flow_entry *entry;
 	struct next_hop *hop;
 
-	switch (parse_whole(skb->protocol, from, &copies, &packet)) {
+	switch (parse_whole(skb->protocol, from, &packet)) {
 	case WHOLE:
 		if (judge(&packet, skb->gso_size, &entry, &hop) == FORWARDED || is_refused(&packet))
 			return 0;
@@ -250,16 +258,21 @@ static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *
 	case FANCY:
 		return is_ours(&packet.key.dst);
 	default:
-		return is_icmp_error(from, skb->protocol, &packet) && is_ours(&packet.key.dst);
+		return is_icmp_error(from, skb, &packet) && is_ours(&packet.key.dst);
 	}
 }
 
 SEC("socket")
 int cache_filter(struct __sk_buff *skb)
 {
-	struct source from = { .skb = skb, .len = skb->len - ETH_HLEN };
+	/* A filter may not read in place. What is not there is zero, and makes nothing WHOLE. */
+	__u8 headers[HEADERS] __attribute__((aligned(8))) = {};
+	__u32 len = skb->len - ETH_HLEN, wanted = headers_of(skb);
+	struct source from = { .at = headers, .end = headers + HEADERS, .len = len };
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->len < ETH_HLEN + sizeof(struct ipv4_header))
+		return 0;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, headers, len < wanted ? len : wanted))
 		return 0;
 	return is_for_us(&from, skb) ? ~0 : 0;
 }

@@ -44,11 +44,12 @@ struct macs {
 	struct mac src;
 };
 
-/* A neighbour. Mirrors `cache::NextHopEntry`. */
+/* A neighbour. Written by `cache::next_hop`. */
 struct next_hop {
 	struct macs macs; /* its address and ours */
 	__u32 ifindex; /* 0: leads nowhere */
 	__u32 mtu;
+	__u32 hands_over; /* whether it takes frames from the other end of that interface: see model::Interface */
 };
 
 /* What has been sent from clients to a server and back; lengths with the Ethernet header. Mirrors `cache::Traffic`. */

@@ -7,6 +7,7 @@ mod driver;
 mod filters;
 mod netlink;
 mod news;
+mod peer;
 mod reserved_ports;
 mod resolver;
 mod table;

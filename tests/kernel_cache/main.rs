@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     .concat();
     let mut trials: Vec<_> = trials_of(stories, missing.as_deref()).collect();
     let missing =
-        missing.or_else(|| lab::missing(&["ip", "ethtool"])).or_else(|| lab::older_than(6, 6, "tcx"));
+        missing.or_else(|| lab::missing(&["ip", "tc", "ethtool"])).or_else(|| lab::older_than(6, 6, "tcx"));
     trials.extend(trials_of(live::stories(), missing.as_deref()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

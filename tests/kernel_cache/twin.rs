@@ -171,13 +171,7 @@ impl Twin {
 
     /// Whether the filter of the packet sockets lets a frame in.
     pub(crate) fn lets_in(&mut self, frame: &[u8]) -> bool {
-        // Tried, a filter is told a length without the Ethernet header; of a packet socket's frame it is with it.
-        let frame = [frame, &[0; 14]].concat();
-        match kernel::run(self.cache.filter().unwrap(), &frame).verdict {
-            0 => false,
-            -1 => true,
-            other => panic!("the filter takes {other} bytes"),
-        }
+        kernel::lets_in(self.cache.filter().unwrap(), frame)
     }
 
     /// What the core makes of it: the frame as it sends it on.

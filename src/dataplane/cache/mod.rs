@@ -133,8 +133,8 @@ impl KernelCache {
 
     /// Has the next hop with this index lead there, or nowhere.
     pub fn set_next_hop(&mut self, index: u32, hop: Option<&NextHop>) -> Result<(), CacheError> {
-        let mut hops: Array<_, [u8; 20]> = Array::try_from(self.map(NEXT_HOPS)?)?;
-        Ok(hops.set(index, hop.map_or([0; 20], next_hop), 0)?)
+        let mut hops: Array<_, [u8; 24]> = Array::try_from(self.map(NEXT_HOPS)?)?;
+        Ok(hops.set(index, hop.map_or([0; 24], next_hop), 0)?)
     }
 
     /// Takes to userspace by another selection: what `cache_filter` lets in. What is in both is let in throughout.
@@ -208,11 +208,12 @@ impl KernelCache {
 }
 
 /// `struct next_hop` of `bpf/maps.h`.
-fn next_hop(hop: &NextHop) -> [u8; 20] {
-    let mut bytes = [0; 20];
+fn next_hop(hop: &NextHop) -> [u8; 24] {
+    let mut bytes = [0; 24];
     bytes[..6].copy_from_slice(&hop.dst_mac);
     bytes[6..12].copy_from_slice(&hop.src_mac);
     bytes[12..16].copy_from_slice(&hop.interface.to_ne_bytes());
-    bytes[16..].copy_from_slice(&hop.mtu.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&hop.mtu.to_ne_bytes());
+    bytes[20..].copy_from_slice(&u32::from(hop.hands_over).to_ne_bytes());
     bytes
 }
