@@ -82,7 +82,9 @@ impl Worker {
             };
             // First: what has happened may keep a flow from being given up.
             for (key, segment) in self.news.take(now) {
-                self.forwarder.on_cached(&key, segment, now);
+                if let Some(flow) = self.forwarder.on_cached(&key, segment, now) {
+                    ledger.answered(flow);
+                }
             }
             is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();

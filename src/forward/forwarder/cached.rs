@@ -2,7 +2,7 @@
 
 use super::Forwarder;
 use crate::forward::{
-    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, SYN, Seen, Segment, View,
+    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Parties, Progress, SYN, Seen, Segment, View,
 };
 use crate::model::{FlowKey, Timestamp};
 
@@ -14,18 +14,20 @@ impl Forwarder {
         }
     }
 
-    /// Takes note of a segment that the cache has told of: it was forwarded at `now` or a little before.
-    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
-        let Some((id, direction)) = self.flows.lookup(key) else { return };
+    /// Takes note of a segment that the cache has told of: it was forwarded at `now` or a little before. Returns whose
+    /// handshake is complete with it: that server is there.
+    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) -> Option<Parties> {
+        let (id, direction) = self.flows.lookup(key)?;
         let flow = self.flows.get(id);
         // Else its flow is over, and this may be the next one between the same ends.
         if !flow.is_cached() {
-            return;
+            return None;
         }
-        let before = flow.state();
+        let (before, parties) = (flow.state(), super::parties(flow));
         if before.is_handshake() && direction == Direction::ToServer {
             let sent = segment.seq.wrapping_add(segment.len);
-            return self.flows.open_by(id, Progress { sent, acked: segment.ack }, now);
+            self.flows.open_by(id, Progress { sent, acked: segment.ack }, now);
+            return (!self.flows.get(id).state().is_handshake()).then_some(parties);
         }
         self.hear(id, direction, segment, now);
         if self.flows.get(id).state() == before {
@@ -33,6 +35,7 @@ impl Forwarder {
             self.catch_up(id, now);
             self.hear(id, direction, segment, now);
         }
+        None
     }
 
     /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.

@@ -304,7 +304,8 @@ impl Lab {
     /// Tells the balancer of what the cache tells of.
     pub(super) fn hear_cache(&mut self) {
         for (key, segment) in self.kernel.iter().flat_map(Kernel::told) {
-            self.forwarder.on_cached(&key, segment, self.now);
+            let has_answered = self.forwarder.on_cached(&key, segment, self.now).is_some();
+            self.heard[0] += usize::from(has_answered);
         }
         self.forwarder.flush_cache();
     }

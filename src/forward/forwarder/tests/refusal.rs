@@ -56,6 +56,7 @@ fn a_server_that_refuses_a_connection_is_told_from_one_that_answers(family: Fami
     lab.send(syn.reply().rst().ack(101));
     assert_eq!(lab.heard, [0, 1]);
     let answered = lab.connect(2);
+    lab.hear_cache();
     assert_eq!(lab.heard, [1, 1]);
     lab.send(answered.reply().rst().seq(501).ack(101));
     assert_eq!(lab.heard, [1, 1], "it had its reasons");
