@@ -9,6 +9,7 @@ mod pipe;
 mod relay;
 mod session;
 mod socket;
+mod stream;
 mod worker;
 
 pub use socket::BindError;
