@@ -34,7 +34,12 @@ pub(super) struct Lease {
 impl Session {
     /// A connected server, or why there is none. The client has not been sent a byte yet, so a server that
     /// does not answer is replaced by another.
-    pub(super) async fn connect_to_server(&self, timeouts: &Timeouts) -> Result<(Leg, Lease), Counter> {
+    /// `data_waits`: the client has sent something already.
+    pub(super) async fn connect_to_server(
+        &self,
+        timeouts: &Timeouts,
+        data_waits: bool,
+    ) -> Result<(Leg, Lease), Counter> {
         let mut pool = self.frontend().pool.clone();
         let mut tried = Vec::new(); // allocates only once a connect has failed
         for attempt in 0..ATTEMPTS {
@@ -51,7 +56,7 @@ impl Session {
             if attempt > 0 {
                 lease.count(Counter::Retries, 1);
             }
-            match lease.connect(timeouts.connect).await {
+            match lease.connect(timeouts.connect, data_waits).await {
                 Ok(server) => return Ok((server, lease)),
                 Err(error) => {
                     let addr = lease.server().config.addr;
@@ -138,9 +143,9 @@ impl Lease {
         taken.then(|| Lease { pool: pool.clone(), index, core, accepted: began, row, open: false })
     }
 
-    async fn connect(&mut self, patience: Duration) -> io::Result<Leg> {
+    async fn connect(&mut self, patience: Duration, data_waits: bool) -> io::Result<Leg> {
         let began = Instant::now();
-        let attempt = timeout(patience, socket::connect(self.server().config.addr)).await;
+        let attempt = timeout(patience, socket::connect(self.server().config.addr, data_waits)).await;
         let stream = attempt.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         self.pool.live.connect_times.record(self.core, began.elapsed());
         self.opened();

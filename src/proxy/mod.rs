@@ -10,6 +10,7 @@ mod pipe;
 mod relay;
 mod session;
 mod socket;
+mod stream;
 mod udp;
 mod worker;
 

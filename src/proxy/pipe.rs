@@ -10,9 +10,12 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Most bytes one pipe holds. For an unprivileged user the kernel may refuse to go above its default of
+/// Size of a pipe. For an unprivileged user the kernel may refuse to go above its default of
 /// 64 KiB (`fs.pipe-user-pages-soft`); then that is what it holds.
 const SIZE: usize = 256 * 1024;
+
+/// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
+const MOST: usize = 1024 * 1024;
 
 /// Idle pipes a thread keeps for the next one who needs one.
 const POOLED: usize = 64;
@@ -59,7 +62,7 @@ impl Pipe {
     /// Fills the empty pipe from a socket; 0 is the end of the stream.
     pub(super) fn fill(&mut self, from: &TcpStream) -> io::Result<usize> {
         debug_assert!(self.is_empty());
-        self.held = splice(from, None, &self.write, None, SIZE, FLAGS)?;
+        self.held = splice(from, None, &self.write, None, MOST, FLAGS)?;
         // Splicing does not tell TCP that its reader has caught up; without this the sender waits for a
         // delayed ACK (40 ms) at the end of each burst.
         let _ = set_tcp_quickack(from, true);

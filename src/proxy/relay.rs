@@ -11,11 +11,14 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use socket2::SockRef;
+use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use super::pipe::Pipe;
+use super::socket;
+use super::stream::{More, poll_read, poll_write};
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,17 +50,20 @@ thread_local! {
 /// Longest time between two looks at a connection that stands still.
 const LONGEST_PULSE: Duration = Duration::from_secs(15);
 
-/// Relays between `client` and `server`. `count` is told the bytes received from and sent to the client
-/// as they move. A connection without a byte for `idle` (up to a quarter longer) ends.
+/// Relays between `client` and `server`, beginning with `early`, which the client has sent already. `count` is
+/// told the bytes received from and sent to the client as they move. A connection without a byte for `idle` (up
+/// to a quarter longer) ends.
 pub(super) async fn relay(
     client: &mut TcpStream,
     server: &mut TcpStream,
+    early: Vec<u8>,
     idle: Duration,
     mut count: impl FnMut(u64, u64),
 ) -> End {
-    let mut up = Direction::default();
+    let mut up = Direction { rest: early, ..Direction::default() };
     let mut down = Direction::default();
     let mut quiet = Quiet::new(idle);
+    let mut watched = false;
     let mut pulse = pin!(sleep(quiet.pulse));
     poll_fn(|cx| {
         let before = (up.moved, down.moved);
@@ -74,6 +80,10 @@ pub(super) async fn relay(
         while pulse.as_mut().poll(cx).is_ready() {
             if quiet.pulse_passed() {
                 return Poll::Ready(End::Idle);
+            }
+            if !watched {
+                watched = true;
+                let _ = socket::keep_alive(&SockRef::from(&*server));
             }
             // A side that does not read keeps us from reading the other, and so from seeing its reset.
             // (Unless writing to it has heard of that already.)
@@ -219,7 +229,10 @@ impl Direction {
             }
             return Poll::Ready(Err(Done::Finished));
         }
-        let read = if self.splicing { self.poll_fill(cx, from, to) } else { self.poll_copy(cx, from, to) };
+        let read = match self.splicing {
+            true => self.poll_fill(cx, from, to, other),
+            false => self.poll_copy(cx, from, to, other),
+        };
         match read {
             // Writing to it has taken the news of the reset; this is no end of a stream.
             Poll::Ready(Err(Done::Finished)) if other == Some(Done::Reset) => {
@@ -247,7 +260,7 @@ impl Direction {
             }
         }
         while self.sent < self.rest.len() {
-            let n = ready!(Pin::new(&mut *to).poll_write(cx, &self.rest[self.sent..]))?;
+            let n = ready!(poll_write(to, cx, &self.rest[self.sent..], More::No))?;
             self.sent += n;
             self.moved += n as u64;
         }
@@ -264,25 +277,38 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &mut TcpStream,
         to: &mut TcpStream,
+        other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
         BUFFER.with_borrow_mut(|buffer| {
-            let mut read = ReadBuf::new(buffer);
-            if ready!(Pin::new(from).poll_read(cx, &mut read)).is_err() {
-                return Poll::Ready(Err(Done::ReadFailed));
+            let mut n = match ready!(poll_read(from, cx, buffer)) {
+                Ok(0) => return Poll::Ready(Err(Done::Finished)),
+                Ok(n) => n,
+                Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
+            };
+            self.splicing = n == SCRATCH;
+            // The end of the stream is often there as well. This makes no call unless the runtime knows of more.
+            // (After a reset that writing has heard of, an end would be none.)
+            let next = match n < SCRATCH && other != Some(Done::Reset) {
+                true => poll_read(from, cx, &mut buffer[n..]),
+                false => Poll::Pending,
+            };
+            if let Poll::Ready(Ok(more)) = next {
+                n += more;
+                self.at_end = more == 0;
             }
-            let bytes = read.filled();
-            if bytes.is_empty() {
-                return Poll::Ready(Err(Done::Finished));
-            }
-            self.splicing = bytes.len() == SCRATCH;
-            let sent = match Pin::new(to).poll_write(cx, bytes) {
+            // With the last bytes TCP waits for the end, and sends both in one segment.
+            let more = if self.at_end { More::End } else { More::No };
+            let sent = match poll_write(to, cx, &buffer[..n], more) {
                 Poll::Ready(Ok(sent)) => sent,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Done::write_failed(&error))),
                 Poll::Pending => 0,
             };
             self.moved += sent as u64;
-            self.rest.extend_from_slice(&bytes[sent..]);
-            Poll::Ready(Ok(()))
+            self.rest.extend_from_slice(&buffer[sent..n]);
+            match next {
+                Poll::Ready(Err(_)) => Poll::Ready(Err(Done::ReadFailed)),
+                _ => Poll::Ready(Ok(())),
+            }
         })
     }
 
@@ -292,6 +318,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &mut TcpStream,
         to: &mut TcpStream,
+        other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
@@ -319,7 +346,7 @@ impl Direction {
             // Nothing there, or the end of the stream, or urgent data (RFC 9293, section 3.8.5), which splicing
             // does not get past: only reading can tell.
             _ => {
-                let read = self.poll_copy(cx, from, to);
+                let read = self.poll_copy(cx, from, to, other);
                 self.splicing = true;
                 read
             }

@@ -1,5 +1,6 @@
 //! One connection from accept to end: a seat at the frontend, a server, the relay.
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 
 use super::relay::{End, relay};
 use super::socket::Leg;
+use super::stream;
 use super::worker::Context;
 use crate::snapshot::Frontend;
 use crate::stats::{Counter, Traffic};
@@ -70,7 +72,8 @@ impl Session {
         let mut client = Leg::new(client);
         self.wait_for_seat().await;
         let timeouts = self.context.shared.snapshot.load().timeouts;
-        let (mut server, lease) = match self.connect_to_server(&timeouts).await {
+        let Ok(early) = read_early(&client.stream) else { return self.end(Some(Counter::ClientReset)) };
+        let (mut server, lease) = match self.connect_to_server(&timeouts, !early.is_empty()).await {
             Ok(found) => found,
             Err(reason) => return self.end(Some(reason)),
         };
@@ -87,7 +90,7 @@ impl Session {
                 }
             }
         };
-        match relay(&mut client.stream, &mut server.stream, timeouts.idle, count).await {
+        match relay(&mut client.stream, &mut server.stream, early, timeouts.idle, count).await {
             End::Closed => {
                 if !is_judged {
                     lease.succeeded();
@@ -124,6 +127,14 @@ impl Session {
         self.frontend.live.traffic.add(self.context.core, counter, n);
         self.totals.add(self.context.core, counter, n);
     }
+}
+
+/// What the client has sent so far: not more than a usual request, for the connection may wait for a server, and
+/// nothing if it has sent nothing or has closed.
+fn read_early(client: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut buffer = [0; 4096];
+    let n = stream::try_read(client, &mut buffer).transpose()?.unwrap_or_default();
+    Ok(buffer[..n].to_vec())
 }
 
 impl Drop for Session {

@@ -4,9 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_quickack;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
 
 use crate::model::Endpoint;
 
@@ -87,14 +90,35 @@ pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
     let _ = SockRef::from(listener).listen(0);
 }
 
-/// Connects to a server.
-pub(super) async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
-    let socket = match addr {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    tune(&SockRef::from(&socket))?;
-    socket.connect(addr).await
+/// Connects to a server. `data_waits` says that there is something to send once that has worked: then it goes
+/// with the acknowledgement that ends the handshake, which saves a segment.
+pub(super) async fn connect(addr: SocketAddr, data_waits: bool) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    // Whether the server is still there is only asked of connections that last: see `keep_alive`.
+    socket.set_tcp_nodelay(true)?;
+    if data_waits {
+        let _ = set_tcp_quickack(&socket, false);
+    }
+    match socket.connect(&addr.into()) {
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        connected => connected?,
+    }
+    let stream = TcpStream::from_std(socket.into())?;
+    // What failed is closed for writing as well; so the error is asked for only then.
+    if stream.ready(Interest::WRITABLE).await?.is_write_closed()
+        && let Some(error) = stream.take_error()?
+    {
+        return Err(error);
+    }
+    Ok(stream)
+}
+
+/// Has the kernel ask the other side whether it is still there, so that one that vanished is noticed within two
+/// and a half minutes.
+pub(super) fn keep_alive(socket: &SockRef<'_>) -> io::Result<()> {
+    let probes =
+        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
+    socket.set_tcp_keepalive(&probes)
 }
 
 /// Whether one of two addresses is the wildcard that covers the other.
@@ -111,20 +135,13 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
     // UDP has no connections that linger: there it would let others share the port.
     if kind == Type::STREAM {
         socket.set_reuse_address(true)?;
-        tune(&SockRef::from(&socket))?;
+        // Small writes go out at once. Accepted connections inherit both from their listener (tcp(7)).
+        socket.set_tcp_nodelay(true)?;
+        keep_alive(&SockRef::from(&socket))?;
     }
     socket.set_reuse_port(reuse_port)?;
     socket.bind(&addr.into())?;
     Ok(socket)
-}
-
-/// Small writes go out at once, and a peer that vanished is noticed within two and a half minutes. Accepted
-/// connections inherit both from their listener (tcp(7)).
-fn tune(socket: &SockRef<'_>) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    let probes =
-        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
-    socket.set_tcp_keepalive(&probes)
 }
 
 #[cfg(test)]

@@ -19,6 +19,11 @@ struct Line {
 
 impl Line {
     async fn new(idle: Duration) -> Line {
+        Line::begun(Vec::new(), idle).await
+    }
+
+    /// The client has sent something before there was a server.
+    async fn begun(early: Vec<u8>, idle: Duration) -> Line {
         let (client, mut front) = pair().await;
         let (mut back, server) = pair().await;
         let relay = tokio::spawn(async move {
@@ -27,7 +32,7 @@ impl Line {
                 rx.fetch_add(up, Relaxed);
                 tx.fetch_add(down, Relaxed);
             };
-            let end = relay(&mut front, &mut back, idle, count).await;
+            let end = relay(&mut front, &mut back, early, idle, count).await;
             if end != End::Closed {
                 let _ = (front.set_zero_linger(), back.set_zero_linger());
             }
@@ -60,6 +65,16 @@ async fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
 async fn read_to_end(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
     stream.read_to_end(&mut read).await.map(|_| read)
+}
+
+#[tokio::test]
+async fn what_the_client_sent_before_there_was_a_server_arrives_first_and_is_counted() {
+    let mut line = Line::begun(b"early ".to_vec(), NEVER).await;
+    line.client.write_all(b"and late").await.unwrap();
+    line.client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut line.server).await.unwrap(), b"early and late");
+    drop(line.server);
+    assert_eq!(line.relay.await.unwrap(), (End::Closed, 14, 0));
 }
 
 #[tokio::test]

@@ -1,0 +1,80 @@
+//! Reading from and writing to a connection, as often as there are bytes: system calls without the C library,
+//! which makes a point of cancellation of each.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// Whether something follows what is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum More {
+    /// Nothing that is known of: the bytes go out at once.
+    No,
+    /// The end of the stream, which has to be written next: the bytes go out with it.
+    End,
+}
+
+/// Reads what is there; 0 is the end of the stream.
+pub(super) fn poll_read(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    buffer: &mut [u8],
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(stream.poll_read_ready(cx))?;
+        if let Some(read) = try_read(stream, buffer) {
+            return Poll::Ready(read);
+        }
+    }
+}
+
+/// Writes what the kernel takes.
+pub(super) fn poll_write(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    bytes: &[u8],
+    more: More,
+) -> Poll<io::Result<usize>> {
+    let flags = match more {
+        More::No => SendFlags::NOSIGNAL,
+        More::End => SendFlags::NOSIGNAL | SendFlags::MORE,
+    };
+    loop {
+        ready!(stream.poll_write_ready(cx))?;
+        if let Some(sent) = attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, flags)) {
+            return Poll::Ready(sent);
+        }
+    }
+}
+
+/// Reads what is there already; `None` if that is nothing. Wakes nobody.
+pub(super) fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+    let size = buffer.len();
+    attempt(stream, Interest::READABLE, size, || {
+        recv(stream, &mut *buffer, RecvFlags::empty()).map(|(n, _)| n)
+    })
+}
+
+/// A call that may move `most` bytes. One that moves some and fewer has emptied, or filled, the socket: the runtime
+/// is told so, rather than by another call that moves none.
+fn attempt(
+    stream: &TcpStream,
+    interest: Interest,
+    most: usize,
+    call: impl FnOnce() -> rustix::io::Result<usize>,
+) -> Option<io::Result<usize>> {
+    let mut moved = None;
+    let outcome = stream.try_io(interest, || {
+        let n = call()?;
+        moved = Some(n);
+        if 0 < n && n < most { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match (moved, outcome) {
+        (Some(n), _) => Some(Ok(n)),
+        (None, Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Some(Err(error)),
+        (None, _) => None,
+    }
+}
