@@ -74,7 +74,10 @@ impl Bench {
         let index = lab.enter(Role::Balancer, || nix::net::if_::if_nametoindex(INTERFACE))??;
         let mut cache = KernelCache::load(&sizes(flows))?;
         cache.set_interface(index, US)?;
-        cache.set_next_hop(0, Some(&NextHop { interface: index, src_mac: US, dst_mac: PEER, mtu: 1500 }))?;
+        cache.set_next_hop(
+            0,
+            Some(&NextHop { interface: index, src_mac: US, dst_mac: PEER, mtu: 1500, hands_over: false }),
+        )?;
         fill(&cache, protocol, flows)?;
 
         let mut programs = EbpfLoader::new().load(OBJECT)?;

@@ -11,6 +11,7 @@
 #include "limit.h"
 #include "maps.h"
 #include "packet.h"
+#include "numbers.h"
 #include "parse.h"
 #include "rewrite.h"
 #include "selection.h"
@@ -22,44 +23,34 @@ struct ethernet_header {
 	__be16 protocol;
 };
 
-/* How far from what is known a number can be that is true, as in `forward::numbers`. */
-enum { WINDOW = 16 << 20 };
-
-static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
+/* What has to be told of a packet that is forwarded. */
+static ALWAYS_INLINE int is_news(const struct packet *packet, const struct flow_entry *entry)
 {
-	return number - known + WINDOW <= 2 * WINDOW;
+	return packet->flags & TCP_FIN || entry->flags & FLOW_OPENING;
 }
 
-/* Anybody can send a segment in a client's name: one whose numbers do not fit is forwarded, and says nothing. */
-static ALWAYS_INLINE int is_believed(const struct packet *packet, const struct flow_entry *entry)
-{
-	return packet->flags & TCP_ACK && is_near(ntohl(packet->seq), entry->sent) &&
-	       is_near(ntohl(packet->ack), entry->ack);
-}
-
-/* How far a segment advances the sequence. */
-static ALWAYS_INLINE __u32 length(const struct packet *packet)
-{
-	return packet->len - packet->headers_len + (packet->flags & TCP_FIN ? 1 : 0);
-}
-
-static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
-{
-	if ((__s32)(number - *known) > 0)
-		*known = number;
-}
-
-/* Tells userspace of a FIN; it does not hurry to hear. */
+/* Tells userspace of a segment; it does not hurry to hear. */
 static ALWAYS_INLINE int tell(const struct packet *packet)
 {
-	struct told fin = {
+	struct told news = {
 		.key = packet->key,
 		.seq = ntohl(packet->seq),
 		.ack = ntohl(packet->ack),
 		.len = length(packet),
+		.flags = packet->flags,
 	};
 
-	return bpf_ringbuf_output(&told, &fin, sizeof(fin), BPF_RB_NO_WAKEUP);
+	return bpf_ringbuf_output(&told, &news, sizeof(news), BPF_RB_NO_WAKEUP);
+}
+
+/* Whether it is left to userspace for what it says of its connection. */
+static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct flow_entry *entry)
+{
+	if (packet->flags & TCP_RST)
+		return 1;
+	if (entry->flags & FLOW_OPENING)
+		return !(entry->flags & FLOW_TO_CLIENT ? answers(packet, entry) : completes(packet, entry));
+	return packet->flags & TCP_SYN || (packet->flags & TCP_FIN && !is_believed(packet, entry));
 }
 
 /* FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. */
@@ -72,7 +63,7 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	*entry = bpf_map_lookup_elem(&flows, &packet->key);
 	if (!*entry)
 		return UNKNOWN;
-	if (packet->flags & (TCP_SYN | TCP_RST) || (packet->flags & TCP_FIN && !is_believed(packet, *entry)))
+	if (changes_state(packet, *entry))
 		return CHANGES_STATE;
 	if (packet->hops <= 1)
 		return EXPIRED;
@@ -91,12 +82,7 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	__u32 party = entry->party;
 	struct traffic *sum = bpf_map_lookup_elem(&traffic, &party);
 
-	if (is_believed(packet, entry)) {
-		advance(&entry->sent, ntohl(packet->seq) + length(packet));
-		advance(&entry->ack, ntohl(packet->ack));
-		if (packet->flags & TCP_FIN)
-			entry->flags |= FLOW_FINISHED;
-	}
+	follow(packet, entry);
 	/* Of many packets in a tick, one writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
@@ -139,11 +125,18 @@ static ALWAYS_INLINE int is_refused(const struct packet *packet)
 	return 1;
 }
 
+/* As much as is read of a packet: what is behind may not lie beside it, and take longer. */
+static ALWAYS_INLINE __u32 headers_of(const struct __sk_buff *skb)
+{
+	__u32 ip_len = skb->protocol == htons(ETH_P_IP) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header);
+
+	return ip_len + sizeof(struct tcp_header);
+}
+
 /* Has the headers be where they can be read. */
 static ALWAYS_INLINE int pull(struct __sk_buff *skb)
 {
-	__u32 ip_len = skb->protocol == htons(ETH_P_IP) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header);
-	__u32 wanted = ETH_HLEN + ip_len + sizeof(struct tcp_header);
+	__u32 wanted = ETH_HLEN + headers_of(skb);
 
 	if ((void *)(long)skb->data + wanted <= (void *)(long)skb->data_end)
 		return 0;
@@ -167,7 +160,7 @@ int cache_tc(struct __sk_buff *skb)
 		.at = ethernet + ETH_HLEN, .end = (void *)(long)skb->data_end, .len = skb->len - ETH_HLEN
 	};
 
-	shape = parse_whole(skb->protocol, &from, NULL, &packet);
+	shape = parse_whole(skb->protocol, &from, &packet);
 	/* What is not refused the packet sockets have had, and the guard would drop it too, later. */
 	if (shape == WHOLE && begins(&packet))
 		return TCX_DROP;
@@ -177,14 +170,15 @@ int cache_tc(struct __sk_buff *skb)
 		note_miss(shape, &packet, outcome);
 		return TCX_NEXT;
 	}
-	if (packet.flags & TCP_FIN && tell(&packet)) {
+	if (is_news(&packet, entry) && tell(&packet)) {
 		count(UNTOLD);
 		return TCX_DROP;
 	}
 	note(&packet, entry, skb->len);
 	rewrite_headers(ethernet, &packet, entry, hop);
 	rewrite_checksum_in_kernel(skb, &packet, entry);
-	return bpf_redirect(hop->ifindex, 0);
+	/* To hand over saves the way through a queue between the ends of a veth. */
+	return hop->hands_over ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
 }
 
 /* Whether it was sent to this host, without a VLAN tag. */
@@ -210,7 +204,7 @@ int cache_xdp(struct xdp_md *ctx)
 
 	if ((void *)(ethernet + 1) > from.end || !is_to_host(ctx, ethernet))
 		return XDP_PASS;
-	shape = parse_whole(ethernet->protocol, &from, NULL, &packet);
+	shape = parse_whole(ethernet->protocol, &from, &packet);
 	if (shape == WHOLE && packet.ip + packet.len > from.end)
 		shape = FANCY;
 	if (shape == WHOLE && is_refused(&packet))
@@ -221,7 +215,7 @@ int cache_xdp(struct xdp_md *ctx)
 		note_miss(shape, &packet, outcome);
 		return XDP_PASS;
 	}
-	if (packet.flags & TCP_FIN && tell(&packet)) {
+	if (is_news(&packet, entry) && tell(&packet)) {
 		count(UNTOLD);
 		return XDP_DROP;
 	}
@@ -232,18 +226,19 @@ int cache_xdp(struct xdp_md *ctx)
 }
 
 /* Whether it is an ICMP error: it may be about a flow. */
-static ALWAYS_INLINE int is_icmp_error(const struct source *from, __be16 protocol, const struct packet *packet)
+static ALWAYS_INLINE int is_icmp_error(const struct source *from, struct __sk_buff *skb, const struct packet *packet)
 {
-	struct ipv4_header ip;
+	int is_ipv4 = skb->protocol == htons(ETH_P_IP);
+	struct ipv4_header *ip = from->at;
 	__u8 type;
 
-	if (packet->key.protocol != (protocol == htons(ETH_P_IP) ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+	if (packet->key.protocol != (is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
 		return 0;
-	if (protocol == htons(ETH_P_IP) && (!look(from, 0, &ip, sizeof(ip)) || ip.fragment & htons(IPV4_OFFSET)))
+	if (is_ipv4 && ip->fragment & htons(IPV4_OFFSET))
 		return 0;
-	if (!look(from, packet->ip_len, &type, sizeof(type)))
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + packet->ip_len, &type, sizeof(type)))
 		return 0;
-	if (protocol == htons(ETH_P_IP))
+	if (is_ipv4)
 		return type == 3 || type == 11 || type == 12; /* RFC 792: unreachable, time exceeded, parameter problem */
 	return 1 <= type && type <= 4; /* RFC 4443: the same and packet too big */
 }
@@ -252,11 +247,10 @@ static ALWAYS_INLINE int is_icmp_error(const struct source *from, __be16 protoco
 static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *skb)
 {
 	struct packet packet = {};
-	struct copies copies;
 	struct flow_entry *entry;
 	struct next_hop *hop;
 
-	switch (parse_whole(skb->protocol, from, &copies, &packet)) {
+	switch (parse_whole(skb->protocol, from, &packet)) {
 	case WHOLE:
 		if (judge(&packet, skb->gso_size, &entry, &hop) == FORWARDED || is_refused(&packet))
 			return 0;
@@ -264,16 +258,21 @@ static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *
 	case FANCY:
 		return is_ours(&packet.key.dst);
 	default:
-		return is_icmp_error(from, skb->protocol, &packet) && is_ours(&packet.key.dst);
+		return is_icmp_error(from, skb, &packet) && is_ours(&packet.key.dst);
 	}
 }
 
 SEC("socket")
 int cache_filter(struct __sk_buff *skb)
 {
-	struct source from = { .skb = skb, .len = skb->len - ETH_HLEN };
+	/* A filter may not read in place. What is not there is zero, and makes nothing WHOLE. */
+	__u8 headers[HEADERS] __attribute__((aligned(8))) = {};
+	__u32 len = skb->len - ETH_HLEN, wanted = headers_of(skb);
+	struct source from = { .at = headers, .end = headers + HEADERS, .len = len };
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->len < ETH_HLEN + sizeof(struct ipv4_header))
+		return 0;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, headers, len < wanted ? len : wanted))
 		return 0;
 	return is_for_us(&from, skb) ? ~0 : 0;
 }

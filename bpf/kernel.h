@@ -102,7 +102,6 @@ struct bpf_sock_tuple {
 
 /* Flags of bpf_l4_csum_replace: what is replaced is part of the pseudo-header; 0 means none, and is not computed. */
 enum { BPF_F_PSEUDO_HDR = 1 << 4, BPF_F_MARK_MANGLED_0 = 1 << 5 };
-enum { BPF_HDR_START_NET = 1 };
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
@@ -114,12 +113,11 @@ static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len) = (void *)26;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static long (*bpf_csum_update)(struct __sk_buff *skb, __u32 change) = (void *)40;
-static long (*bpf_skb_load_bytes_relative)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len,
-					   __u32 start) = (void *)68;
 static struct bpf_sock *(*bpf_sk_lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
 					     __u64 flags) = (void *)85;
 static long (*bpf_sk_release)(void *sock) = (void *)86;
 static struct bpf_sock *(*bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
 					      __u64 flags) = (void *)99;
 static long (*bpf_ringbuf_output)(void *ringbuf, const void *data, __u64 size, __u64 flags) = (void *)130;
+static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)155;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)160;

@@ -10,6 +10,10 @@ enum {
 	FLOW_TO_CLIENT = 2,
 	/* Its sender has finished. Written here. */
 	FLOW_FINISHED = 4,
+	/* Of the connection only the SYN is known yet. Ended here. */
+	FLOW_OPENING = 8,
+	/* What its receiver answers does not pass here (DSR). */
+	FLOW_ALONE = 16,
 };
 
 /* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */
@@ -24,8 +28,8 @@ struct flow_entry {
 	__u16 party; /* index into traffic */
 	__u16 flags;
 	/* Said by userspace, and kept up here: */
-	__u32 sent;	 /* TCP: what comes after the last byte */
-	__u32 ack;	 /* TCP: what its sender expects next */
+	__u32 sent;	 /* TCP: what comes after the last byte; nothing while its sender has not been heard */
+	__u32 ack;	 /* TCP: what its sender expects next; the same, but for who answers a SYN */
 	__u64 last_seen; /* when the last packet passed, to a tick: CLOCK_MONOTONIC, ns */
 };
 
@@ -40,11 +44,12 @@ struct macs {
 	struct mac src;
 };
 
-/* A neighbour. Mirrors `cache::NextHopEntry`. */
+/* A neighbour. Written by `cache::next_hop`. */
 struct next_hop {
 	struct macs macs; /* its address and ours */
 	__u32 ifindex; /* 0: leads nowhere */
 	__u32 mtu;
+	__u32 hands_over; /* whether it takes frames from the other end of that interface: see model::Interface */
 };
 
 /* What has been sent from clients to a server and back; lengths with the Ethernet header. Mirrors `cache::Traffic`. */
@@ -58,7 +63,7 @@ struct traffic {
 /* What has become of packets; what is not forwarded or dropped is left to userspace. Mirrors `cache::Outcome`. */
 enum outcome {
 	FORWARDED,
-	/* Of a flow that is known: TCP with SYN or RST, or a FIN whose numbers do not fit; */
+	/* Of a flow that is known: TCP with SYN or RST, or a FIN or a part of the handshake that does not fit; */
 	CHANGES_STATE,
 	/* a packet that may go no further; */
 	EXPIRED,
@@ -72,19 +77,20 @@ enum outcome {
 	CAME_AGAIN,
 	/* A SYN to a frontend in a flood: dropped. */
 	SYN_LIMITED,
-	/* A FIN that there was no room to tell of: dropped, and sent again. */
+	/* What there was no room to tell of: dropped, and sent again. */
 	UNTOLD,
 	OUTCOMES,
 	/* Of no known flow: not counted. */
 	UNKNOWN,
 };
 
-/* A FIN that was forwarded. Mirrors `cache::Told`. */
+/* A segment that was forwarded, and that is part of a handshake or has a FIN. Mirrors `cache::Told`. */
 struct told {
 	struct flow_key key;
 	__u32 seq;
 	__u32 ack;
-	__u32 len; /* of its payload, and one */
+	__u32 len; /* of its payload, and one for a FIN */
+	__u32 flags;
 };
 
 /* Mirrors `cache::Rate`. */

@@ -22,25 +22,15 @@ struct udp_header {
 	__u16 checksum;
 };
 
-/* Where a packet is read: from the IP header on to `end`, or, by a socket's filter that may not, through `skb`. */
+/* Where a packet is read: from the IP header on to `end`. */
 struct source {
 	void *at;
 	void *end;
-	const struct __sk_buff *skb;
 	__u32 len; /* from the IP header on, with what is beyond `end` and padding */
 };
 
-/* Room for what has to be copied to be read. */
-struct copies {
-	union {
-		struct ipv4_header v4;
-		struct ipv6_header v6;
-	};
-	union {
-		struct tcp_header tcp;
-		struct udp_header udp;
-	};
-};
+/* As much as is read of any packet. */
+enum { HEADERS = sizeof(struct ipv6_header) + sizeof(struct tcp_header) };
 
 struct packet {
 	struct flow_key key;
@@ -67,22 +57,20 @@ enum shape {
 };
 
 /* Bytes of the packet; NULL if they are not there. */
-static ALWAYS_INLINE void *look(const struct source *from, __u32 offset, void *copy, __u32 len)
+static ALWAYS_INLINE void *look(const struct source *from, __u32 offset, __u32 len)
 {
-	if (from->skb)
-		return bpf_skb_load_bytes_relative(from->skb, offset, copy, len, BPF_HDR_START_NET) ? NULL : copy;
 	return from->at + offset + len > from->end ? NULL : from->at + offset;
 }
 
 /* What the IP header carries. */
-static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struct copies *copies, struct packet *packet)
+static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struct packet *packet)
 {
 	__u32 len;
 
 	if (packet->len > from->len)
 		return FANCY;
 	if (packet->key.protocol == IPPROTO_TCP) {
-		struct tcp_header *tcp = look(from, packet->ip_len, &copies->tcp, sizeof(*tcp));
+		struct tcp_header *tcp = look(from, packet->ip_len, sizeof(*tcp));
 
 		if (!tcp)
 			return FANCY;
@@ -98,7 +86,7 @@ static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struc
 		packet->seq = tcp->seq;
 		packet->ack = tcp->ack;
 	} else {
-		struct udp_header *udp = look(from, packet->ip_len, &copies->udp, sizeof(*udp));
+		struct udp_header *udp = look(from, packet->ip_len, sizeof(*udp));
 
 		if (!udp)
 			return FANCY;
@@ -117,9 +105,9 @@ static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struc
 	return WHOLE;
 }
 
-static ALWAYS_INLINE enum shape parse_whole_v4(const struct source *from, struct copies *copies, struct packet *packet)
+static ALWAYS_INLINE enum shape parse_whole_v4(const struct source *from, struct packet *packet)
 {
-	struct ipv4_header *ip = look(from, 0, &copies->v4, sizeof(*ip));
+	struct ipv4_header *ip = look(from, 0, sizeof(*ip));
 
 	if (!ip || ip->version_ihl >> 4 != 4)
 		return OTHER;
@@ -133,12 +121,12 @@ static ALWAYS_INLINE enum shape parse_whole_v4(const struct source *from, struct
 	packet->ip_len = sizeof(*ip);
 	packet->len = ntohs(ip->total_len);
 	packet->hops = ip->ttl;
-	return parse_transport(from, copies, packet);
+	return parse_transport(from, packet);
 }
 
-static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct copies *copies, struct packet *packet)
+static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct packet *packet)
 {
-	struct ipv6_header *ip = look(from, 0, &copies->v6, sizeof(*ip));
+	struct ipv6_header *ip = look(from, 0, sizeof(*ip));
 
 	if (!ip || (ip->version_class_flow & htonl(0xf0000000)) != htonl(0x60000000))
 		return OTHER;
@@ -152,16 +140,15 @@ static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct
 	packet->ip = ip;
 	packet->len = sizeof(*ip) + ntohs(ip->payload_len);
 	packet->hops = ip->hop_limit;
-	return parse_transport(from, copies, packet);
+	return parse_transport(from, packet);
 }
 
 /* `protocol` is that of the Ethernet header. */
-static ALWAYS_INLINE enum shape parse_whole(__be16 protocol, const struct source *from, struct copies *copies,
-					    struct packet *packet)
+static ALWAYS_INLINE enum shape parse_whole(__be16 protocol, const struct source *from, struct packet *packet)
 {
 	if (protocol == htons(ETH_P_IP))
-		return parse_whole_v4(from, copies, packet);
+		return parse_whole_v4(from, packet);
 	if (protocol == htons(ETH_P_IPV6))
-		return parse_whole_v6(from, copies, packet);
+		return parse_whole_v6(from, packet);
 	return OTHER;
 }

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
@@ -13,8 +14,9 @@ use crate::model::Mode;
     version,
     about = "A layer-4 load balancer: one binary, one file, every way to forward.",
     long_about = "A layer-4 load balancer: one binary, one file, every way to forward.\n\n\
-        Without a command it runs the balancer described by the configuration file. Saving the file \
-        reloads it; established connections are never cut.",
+        Without a command it runs the balancer described by the configuration file, or, with --listen and \
+        --servers, one that needs no file but a list of servers. Saving the file reloads it; established \
+        connections are never cut.",
     after_help = AFTER_HELP,
     args_conflicts_with_subcommands = false,
     disable_help_subcommand = true
@@ -43,6 +45,25 @@ pub struct Options {
     /// Configuration file [default: config.toml]
     #[arg(short, long, value_name = "PATH", global = true)]
     config: Option<PathBuf>,
+    /// Without a configuration file: where clients connect to (a port alone: every IPv4 address)
+    #[arg(
+        short, long, value_name = "[IP:]PORT", global = true,
+        conflicts_with = "config", requires = "servers", value_parser = listen_address
+    )]
+    pub listen: Option<SocketAddr>,
+    /// Without a configuration file: a list of servers, one HOST:PORT a line; `#` begins a comment.
+    ///
+    /// Connections are given to them in turn. A server that fails three times in a row to take a connection, of a
+    /// client or of the check every 2 seconds, is left out until the check has succeeded twice; a client whose
+    /// connection fails meanwhile gets another server.
+    #[arg(short, long, value_name = "PATH", global = true, requires = "listen")]
+    pub servers: Option<PathBuf>,
+    /// Without a configuration file: where statistics are served (a port alone: 127.0.0.1)
+    #[arg(
+        long, value_name = "[IP:]PORT", global = true, default_value = "127.0.0.1:7000",
+        requires = "listen", value_parser = statistics_address
+    )]
+    pub stats: SocketAddr,
     /// For frontends that do not say their mode: forward packets, rewriting both directions (NAT); needs root
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
@@ -59,7 +80,7 @@ impl Options {
 
     /// Whether the command line names no file, and there is none where one is looked for then.
     pub fn has_no_file(&self) -> bool {
-        self.config.is_none() && !self.config().exists()
+        self.config.is_none() && self.listen.is_none() && !self.config().exists()
     }
 
     /// The mode the command line asks for; it goes before the file's, but not before a frontend's own.
@@ -72,10 +93,25 @@ impl Options {
     }
 }
 
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    address(text, Ipv4Addr::UNSPECIFIED)
+}
+
+fn statistics_address(text: &str) -> Result<SocketAddr, String> {
+    address(text, Ipv4Addr::LOCALHOST)
+}
+
+/// `IP:port`, or a port of `ip`.
+fn address(text: &str, ip: Ipv4Addr) -> Result<SocketAddr, String> {
+    let addr = text.parse().or_else(|_| text.parse().map(|port| SocketAddr::from((ip, port))));
+    let addr = addr.ok().filter(|addr| addr.port() != 0);
+    addr.ok_or_else(|| "allowed: a port from 1 to 65535, or IP:port, such as 7777 or [::]:7777".to_owned())
+}
+
 const AFTER_HELP: &str = "\
 Signals:
   SIGTERM, Ctrl-C   stop accepting, let connections finish (timeouts.drain), exit; again: exit at once
-  SIGHUP            read the configuration file again
+  SIGHUP            read the configuration file, or the list of servers, again
 
 Environment:
   RUST_LOG          what is logged: error, warn, info (default), debug or trace
@@ -118,6 +154,31 @@ mod tests {
         assert_eq!(parse("convey --config=x.toml").unwrap().options.config(), Path::new("x.toml"));
         assert_eq!(parse("convey").unwrap().options.config(), Path::new("config.toml"));
         assert_eq!(parse("convey -p").unwrap().options.mode(), Some(Mode::Passthrough));
+    }
+
+    #[test]
+    fn a_list_of_servers_takes_the_place_of_a_file() {
+        let options = |line| parse(line).unwrap().options;
+        let listen = |line| options(line).listen.unwrap().to_string();
+        assert_eq!(listen("convey --listen 7777 --servers hosts.txt"), "0.0.0.0:7777");
+        assert_eq!(listen("convey --listen [::]:7777 --servers hosts.txt"), "[::]:7777");
+        assert_eq!(listen("convey check -l 10.0.0.1:80 -s hosts.txt"), "10.0.0.1:80");
+        assert_eq!(options("convey -l 1 -s x").stats.to_string(), "127.0.0.1:7000");
+        assert_eq!(options("convey -l 1 -s x --stats 7001").stats.to_string(), "127.0.0.1:7001");
+    }
+
+    #[test]
+    fn half_a_list_of_servers_or_one_beside_a_file_is_a_usage_error() {
+        for line in [
+            "convey --listen 7777",
+            "convey --servers hosts.txt",
+            "convey --stats 7001",
+            "convey --config a.toml --listen 7777 --servers hosts.txt",
+            "convey --listen 0 --servers hosts.txt",
+            "convey --listen localhost:80 --servers hosts.txt",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
     }
 
     #[test]

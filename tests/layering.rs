@@ -55,6 +55,8 @@ const PURE: &[&str] = &[
     "control/state.rs",
     "control/draining.rs",
     "control/flood.rs",
+    "control/names.rs",
+    "config/resolved.rs",
 ];
 
 /// What nothing pure may name: sockets, threads, files, logs, clocks.

@@ -13,7 +13,7 @@ use convey::model::{
     Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Server,
     Timestamp,
 };
-use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
+use convey::snapshot::{self, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -83,7 +83,7 @@ fn get_metrics(addr: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// A frontend, a backend and two servers (one of them down) that are all called `name`, every optional
+/// A frontend, a backend, two servers (one of them down) and a host that are all called `name`, every optional
 /// limit set; nothing at all if the name is empty.
 fn state(name: &str) -> Snapshot {
     if name.is_empty() {
@@ -112,6 +112,7 @@ fn state(name: &str) -> Snapshot {
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers: servers.iter().map(|server| server.config.clone()).collect(),
+        named: vec![],
     };
     let pool = Arc::new(Pool::new(Arc::new(backend), servers.into(), Arc::new(PoolLive::new(1)), None));
     let config = Frontend {
@@ -124,5 +125,12 @@ fn state(name: &str) -> Snapshot {
     };
     let live = Arc::new(FrontendLive::new(0, 1));
     let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
-    Snapshot { frontends: vec![frontend], pools: vec![pool], ..Snapshot::empty(1) }
+    let host = Name {
+        host: name.into(),
+        addresses: [[127, 0, 0, 1].into()].into(),
+        fault: Some("timed out".into()),
+        since: Timestamp(1),
+        live: Arc::default(),
+    };
+    Snapshot { frontends: vec![frontend], pools: vec![pool], names: vec![host], ..Snapshot::empty(1) }
 }

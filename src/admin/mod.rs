@@ -4,12 +4,14 @@
 //! its Prometheus text, so the two never disagree on what a number means.
 
 mod http;
+mod names;
 mod packets;
 mod process;
 mod prometheus;
 mod report;
 
 pub use http::{Source, serve};
+pub use names::NameReport;
 pub use packets::PacketReport;
 pub use process::Process;
 pub use prometheus::render;

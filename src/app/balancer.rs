@@ -21,21 +21,21 @@ use crate::config::{self, Config};
 use crate::control::{Events, File, State, Task};
 use crate::health::Schedule;
 use crate::model::Mode;
+use crate::net::Resolver;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
 
-/// Runs what the file at `path` says until a signal ends it, showing what `show` adds.
-pub(super) fn run(path: &Path, mode: Option<Mode>, show: &Show) -> Result<ExitCode, Failure> {
+/// Runs what the file says until a signal ends it, showing what `show` adds.
+pub(super) fn run(file: File, show: &Show) -> Result<ExitCode, Failure> {
     clock::now();
     // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);
-    let watch = watch(path, reload.clone());
-    let file = File { path: path.to_owned(), mode };
+    let watch = watch(&file.path, reload.clone());
     let runtime = runtime()?;
     let (loaded, kernel) = runtime.block_on(load(&file))?;
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
     let _watch = watch.inspect_err(|error| {
-        warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", path.display());
+        warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", file.path.display());
     });
     let open_files = limits::raise_file_limit();
     let start =
@@ -95,6 +95,7 @@ impl Balancer {
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
         let (network, networks) = mpsc::channel(1);
+        let (lookup, lookups) = mpsc::channel(64);
         let parts = Parts {
             config: &config,
             cores,
@@ -109,12 +110,14 @@ impl Balancer {
             state: State::new(columns),
             snapshot,
             schedule: Schedule::new(outcome),
+            resolver: Resolver::default(),
+            lookups: lookup,
             data_path,
             file,
             now: clock::now,
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
-        let events = Events { outcomes, failures, reloads, networks };
+        let events = Events { outcomes, failures, reloads, networks, lookups };
         let balancer = Balancer { task, events, reload, draining };
         balancer.announce(cores);
         Ok(balancer)

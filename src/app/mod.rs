@@ -23,16 +23,18 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use anyhow::Context;
+use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
 use self::host::Kernel;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Options};
-use crate::config::{self, LoadError};
+use crate::config::{self, Config, List, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
-use crate::model::Mode;
+use crate::model::{Lookup, Mode};
+use crate::net::Resolver;
 
 /// Carries out the command line.
 pub fn run(cli: &Cli) -> ExitCode {
@@ -69,7 +71,9 @@ impl Failure {
             }
             Failure::Config(unreadable) => {
                 eprintln!("convey: {unreadable}");
-                eprintln!("Name a file with --config, or try `convey demo`.");
+                eprintln!(
+                    "Name a file with --config, a list of servers with --servers, or try `convey demo`."
+                );
                 ExitCode::from(1)
             }
             Failure::Start(error) => {
@@ -81,11 +85,18 @@ impl Failure {
 }
 
 fn balance(options: &Options) -> Result<ExitCode, Failure> {
-    balancer::run(options.config(), options.mode(), &Show::Nothing)
+    balancer::run(file(options), &Show::Nothing)
+}
+
+/// What the command line names: a configuration, or a list of servers.
+fn file(options: &Options) -> File {
+    let path = options.servers.as_deref().unwrap_or(options.config()).to_owned();
+    let list = options.listen.map(|listen| List { listen, stats: options.stats });
+    File { path, list, mode: options.mode() }
 }
 
 fn check(options: &Options) -> Result<ExitCode, Failure> {
-    let file = File { path: options.config().to_owned(), mode: options.mode() };
+    let file = file(options);
     let runtime = runtime()?;
     let (loaded, kernel) = runtime.block_on(host::load(&file))?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
@@ -93,11 +104,12 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
         let left = runtime.block_on(left_over::describe(netlink, &table.interfaces));
         left.iter().for_each(|line| eprintln!("warning: {line}"));
     }
+    runtime.block_on(unresolved(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
     let config = match kernel {
         Some(kernel) => packet_plan::resolve(loaded.config, &kernel.network, cores())?,
         None => loaded.config,
     };
-    print(&format!("{} is valid; it would run:\n\n", options.config().display()));
+    print(&format!("{} is valid; it would run:\n\n", file.path.display()));
     print(&config::describe(&config));
     Ok(ExitCode::SUCCESS)
 }
@@ -105,15 +117,27 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
 fn try_out(options: &Options) -> Result<ExitCode, Failure> {
     if let Some(mode) = options.mode().filter(|mode| *mode != Mode::Proxy) {
         let demo = PacketDemo::new(mode).context("no demo")?;
-        return balancer::run(&demo.path(), Some(mode), &Show::Lab(demo.clone()));
+        let file = File { path: demo.path(), list: None, mode: Some(mode) };
+        return balancer::run(file, &Show::Lab(demo.clone()));
     }
     if !options.has_no_file() {
-        return balancer::run(options.config(), None, &Show::Servers);
+        return balancer::run(File { mode: None, ..file(options) }, &Show::Servers);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let (missing, path) = (options.config().display(), sample.path());
     print(&format!("there is no {missing} here; this is the sample: {}\n\n", path.display()));
-    balancer::run(&path, None, &Show::Servers)
+    balancer::run(File { path, list: None, mode: None }, &Show::Servers)
+}
+
+/// Names that have no address now, a line each. They are no mistake: they may have one when it matters.
+async fn unresolved(config: &Config) -> Vec<String> {
+    let resolver = Resolver::default();
+    let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
+    let lookups = join_all(config.hosts().into_iter().map(look_up)).await;
+    let fault = |lookup: Lookup| {
+        Some(format!("name {} cannot be resolved now: {}", lookup.host, lookup.ttl().err()?))
+    };
+    lookups.into_iter().filter_map(fault).collect()
 }
 
 /// Where the control path runs: one thread.

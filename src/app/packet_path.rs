@@ -139,7 +139,7 @@ impl PacketPath {
                 }
                 let read = tokio::select! {
                     () = netlink.changed() => netlink.update(&mut table).await,
-                    _ = looks.tick() => netlink.update_mtus(&mut table).await,
+                    _ = looks.tick() => netlink.look_at_links(&mut table).await,
                 };
                 is_news = match read {
                     Ok(differs) => differs,

@@ -4,7 +4,7 @@ use std::array;
 
 use super::Config;
 use super::diff::{list, or};
-use crate::model::{Backend, Frontend, HealthCheck, Mode, ProbeKind, Server, Timeouts};
+use crate::model::{Backend, Frontend, HealthCheck, Mode, NamedServer, ProbeKind, Server, Timeouts};
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
 /// are set to, statistics.
@@ -13,7 +13,10 @@ pub fn describe(config: &Config) -> String {
     for backend in &config.backends {
         let modes = config.frontends.iter().filter(|frontend| frontend.backend == backend.name);
         text.push_str(&backend_line(backend, &modes.map(|frontend| frontend.mode).collect::<Vec<_>>()));
-        text.push_str(&table(backend.servers.iter().map(server_row)));
+        let mut servers: Vec<_> =
+            backend.servers.iter().map(server_row).chain(backend.named.iter().map(named_row)).collect();
+        servers.sort();
+        text.push_str(&table(servers.into_iter()));
     }
     text.push_str(&timeouts(config));
     if config.packet_frontends().next().is_some() {
@@ -104,13 +107,22 @@ fn probe(check: &HealthCheck) -> String {
 }
 
 fn server_row(server: &Server) -> [String; 3] {
-    let backup = if server.backup { ", backup" } else { "" };
-    let limit = limit(server.max_connections);
+    let settings = server_settings(server.weight, server.backup, server.max_connections);
+    [format!("  server {}", server.name), server.addr.to_string(), settings]
+}
+
+fn named_row(named: &NamedServer) -> [String; 3] {
+    let settings = server_settings(named.weight, named.backup, named.max_connections);
     [
-        format!("  server {}", server.name),
-        server.addr.to_string(),
-        format!("weight {}{backup}{limit}", server.weight),
+        format!("  server {}", named.name),
+        named.to_string(),
+        format!("{settings}, for each address of the name"),
     ]
+}
+
+fn server_settings(weight: u16, backup: bool, max_connections: Option<u32>) -> String {
+    let backup = if backup { ", backup" } else { "" };
+    format!("weight {weight}{backup}{}", limit(max_connections))
 }
 
 fn limit(connections: Option<u32>) -> String {
@@ -151,6 +163,7 @@ mod tests {
             a = { addr = "127.0.0.1:8081", weight = 10 }
             long-name = { addr = "127.0.0.1:18082", max_connections = 9 }
             far = { addr = "192.0.2.1:80", backup = true }
+            known = { addr = "app.internal:80", weight = 2 }
             [backends.old]
             health_check = { kind = "none" }
             servers.x.addr = "[::1]:9000"
@@ -163,6 +176,7 @@ backend old (round_robin; no health check, used by no frontend)
 backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3)
   server a          127.0.0.1:8081   weight 10
   server far        192.0.2.1:80     weight 1, backup
+  server known      app.internal:80  weight 2, for each address of the name
   server long-name  127.0.0.1:18082  weight 1, at most 9 connections
 timeouts connect 5s, idle 600s, drain 30s
 statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)

@@ -1,12 +1,13 @@
 //! What a reload changes, in words for the log.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::Config;
 use crate::model::{
-    Backend, FlowTimeouts, Frontend, HealthCheck, PacketSettings, ProbeKind, Server, Timeouts,
+    Backend, FlowTimeouts, Frontend, HealthCheck, NamedServer, PacketSettings, ProbeKind, Server, Timeouts,
 };
 
 /// The difference between two configurations.
@@ -22,7 +23,7 @@ pub struct Diff {
 /// Compares two configurations. Both lists are empty exactly when they are equal.
 pub fn diff(old: &Config, new: &Config) -> Diff {
     // Taken apart field by field, here and below, so that a new field cannot be forgotten.
-    let Config { frontends, backends, stats, timeouts, passthrough } = old;
+    let Config { frontends, backends, stats, timeouts, passthrough, name_servers } = old;
     let (mut changes, mut restart) = (Vec::new(), Vec::new());
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
         restart.extend(before.zip(after).and_then(|(before, after)| mode_change(before, after)));
@@ -39,6 +40,7 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
             changes.push(format!("{what}: {}", times.join(", ")));
         }
     }
+    changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
     restart.extend(change("stats address", stats.listen, new.stats.listen));
     restart.extend(passthrough_changes(passthrough, &new.passthrough));
     Diff { changes, needs_restart: restart }
@@ -74,7 +76,7 @@ fn mode_change(old: &Frontend, new: &Frontend) -> Option<String> {
 }
 
 fn about_backend(backend: &Backend) -> String {
-    let servers: Vec<_> = backend.servers.iter().map(|server| server.addr.to_string()).collect();
+    let servers: Vec<_> = entries(backend).into_iter().map(|server| server.addr).collect();
     format!("{}, servers {}", backend.algorithm.name(), servers.join(", "))
 }
 
@@ -96,8 +98,8 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
 }
 
 fn backend(old: &Backend, new: &Backend) -> Vec<String> {
-    let Backend { name: _, algorithm, hash, health_check, on_down, dsr, servers } = old;
-    let mut changes = server_changes(servers, &new.servers);
+    let Backend { name: _, algorithm, hash, health_check, on_down, dsr, servers: _, named: _ } = old;
+    let mut changes = server_changes(&entries(old), &entries(new));
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
     changes.extend(change("hash", hash.name(), new.hash.name()));
     changes.extend(health_check_changes(health_check, &new.health_check));
@@ -106,8 +108,29 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
     changes
 }
 
+/// A server of the file, known by its address or by a name.
+struct Entry {
+    name: String,
+    addr: String,
+    weight: u16,
+    backup: bool,
+    max_connections: Option<u32>,
+}
+
+fn entries(backend: &Backend) -> Vec<Entry> {
+    let at_address = backend.servers.iter().cloned().map(|server| {
+        let Server { name, addr, weight, backup, max_connections } = server;
+        Entry { name, addr: addr.to_string(), weight, backup, max_connections }
+    });
+    let named = backend.named.iter().cloned().map(|named| {
+        let NamedServer { name, host, port, weight, backup, max_connections } = named;
+        Entry { name, addr: format!("{host}:{port}"), weight, backup, max_connections }
+    });
+    at_address.chain(named).collect()
+}
+
 /// A server that changes its address is another one; one that changes its name only is renamed.
-fn server_changes(old: &[Server], new: &[Server]) -> Vec<String> {
+fn server_changes(old: &[Entry], new: &[Entry]) -> Vec<String> {
     let (mut added, mut removed, mut changed) = (Vec::new(), Vec::new(), Vec::new());
     let (mut gone, mut come) = (Vec::new(), Vec::new());
     for (before, after) in pair(old, new, |a, b| a.name == b.name && a.addr == b.addr) {
@@ -129,8 +152,8 @@ fn server_changes(old: &[Server], new: &[Server]) -> Vec<String> {
     [added, removed, changed].concat()
 }
 
-fn server(old: &Server, new: &Server) -> Vec<String> {
-    let Server { name, addr, weight, backup, max_connections } = old;
+fn server(old: &Entry, new: &Entry) -> Vec<String> {
+    let Entry { name, addr, weight, backup, max_connections } = old;
     let of = |what: &str| format!("{what} of {addr}");
     let mut changes = Vec::new();
     changes.extend(change(&of("name"), name, &new.name));
@@ -208,6 +231,12 @@ fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
 pub(super) fn list<T: Display>(values: &[T]) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     if values.is_empty() { "automatic".to_owned() } else { values.join(", ") }
+}
+
+/// The name servers, or that they are the system's.
+fn system_or(name_servers: &[SocketAddr]) -> String {
+    let name_servers: Vec<String> = name_servers.iter().map(ToString::to_string).collect();
+    if name_servers.is_empty() { "the system's".to_owned() } else { name_servers.join(", ") }
 }
 
 /// `what old -> new`, if they differ.
@@ -290,6 +319,24 @@ mod tests {
             edited(&[("[\"10.0.0.1:80\", \"10.0.0.1:81\"]", "['10.0.0.1:81', '10.0.0.1:80']")]),
             Diff::default()
         );
+    }
+
+    #[test]
+    fn a_server_that_is_known_by_name_comes_goes_and_changes_by_that() {
+        let named = ("10.0.0.6", "App.internal");
+        assert_eq!(changes(&[named]), ["backend web: + app.internal:80, - 10.0.0.6:80"]);
+        let before = BEFORE.replace(named.0, named.1);
+        let after = before.replace("internal:80\"", "internal:80\"\nweight = 3");
+        let changes = diff(&config(&before), &config(&after)).changes;
+        assert_eq!(changes, ["backend web: weight of app.internal:80 1 -> 3"]);
+    }
+
+    #[test]
+    fn other_name_servers_need_no_restart() {
+        let dns = "[backends.a.servers.x]";
+        let with = format!("[dns]\nnameservers = ['10.0.0.53', '127.0.0.1:8600']\n{dns}");
+        let line = "dns.nameservers the system's -> 10.0.0.53:53, 127.0.0.1:8600";
+        assert_eq!(changes(&[(dns, &with)]), [line]);
     }
 
     #[test]

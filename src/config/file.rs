@@ -1,17 +1,20 @@
 //! The language of the file: which tables and keys there are, what they may hold and what holds without
 //! them. What follows from several of them together is left to `validate`.
 
+mod server;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::DeTable;
 
+pub(super) use self::server::Server;
 use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
-    MILLISECOND, anything, boolean, choice, http_path, integer, ip, listen_address, port, seconds,
-    server_address, snat_address, snat_ports, status_range, string,
+    MILLISECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
+    name_server, port, seconds, snat_address, snat_ports, status_range, string,
 };
 use super::{Config, Stats};
 use crate::model::{
@@ -29,6 +32,7 @@ pub(super) struct File {
     pub(super) stats: Stats,
     pub(super) timeouts: TimeLimits,
     pub(super) passthrough: Passthrough,
+    name_servers: Vec<SocketAddr>,
 }
 
 /// `[timeouts]`
@@ -74,16 +78,6 @@ pub(super) struct Backend {
     on_down: OnDown,
 }
 
-/// `[backends.NAME.servers.NAME]`
-#[derive(Debug)]
-pub(super) struct Server {
-    pub(super) name: String,
-    pub(super) addr: Option<Placed<SocketAddr>>,
-    pub(super) weight: u16,
-    pub(super) backup: bool,
-    max_connections: Option<u32>,
-}
-
 impl File {
     /// Reads a file.
     pub(super) fn read<'a>(root: &'a Spanned<DeTable<'a>>, report: &'a Report<'a>) -> File {
@@ -104,9 +98,44 @@ impl File {
             stats: stats(root.table("stats")),
             timeouts: timeouts(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
+            name_servers: name_servers(root.table("dns")),
         };
         root.finish();
         file
+    }
+
+    /// What a file without anything but these servers, a frontend for them and the place of the statistics would be.
+    pub(super) fn of_list(
+        listen: Placed<SocketAddr>,
+        stats: Stats,
+        servers: Vec<Placed<ServerAddress>>,
+        report: &Report<'_>,
+    ) -> File {
+        const BACKEND: &str = "servers";
+        let nothing = DeTable::new();
+        let absent = || Table::root(&nothing, report);
+        let place = listen.place.clone();
+        let frontend = Frontend {
+            name: "listen".to_owned(),
+            mode: None,
+            protocol: None,
+            listen: vec![listen],
+            backend: Some(Placed { value: BACKEND.to_owned(), place }),
+            max_connections: None,
+        };
+        let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+        let frontends = vec![frontend];
+        let backend = backend(BACKEND.to_owned(), absent(), &frontends, report);
+        File {
+            mode: Mode::Proxy,
+            frontends,
+            backends: vec![Backend { servers, ..backend }],
+            stats,
+            timeouts: timeouts(absent()),
+            passthrough: passthrough(absent()),
+            name_servers: Vec::new(),
+        }
     }
 
     /// What the program uses if each frontend has this mode. Right only if nothing was reported.
@@ -118,6 +147,7 @@ impl File {
             stats: self.stats,
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),
+            name_servers: self.name_servers.clone(),
         }
     }
 }
@@ -165,6 +195,7 @@ impl Backend {
             on_down: self.on_down,
             dsr: value(&self.dsr).unwrap_or_default(),
             servers: self.servers.iter().filter_map(Server::model).collect(),
+            named: self.servers.iter().filter_map(Server::named).collect(),
         }
     }
 }
@@ -187,18 +218,6 @@ impl Passthrough {
             snat_addresses: self.snat_addresses.iter().map(|addr| addr.value).collect(),
             ..self.settings.clone()
         }
-    }
-}
-
-impl Server {
-    fn model(&self) -> Option<model::Server> {
-        Some(model::Server {
-            name: self.name.clone(),
-            addr: value(&self.addr)?,
-            weight: self.weight,
-            backup: self.backup,
-            max_connections: self.max_connections,
-        })
     }
 }
 
@@ -242,22 +261,10 @@ fn backend(name: String, mut table: Table<'_>, frontends: &[Frontend], report: &
         health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
         on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
         dsr: table.optional("dsr", choice(&DsrKind::ALL, DsrKind::name)),
-        servers: table.table("servers").named().into_iter().map(|(name, t)| server(name, t)).collect(),
+        servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
     };
     table.finish();
     backend
-}
-
-fn server(name: String, mut table: Table<'_>) -> Server {
-    let server = Server {
-        name,
-        addr: table.required("addr", server_address),
-        weight: table.or("weight", 1, integer(0..=u16::MAX)),
-        backup: table.or("backup", false, boolean),
-        max_connections: max_connections(&mut table),
-    };
-    table.finish();
-    server
 }
 
 /// `[backends.NAME.health_check]`, and `health_check_interval` beside it.
@@ -328,6 +335,13 @@ fn stats(mut table: Table<'_>) -> Stats {
     let port = table.or("port", 7000, port);
     table.finish();
     Stats { listen: SocketAddr::new(ip, port) }
+}
+
+/// `[dns]`
+fn name_servers(mut table: Table<'_>) -> Vec<SocketAddr> {
+    let found = table.any_number("nameservers", name_server);
+    table.finish();
+    found.into_iter().map(|found| found.value).collect()
 }
 
 fn timeouts(mut table: Table<'_>) -> TimeLimits {

@@ -1,18 +1,21 @@
-//! The configuration file: read, validated, compared and watched.
+//! The configuration: read from a file or from a list of servers, validated, compared and watched.
 
 mod describe;
 mod diff;
 mod file;
 mod hint;
+mod list;
 mod mode;
 mod problem;
 mod reader;
+mod resolved;
 mod validate;
 mod values;
 pub mod watch;
 
 pub use describe::describe;
 pub use diff::{Diff, diff};
+pub use list::{List, load_list};
 pub use mode::{Network, validate_mode};
 pub use problem::{LoadError, Problem};
 
@@ -40,6 +43,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
     pub passthrough: PacketSettings,
+    /// Who is asked for the addresses of servers that are known by name; those of `/etc/resolv.conf` if empty.
+    pub name_servers: Vec<SocketAddr>,
 }
 
 impl Config {
@@ -112,9 +117,11 @@ impl Loaded {
 /// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with everything that is
 /// wrong with the text.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    let unreadable = |source| LoadError::Unreadable { path: path.to_owned(), source };
-    let text = fs::read_to_string(path).map_err(unreadable)?;
-    parse(&path.display().to_string(), &text).map_err(LoadError::Invalid)
+    parse(&path.display().to_string(), &read(path)?).map_err(LoadError::Invalid)
+}
+
+fn read(path: &Path) -> Result<String, LoadError> {
+    fs::read_to_string(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })
 }
 
 /// Validates the text of a file; `file` is what problems call it.
@@ -125,13 +132,18 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (root, syntax_errors) = DeTable::parse_recoverable(text);
-    let name = file.to_owned();
-    let report = Report::new(&name, text, &syntax_errors);
-    let file = File::read(&root, &report);
+    let report = Report::new(file, text, &syntax_errors);
+    let read = File::read(&root, &report);
+    finish(file, text, read, report)
+}
+
+/// Checks what was read of a text, each value right by itself.
+fn finish(name: &str, text: &str, file: File, report: Report<'_>) -> Result<Loaded, Vec<Problem>> {
     validate::check(&file, &report);
     let warnings = report.finish()?;
     let config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(file.mode));
-    Ok(Loaded { config, warnings, source: Source { name, text: text.to_owned(), file } })
+    let source = Source { name: name.to_owned(), text: text.to_owned(), file };
+    Ok(Loaded { config, warnings, source })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod snat;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::file::{Backend, File, Frontend};
+use super::file::{Backend, File, Frontend, Server};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
 use crate::model::{DsrKind, Interface, Mode, Protocol, RouteHop};
@@ -125,9 +125,9 @@ impl Check<'_> {
             return self.report.error(&other.place, families(other));
         }
         let backends = self.file.backends.iter().filter(|backend| frontend.uses(&backend.name));
-        let servers = backends.flat_map(|backend| &backend.servers).filter_map(|server| server.addr.as_ref());
-        for server in servers.filter(differs) {
-            self.report.error(&server.place, families(server));
+        let servers = backends.flat_map(|backend| &backend.servers).filter_map(Server::ip);
+        for server in servers.filter(|server| differs(&server)) {
+            self.report.error(&server.place, families(&server));
         }
     }
 
@@ -141,12 +141,18 @@ impl Check<'_> {
             self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
         }
         let Some((_, mode)) = used.iter().find(|(_, mode)| mode.is_packet()) else { return };
-        for server in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
-            self.server(server, *mode);
-            in_dsr().for_each(|(frontend, _)| self.same_port(frontend, server));
+        for server in backend.servers.iter().filter_map(Server::ip) {
+            self.server(&server, *mode);
+            in_dsr().for_each(|(frontend, _)| self.same_port(frontend, &server));
             if l2.is_some() && in_dsr().next().is_some() {
-                self.on_link(server);
+                self.on_link(&server);
             }
+        }
+        for place in backend.servers.iter().filter_map(Server::name_place) {
+            let mode = mode.name();
+            let message =
+                format!("in {mode} mode servers have addresses; names are looked up for proxy mode only");
+            self.report.error(place, message);
         }
     }
 

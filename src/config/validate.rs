@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use super::file::{Backend, File, Frontend};
+use super::file::{Backend, File, Frontend, Server};
 use super::hint;
 use super::problem::{Place, Report};
 use crate::model::{Algorithm, Endpoint, Protocol};
@@ -62,13 +62,9 @@ fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &
         report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
         return;
     };
-    for server in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
+    for server in backend.servers.iter().filter_map(Server::ip) {
         let mut listen = frontend.listen.iter().map(|addr| addr.value);
-        // Any address of this machine behind a wildcard would loop; loopback ones are known to be.
-        let loops = |listen: &SocketAddr| {
-            overlap(*listen, server.value) && (*listen == server.value || server.value.ip().is_loopback())
-        };
-        if let Some(listen) = listen.find(loops) {
+        if let Some(listen) = listen.find(|listen| leads_back(server.value, *listen)) {
             let message =
                 format!("{} is frontend {:?} itself, which listens on {listen}", server.value, frontend.name);
             report.error(&server.place, message);
@@ -95,13 +91,27 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
     }
     let mut addrs: Vec<_> = backend.servers.iter().filter_map(|server| server.addr.as_ref()).collect();
     addrs.sort_by_key(|addr| addr.place.at);
-    let mut seen: HashMap<SocketAddr, &Place> = HashMap::new();
+    let mut seen: HashMap<String, &Place> = HashMap::new();
     for addr in addrs {
-        if let Some(first) = seen.get(&addr.value) {
+        let text = addr.value.to_string();
+        if let Some(first) = seen.get(&text) {
             let line = report.line(first);
-            report.warning(&addr.place, format!("{} is also {} (line {line})", addr.value, first.key));
+            report.warning(&addr.place, format!("{text} is also {} (line {line})", first.key));
         }
-        seen.entry(addr.value).or_insert(&addr.place);
+        seen.entry(text).or_insert(&addr.place);
+    }
+    names_of_servers(backend, report);
+}
+
+/// The servers that a name stands for are called after it.
+fn names_of_servers(backend: &Backend, report: &Report<'_>) {
+    for server in &backend.servers {
+        let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };
+        let is_owner = |other: &&Server| other.name == owner && other.name_place().is_some();
+        if let Some(owner) = backend.servers.iter().find(is_owner) {
+            let message = format!("the servers of {:?}, which has a host name, are called so", owner.name);
+            report.error(&addr.place, message);
+        }
     }
 }
 
@@ -111,6 +121,12 @@ pub(super) fn hash_is_read(backend: &Backend, algorithm: Algorithm, report: &Rep
         let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
         report.warning(&hash.place, message);
     }
+}
+
+/// Whether a server is a frontend itself. Any address of this machine behind a wildcard would loop; loopback ones are
+/// known to be.
+pub(super) fn leads_back(server: SocketAddr, listen: SocketAddr) -> bool {
+    overlap(listen, server) && (listen == server || server.ip().is_loopback())
 }
 
 /// Whether two listening sockets would be in each other's way.

@@ -1,7 +1,7 @@
 //! What a single value may be. Each function turns a value of the file into what it means, or says what
 //! was found and what is allowed.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -109,16 +109,58 @@ pub(super) fn ip(value: &DeValue<'_>) -> Result<IpAddr, String> {
 /// Where a frontend listens: `IP:port`, wildcards too.
 pub(super) fn listen_address(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     const ALLOWED: &str = "IP:port, such as 0.0.0.0:80 or [::]:80";
+    let host = |text: &str| is_host_name(text.rsplit_once(':').map_or(text, |(host, _)| host));
+    if value.as_str().is_some_and(host) {
+        return Err(format!("host names are not supported, found {}; allowed: {ALLOWED}", found(value)));
+    }
     let addr = socket_address(value, ALLOWED)?;
     if addr.ip().is_multicast() { Err(not_allowed(value, ALLOWED)) } else { Ok(addr) }
 }
 
-/// Where a server listens: `IP:port` of one machine.
-pub(super) fn server_address(value: &DeValue<'_>) -> Result<SocketAddr, String> {
-    const ALLOWED: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80";
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ServerAddress {
+    /// `IP:port` of one machine.
+    Ip(SocketAddr),
+    /// `NAME:port`, the name in lower case.
+    Name(String, u16),
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerAddress::Ip(addr) => write!(f, "{addr}"),
+            ServerAddress::Name(host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// Where a server listens, by address or by name.
+pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, String> {
+    const ALLOWED: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
+    let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {ALLOWED}", found(value)));
+    let text = value.as_str().unwrap_or_default();
+    if is_host_name(text) {
+        return refuse("the port is missing");
+    }
+    if let Some((host, port)) = text.rsplit_once(':').filter(|(host, _)| is_host_name(host)) {
+        return match port.parse() {
+            Ok(port) if port != 0 => Ok(ServerAddress::Name(host.to_ascii_lowercase(), port)),
+            _ => refuse("a port is 1 to 65535"),
+        };
+    }
     let addr = socket_address(value, ALLOWED)?;
     let one_machine = !addr.ip().is_unspecified() && !addr.ip().is_multicast();
-    if one_machine { Ok(addr) } else { Err(not_allowed(value, ALLOWED)) }
+    if one_machine { Ok(ServerAddress::Ip(addr)) } else { Err(not_allowed(value, ALLOWED)) }
+}
+
+/// A name server: an IP address, with a port unless it is 53.
+pub(super) fn name_server(value: &DeValue<'_>) -> Result<SocketAddr, String> {
+    let text = value.as_str().unwrap_or_default();
+    let addr = text.parse().or_else(|_| text.parse().map(|ip| SocketAddr::new(ip, 53))).ok();
+    addr.filter(|addr| addr.port() != 0 && !addr.ip().is_unspecified()).ok_or_else(|| {
+        not_allowed(value, "IP or IP:port of a name server, such as 10.0.0.53 or 127.0.0.1:8600")
+    })
 }
 
 /// An address of ours that stands for clients.
@@ -181,17 +223,24 @@ fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, Stri
             _ => Ok(addr),
         };
     }
-    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
-    let bare_host = host.trim_start_matches('[').trim_end_matches(']');
     if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
         refuse("the port is missing")
-    } else if bare_host.parse::<IpAddr>().is_ok() {
-        Err(not_allowed(value, allowed))
-    } else if host.contains(|c: char| c.is_ascii_alphabetic()) && !host.contains(['/', ':', '[']) {
-        refuse("host names are not supported")
     } else {
         Err(not_allowed(value, allowed))
     }
+}
+
+/// Whether this is a name that hosts may have (RFC 1123, section 2.1), or one with underscores, as containers do.
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_number = name.rsplit('.').next().is_some_and(|last| last.chars().all(|c| c.is_ascii_digit()));
+    name.len() <= 253 && name.split('.').all(is_label) && !is_number
 }
 
 fn as_integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {

@@ -4,9 +4,11 @@
 mod draining;
 mod flood;
 mod kept;
+mod names;
 mod state;
 mod task;
 
 pub use flood::{FloodNews, FloodWatch};
+pub use names::{FaultChange, NameChange};
 pub use state::{HealthChange, State};
 pub use task::{DataPath, Events, File, Task};

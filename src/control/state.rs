@@ -1,13 +1,14 @@
 //! What runs and what is known of it. Pure: events in, snapshots and changes out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::draining::Draining;
 use super::kept::Kept;
+use super::names::{NameChange, Names};
 use crate::config::Config;
 use crate::health::{self, Change};
-use crate::model::{Backend, ConnectFailures, HealthCheck, ProbeKind, Server, ServerKey, Timestamp};
+use crate::model::{Backend, ConnectFailures, HealthCheck, Lookup, ProbeKind, Server, ServerKey, Timestamp};
 use crate::snapshot::{self, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::Traffic;
 
@@ -18,6 +19,8 @@ pub struct State {
     config: Option<Config>,
     draining: Draining,
     stopping: bool,
+    names: Names,
+    left_out: BTreeSet<String>,
     network: Arc<NextHops>,
     /// Whether the network or what drains is not what was last published.
     is_stale: bool,
@@ -68,6 +71,8 @@ impl State {
             config: None,
             draining: Draining::default(),
             stopping: false,
+            names: Names::default(),
+            left_out: BTreeSet::new(),
             network: Arc::default(),
             is_stale: false,
             next_id: 0,
@@ -81,7 +86,7 @@ impl State {
         }
     }
 
-    /// The configuration that runs.
+    /// The configuration that runs, servers that are known by name as the file has them.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }
@@ -94,8 +99,8 @@ impl State {
     /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
     /// connections and health; so does what was taken away and comes back while connections are open.
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
-        self.keep_servers(&config, now);
-        self.keep_pools(&config);
+        self.names.want(&config.hosts(), now);
+        self.keep_backends(&config, now);
         if let Some(before) = &self.config {
             self.draining.follow(before, &config, now);
         }
@@ -103,9 +108,44 @@ impl State {
         self.snapshot()
     }
 
-    /// When [`State::on_time`] has something to do; `None` if time changes nothing.
+    /// Names of this configuration that nothing is known of yet.
+    pub fn unknown_names(&self, config: &Config) -> Vec<String> {
+        let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
+        unknown.map(str::to_owned).collect()
+    }
+
+    /// Takes the lookup of an unknown name of the configuration that comes next.
+    pub fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.names.learn(lookup, now)
+    }
+
+    /// The names to look up now: each will be asked for again only after [`State::on_lookup`].
+    pub fn take_due_names(&mut self, now: Timestamp) -> Vec<String> {
+        self.names.take_due(now)
+    }
+
+    /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
+    /// with a new configuration. Nothing is published before [`State::settle`].
+    pub fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        let change = self.names.on_lookup(lookup, now)?;
+        self.is_stale = true;
+        if (!change.added.is_empty() || !change.removed.is_empty())
+            && let Some(config) = self.config.take()
+        {
+            self.keep_backends(&config, now);
+            self.config = Some(config);
+        }
+        Some(change)
+    }
+
+    /// Addresses of names at which there is no server, because it would be a frontend itself; in words for an operator.
+    pub fn left_out(&self) -> &BTreeSet<String> {
+        &self.left_out
+    }
+
+    /// When [`State::on_time`] or [`State::take_due_names`] has something to do; `None` if time changes nothing.
     pub fn due(&self) -> Option<Timestamp> {
-        self.draining.due()
+        [self.draining.due(), self.names.due()].into_iter().flatten().min()
     }
 
     /// Lets go what a reload took away and whose connections have had their time. Nothing is published before
@@ -205,9 +245,16 @@ impl State {
         }
     }
 
-    fn keep_servers(&mut self, config: &Config, now: Timestamp) {
+    fn keep_backends(&mut self, config: &Config, now: Timestamp) {
+        let (backends, left_out) = config.resolved(|host| self.names.addresses(host));
+        self.left_out = left_out;
+        self.keep_servers(&backends, now);
+        self.keep_pools(&backends);
+    }
+
+    fn keep_servers(&mut self, backends: &[Backend], now: Timestamp) {
         let mut old = std::mem::take(&mut self.servers);
-        for backend in &config.backends {
+        for backend in backends {
             for server in &backend.servers {
                 let key = key(backend, server);
                 let check = backend.health_check.clone();
@@ -226,9 +273,9 @@ impl State {
         }
     }
 
-    fn keep_pools(&mut self, config: &Config) {
+    fn keep_pools(&mut self, backends: &[Backend]) {
         let mut old = std::mem::take(&mut self.pools);
-        for backend in &config.backends {
+        for backend in backends {
             let cores = self.cores;
             let live = self.backends.get(&backend.name, || PoolLive::new(cores));
             let before = old.remove(&backend.name).map(|entry| entry.pool);
@@ -278,6 +325,7 @@ impl State {
             servers: servers.map(|server| (server.live.id, server.clone())).collect(),
             pools,
             frontends,
+            names: self.names.all(),
             draining: self.draining.places(),
             stopping: self.stopping,
             network,

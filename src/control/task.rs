@@ -1,20 +1,25 @@
 //! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
 
 use std::collections::BTreeSet;
-
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use log::{error, info, warn};
 use tokio::sync::mpsc;
 
-use super::{HealthChange, State};
-use crate::config::{self, Config, Diff, LoadError, Loaded, Network};
+use super::{FaultChange, HealthChange, NameChange, State};
+use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
 use crate::health::{Change, Outcome, Schedule};
-use crate::model::{ConnectFailures, Mode, PacketSettings, Timestamp};
-use crate::net;
+use crate::model::{ConnectFailures, Lookup, Mode, PacketSettings, Timestamp};
+use crate::net::{self, Resolver};
 use crate::snapshot::Snapshot;
+
+/// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
+/// servers take.
+const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 
 /// What a way of forwarding must be able to do when the frontends change.
 pub trait DataPath {
@@ -52,6 +57,8 @@ pub struct Events {
     pub reloads: mpsc::Receiver<()>,
     /// The kernel's routes, neighbours or interfaces have changed (packet modes).
     pub networks: mpsc::Receiver<net::Table>,
+    /// What lookups of names found.
+    pub lookups: mpsc::Receiver<Lookup>,
 }
 
 /// The configuration file, and how it is meant.
@@ -59,6 +66,8 @@ pub struct Events {
 pub struct File {
     /// Where it is.
     pub path: PathBuf,
+    /// What it leaves open if it is but a list of servers.
+    pub list: Option<List>,
     /// The mode of the command line, for frontends that do not say theirs.
     pub mode: Option<Mode>,
 }
@@ -67,9 +76,12 @@ impl File {
     /// Reads it.
     ///
     /// # Errors
-    /// Those of [`config::load`].
+    /// Those of [`config::load`] and [`config::load_list`].
     pub fn load(&self) -> Result<Loaded, LoadError> {
-        let loaded = config::load(&self.path)?;
+        let loaded = match self.list {
+            Some(list) => config::load_list(&self.path, list)?,
+            None => config::load(&self.path)?,
+        };
         Ok(match self.mode {
             Some(mode) => loaded.with_default_mode(mode),
             None => loaded,
@@ -85,6 +97,10 @@ pub struct Task<D> {
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// The probes.
     pub schedule: Schedule,
+    /// Looks up the names of servers.
+    pub resolver: Resolver,
+    /// Leads to [`Events::lookups`].
+    pub lookups: mpsc::Sender<Lookup>,
     /// The frontends' traffic.
     pub data_path: D,
     /// What is read again on a reload.
@@ -96,8 +112,13 @@ pub struct Task<D> {
 impl<D: DataPath> Task<D> {
     /// Makes `config` what runs. On error (an address cannot be listened on) everything stays as it was.
     pub async fn configure(&mut self, config: Config) -> Result<(), String> {
+        let lookups = self.look_up_unknown(&config).await;
         let ready = self.data_path.prepare(&config)?;
-        let snapshot = self.state.configure(config, (self.now)());
+        let now = (self.now)();
+        lookups.into_iter().filter_map(|lookup| self.state.learn(lookup, now)).for_each(|news| tell(&news));
+        let left_out_before = self.state.left_out().clone();
+        let snapshot = self.state.configure(config, now);
+        self.tell_who_is_left_out(&left_out_before);
         let published = &self.snapshot;
         let publish = || publish(published, snapshot.clone());
         let before = self.data_path.switch(ready, &snapshot, publish).await;
@@ -111,11 +132,12 @@ impl<D: DataPath> Task<D> {
         loop {
             let time = until(self.state.due(), (self.now)());
             tokio::select! {
-                () = time => self.state.on_time((self.now)()),
+                () = time => self.on_time(),
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 Some(()) = events.reloads.recv() => self.reload().await,
                 Some(table) = events.networks.recv() => self.on_network(&table),
+                Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
             }
             // What else has arrived is decided together: a table is built once for all of it.
             while let Ok(outcome) = events.outcomes.try_recv() {
@@ -136,6 +158,44 @@ impl<D: DataPath> Task<D> {
     /// Cuts what is open (packet modes). It is still guarded, or the host's stack would answer it.
     pub fn end(&mut self) {
         publish(&self.snapshot, self.state.end());
+    }
+
+    /// Looks up names that are new in `config`, so that their servers are there from the start; those that take too
+    /// long go without for now.
+    async fn look_up_unknown(&self, config: &Config) -> Vec<Lookup> {
+        let (resolver, name_servers) = (&self.resolver, &config.name_servers);
+        let look_up = |host| async move {
+            let lookup = resolver.look_up(host, name_servers);
+            tokio::time::timeout(FIRST_LOOKUP, lookup).await.ok()
+        };
+        let lookups = self.state.unknown_names(config).into_iter().map(look_up);
+        futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
+    }
+
+    fn on_time(&mut self) {
+        let now = (self.now)();
+        self.state.on_time(now);
+        for host in self.state.take_due_names(now) {
+            let (resolver, lookups) = (self.resolver.clone(), self.lookups.clone());
+            let name_servers = self.state.config().map(|config| config.name_servers.clone());
+            tokio::spawn(async move {
+                let lookup = resolver.look_up(host, &name_servers.unwrap_or_default()).await;
+                let _ = lookups.send(lookup).await;
+            });
+        }
+    }
+
+    fn on_lookup(&mut self, lookup: Lookup) {
+        let left_out_before = self.state.left_out().clone();
+        let Some(news) = self.state.on_lookup(lookup, (self.now)()) else { return };
+        tell(&news);
+        self.tell_who_is_left_out(&left_out_before);
+        self.schedule.set(self.state.probes());
+    }
+
+    /// Tells which servers of names, besides those before, would be a frontend themselves.
+    fn tell_who_is_left_out(&self, before: &BTreeSet<String>) {
+        self.state.left_out().difference(before).for_each(|left_out| warn!("{left_out}"));
     }
 
     fn on_network(&mut self, table: &net::Table) {
@@ -252,6 +312,31 @@ fn lines(error: LoadError) -> Vec<String> {
     match error {
         LoadError::Invalid(problems) => problems.iter().map(ToString::to_string).collect(),
         unreadable => vec![unreadable.to_string()],
+    }
+}
+
+fn tell(news: &NameChange) {
+    let NameChange { host, added, removed, addresses, fault } = news;
+    let listed = |addresses: &mut dyn Iterator<Item = &IpAddr>| {
+        addresses.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    };
+    match fault {
+        FaultChange::Began(why) if addresses.is_empty() => {
+            warn!("name {host} cannot be resolved: {why}; it has no servers until it can");
+        }
+        FaultChange::Began(why) => {
+            warn!(
+                "name {host} cannot be resolved: {why}; its servers stay: {}",
+                listed(&mut addresses.iter())
+            );
+        }
+        FaultChange::Ended => info!("name {host} is resolved again: {}", listed(&mut addresses.iter())),
+        FaultChange::Same => {}
+    }
+    if !added.is_empty() || !removed.is_empty() {
+        let added = added.iter().map(|ip| format!("+ {ip}"));
+        let changes: Vec<String> = added.chain(removed.iter().map(|ip| format!("- {ip}"))).collect();
+        info!("name {host}: {}", changes.join(", "));
     }
 }
 

@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::captures::{self, Captures, Running};
-use super::fins::Fins;
+use super::news::News;
 use super::queues::{Batch, QUEUE, Room, SPARES};
 use super::waiting::Waiting;
 use super::worker::Worker;
@@ -83,13 +83,13 @@ impl Pipeline {
             Some(PlannedCache { filter, tally, told }) => (filter, Some(tally), Some(told)),
             None => (None, None, None),
         };
-        let fins = Fins::of(workers, told, &plan.dispatch);
+        let news = News::of(workers, told, &plan.dispatch);
         let (ids, room) = (Ids::new(fastrand::u16(..)), Room::default());
         let (spares, spare) = bounded(SPARES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let mut inboxes = Vec::new();
-        for ((core, forwarder), fins) in plan.forwarders.into_iter().enumerate().zip(fins) {
+        for ((core, forwarder), news) in plan.forwarders.into_iter().enumerate().zip(news) {
             let (inbox, frames) = bounded(QUEUE);
             inboxes.push(inbox);
             let worker = Worker {
@@ -97,7 +97,7 @@ impl Pipeline {
                 forwarder,
                 // Any worker can count for all.
                 tally: tally.take(),
-                fins,
+                news,
                 ids: ids.clone(),
                 waiting: Waiting::default(),
                 snapshot: plan.snapshot.clone(),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
-use super::fins::Fins;
 use super::ledger::Ledger;
+use super::news::News;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Tally};
@@ -32,7 +32,7 @@ pub(super) struct Worker {
     pub(super) forwarder: Forwarder,
     /// Counts what the flow cache forwards, if that is this worker's part.
     pub(super) tally: Option<Tally>,
-    pub(super) fins: Fins,
+    pub(super) news: News,
     /// For packets that it cuts.
     pub(super) ids: Ids,
     pub(super) waiting: Waiting,
@@ -70,8 +70,6 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            // What is sent on by then has mostly left: what the kernel forwards from now on does not overtake it.
-            self.forwarder.flush_cache();
             let snapshot = self.snapshot.load();
             let now = (self.now)();
             ledger.follow(&snapshot);
@@ -82,14 +80,15 @@ impl Worker {
                 out: Vec::with_capacity(parcels.len()),
                 spare: Vec::new(),
             };
+            // First: what has happened may keep a flow from being given up.
+            for (key, segment) in self.news.take(now) {
+                self.forwarder.on_cached(&key, segment, now);
+            }
             is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(frame);
                 round.out.push((interface, buffer));
             });
-            for (key, fin) in self.fins.take(now) {
-                self.forwarder.on_cached_fin(&key, fin, now);
-            }
             for (since, parcel) in self.waiting.due(snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
@@ -98,6 +97,8 @@ impl Worker {
                 self.handle(parcel, now, &mut round);
             }
             let Round { out, spare, .. } = round;
+            // Before a SYN is sent: on this machine its answer may be here when the call returns.
+            self.forwarder.flush_cache();
             self.send(out, spare);
             drop(charge);
             self.report(&ledger);
@@ -231,7 +232,7 @@ mod tests {
             core: 0,
             forwarder: Forwarder::new(Settings { ports: None, capacity: 1, seed: 1, cache: None }),
             tally: None,
-            fins: Fins::of(1, None, &crate::forward::Dispatch::new(1, None)).remove(0),
+            news: News::of(1, None, &crate::forward::Dispatch::new(1, None)).remove(0),
             ids: Ids::new(0),
             waiting: Waiting::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),

@@ -15,6 +15,7 @@ pub(super) fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config
         stats: Stats { listen: "127.0.0.1:8090".parse().unwrap() },
         timeouts: Timeouts { connect: second, idle: second, drain: second },
         passthrough: PacketSettings::default(),
+        name_servers: vec![],
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use super::{Direction, Parties};
+use super::{Direction, Parties, View};
 use crate::model::{FlowKey, Rewrite, Timestamp};
 
 /// Forwards packets by their key, without asking. Everything that decides stays with the forwarder: it says which
-/// packets, and they are those that change nothing of their flow. What the cache cannot do, or has no room for, comes
+/// packets, and they are those that change nothing of their flow, and what answers its SYN, completes its handshake or
+/// finishes one side, which the cache tells of. What the cache cannot do, or has no room for, comes
 /// to the forwarder as before; so nothing here can fail.
 pub trait FlowCache: fmt::Debug + Send {
     /// Packets with this key are to be forwarded so, from the next [`FlowCache::flush`] on at the latest.
@@ -35,6 +36,9 @@ pub struct CachedRoute {
     pub last: Option<Timestamp>,
     /// How far their sender has got, if it is TCP.
     pub progress: Progress,
+    /// Of the connection only the SYN is known. Then the cache forwards its answer, and a segment of the client that fits
+    /// it and so completes the handshake; or any that follows the SYN, where the server's do not pass.
+    pub opening: Option<View>,
 }
 
 /// What a cache has seen of packets that have a key.
@@ -44,6 +48,8 @@ pub struct Seen {
     pub at: Timestamp,
     /// How far their sender has got, if it is TCP.
     pub progress: Option<Progress>,
+    /// Whether the handshake was not complete by then.
+    pub is_opening: bool,
     /// Whether it has finished: a FIN was among them.
     pub is_finished: bool,
 }

@@ -224,10 +224,11 @@ impl Flow {
         self.state.is_over(self.view())
     }
 
-    /// Whether packets of this flow are handed to the flow cache as long as they change nothing: both sides are known
-    /// to be there, and there will be more.
+    /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first
+    /// one, and a connection of which not even the SYN was seen may be made up.
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
+            FlowState::SynSent | FlowState::SynReceived => true,
             FlowState::Established | FlowState::UdpStream => true,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),
             _ => false,
@@ -247,6 +248,11 @@ impl Flow {
     /// How far the sender of packets of this direction has got.
     pub(super) fn progress(&self, direction: Direction) -> Progress {
         self.numbers.progress(direction)
+    }
+
+    /// Whether the client may have got so far since its SYN.
+    pub(super) fn may_have_got(&self, sent: u32) -> bool {
+        self.numbers.may_have_got(sent)
     }
 
     /// Takes note of how far the client has got without us.

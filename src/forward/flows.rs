@@ -2,6 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::cache::Progress;
 use super::flow::{Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
@@ -194,6 +195,19 @@ impl FlowTable {
         if state != flow.state {
             self.set_state(id, state);
         }
+        self.keep_in_time(id);
+    }
+
+    /// Notes that the flow cache has forwarded the rest of a flow's handshake, and how far its client has got by then: that
+    /// of another connection does not fit, and changes nothing.
+    pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, now: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        if !flow.may_have_got(progress.sent) {
+            return;
+        }
+        flow.catch_up(progress);
+        flow.deadline = tick_from(now) + self.timeouts[FlowState::Established as usize];
+        self.set_state(id, FlowState::Established);
         self.keep_in_time(id);
     }
 

@@ -12,7 +12,9 @@ use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowTable, NatPorts, RST, SYN, Segment, View};
+use super::{
+    Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, SYN, Segment, View,
+};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -239,7 +241,7 @@ impl Forwarder {
         if direction != Direction::ToServer || !headers.is_tcp() || !begins(headers) {
             return false;
         }
-        self.ask_for_fins(id, now);
+        self.ask_cache(id, now);
         self.flows.get(id).is_over()
     }
 
@@ -256,8 +258,8 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
-        if headers.flags.0 & (SYN | FIN | RST) != 0 {
-            self.catch_up(id);
+        if headers.flags.0 & (SYN | FIN | RST) != 0 || self.flows.get(id).state().is_handshake() {
+            self.catch_up(id, packet.now);
         }
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
@@ -268,6 +270,7 @@ impl Forwarder {
             if flow.is_over() {
                 self.news.ended.push(Ended { flow: parties, how: End::Own });
             }
+            self.follow_in_cache(id);
         } else if !matches!(headers.kind, Kind::LaterFragment { .. }) {
             self.hear(id, direction, segment(headers), packet.now);
         }
@@ -282,8 +285,22 @@ impl Forwarder {
     fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
         let flow = self.flows.get(id);
         let (was_over, parties) = (flow.is_over(), parties(flow));
+        let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
         self.flows.on_segment(id, direction, segment, now);
-        self.follow_in_cache(id);
+        let flow = self.flows.get(id);
+        match flow.state() {
+            // It begins anew, or its handshake was completed here: the cache knows nothing of that.
+            FlowState::SynSent if flow.progress(Direction::ToServer) != progress => self.reroute_in_cache(id),
+            state
+                if before.is_handshake()
+                    && !state.is_handshake()
+                    && flow.may_be_cached()
+                    && flow.is_cached() =>
+            {
+                self.reroute_in_cache(id);
+            }
+            _ => self.follow_in_cache(id),
+        }
         if !was_over && self.flows.get(id).is_over() {
             self.news.ended.push(Ended { flow: parties, how: End::Own });
         }
@@ -298,7 +315,7 @@ impl Forwarder {
         frame: &mut Frame<'_>,
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
-        self.catch_up(id);
+        self.catch_up(id, packet.now);
         let (flow, headers) = (self.flows.get(id), packet.headers);
         check_error(frame, headers)?;
         if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {

@@ -46,6 +46,11 @@ impl Numbers {
         }
     }
 
+    /// Whether the client may have sent as much as this since.
+    pub(super) fn may_have_got(&self, sent: u32) -> bool {
+        sent.wrapping_sub(self.sent) <= WINDOW
+    }
+
     /// The client has got so far.
     pub(super) fn catch_up(&mut self, Progress { sent, acked }: Progress) {
         *self = Numbers { sent, acked };

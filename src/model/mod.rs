@@ -4,6 +4,7 @@
 mod fault;
 mod flow;
 mod flow_timeouts;
+mod names;
 mod network;
 mod offload;
 mod packet;
@@ -12,6 +13,7 @@ mod reason;
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
+pub use names::{Lookup, NamedServer, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use packet::{DsrKind, OnDown, PacketSettings};
@@ -92,9 +94,12 @@ pub struct Backend {
     pub on_down: OnDown,
     /// How clients' packets get to the servers; DSR only.
     pub dsr: DsrKind,
-    /// At least one if a frontend uses the backend; names unique within it; sorted by name, so that every
-    /// machine with the same file numbers them alike.
+    /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
+    /// If a frontend uses the backend there is one at least, here or in `named`.
     pub servers: Vec<Server>,
+    /// Servers that are known by name, sorted by it; proxy mode only. While the backend runs, `servers` has those
+    /// that the names stand for.
+    pub named: Vec<NamedServer>,
 }
 
 /// One machine (or process) that answers clients.

@@ -19,6 +19,9 @@ pub struct Interface {
     pub up: bool,
     /// Whether what is sent on it comes back to this host.
     pub loopback: bool,
+    /// Whether it is one end of a veth, and the kernel may hand frames to the other end (in another network namespace) as if
+    /// they had gone through it.
+    pub hands_over: bool,
     /// Its own addresses, sorted.
     pub addresses: Vec<IpAddr>,
 }

@@ -1,4 +1,5 @@
-//! What the kernel knows of the network (over netlink), and the little we ask it to do for us.
+//! What the kernel knows of the network (over netlink), and the little we ask it to do for us; and which addresses
+//! names have.
 
 mod asking;
 mod claim;
@@ -6,7 +7,9 @@ mod driver;
 mod filters;
 mod netlink;
 mod news;
+mod peer;
 mod reserved_ports;
+mod resolver;
 mod table;
 
 pub use asking::Asking;
@@ -15,4 +18,5 @@ pub use driver::driver;
 pub use filters::BpfFilter;
 pub use netlink::{Error, Netlink};
 pub use reserved_ports::{PortRanges, ReservedPorts};
+pub use resolver::Resolver;
 pub use table::Table;

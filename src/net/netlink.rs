@@ -88,11 +88,11 @@ impl Netlink {
         Ok(*table != before)
     }
 
-    /// Brings a table's MTUs up to date, and returns whether one has changed: of `net.ipv6.conf.X.mtu` the kernel tells
-    /// nobody. On error the table is as before.
-    pub async fn update_mtus(&self, table: &mut Table) -> Result<bool, Error> {
+    /// Brings up to date what the kernel tells nobody of (`net.ipv6.conf.X.mtu`, `tc qdisc`), and returns whether any of it
+    /// has changed. On error the table is as before.
+    pub async fn look_at_links(&self, table: &mut Table) -> Result<bool, Error> {
         let _alone = self.lists.lock().await;
-        Ok(table.set_mtus(&self.links().await?))
+        Ok(table.look_at(&self.links().await?))
     }
 
     /// Reads the tables, of both families.

@@ -16,6 +16,7 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteNextHopFlags, RouteType, RouteVia,
 };
 
+use super::peer::hands_over;
 use crate::model::{Interface, Neighbour, Route, RouteHop};
 
 /// Interfaces, routes and neighbours at one moment. Two tables are equal if packets take the same ways. To copy one
@@ -53,15 +54,17 @@ impl Table {
         Table { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
     }
 
-    /// Takes in how long packets may be. Returns whether that is news.
-    pub(super) fn set_mtus(&mut self, links: &[LinkMessage]) -> bool {
+    /// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that is
+    /// news.
+    pub(super) fn look_at(&mut self, links: &[LinkMessage]) -> bool {
         let mut is_news = false;
         for link in links {
             let at = self.interfaces.binary_search_by_key(&link.header.index, |interface| interface.index);
             let Some(interface) = at.ok().and_then(|at| self.interfaces.get_mut(at)) else { continue };
-            let (mtu, mtu_v6) = mtus(link);
-            is_news |= (interface.mtu, interface.mtu_v6) != (mtu, mtu_v6);
-            (interface.mtu, interface.mtu_v6) = (mtu, mtu_v6);
+            let known = (interface.mtu, interface.mtu_v6, interface.hands_over);
+            (interface.mtu, interface.mtu_v6) = mtus(link);
+            interface.hands_over = hands_over(link);
+            is_news |= known != (interface.mtu, interface.mtu_v6, interface.hands_over);
         }
         is_news
     }
@@ -90,6 +93,7 @@ fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
         mtu_v6: 0,
         up: header.flags.contains(LinkFlags::Up),
         loopback: header.flags.contains(LinkFlags::Loopback),
+        hands_over: hands_over(message),
         addresses,
     };
     for attribute in &message.attributes {

@@ -38,6 +38,7 @@ pub(crate) fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers,
+        named: vec![],
     }
 }
 

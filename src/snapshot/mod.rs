@@ -6,10 +6,12 @@
 
 #[cfg(test)]
 pub(crate) mod fixture;
+mod names;
 mod next_hops;
 mod pool;
 mod slots;
 
+pub use names::{Name, NameLive};
 pub use next_hops::{NextHops, Unreachable};
 pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
 pub use slots::Slots;
@@ -36,6 +38,8 @@ pub struct Snapshot {
     pub pools: Vec<Arc<Pool>>,
     /// All servers of all backends, by their number.
     pub servers: HashMap<u32, Arc<Server>>,
+    /// The names that servers go by, sorted.
+    pub names: Vec<Name>,
     /// What a reload took away and flows may still finish with; empty in proxy mode.
     pub draining: Draining,
     /// Whether the program is about to end and begins no new flows (packet modes).
@@ -136,6 +140,7 @@ impl Snapshot {
             frontends: Vec::new(),
             pools: Vec::new(),
             servers: HashMap::new(),
+            names: Vec::new(),
             draining: Draining::default(),
             stopping: false,
             network: Arc::default(),

@@ -179,6 +179,7 @@ fn backend(servers: Vec<Server>) -> Backend {
         on_down: OnDown::Reset,
         dsr: DsrKind::Nat,
         servers,
+        named: vec![],
     }
 }
 
@@ -197,6 +198,7 @@ fn links() -> [Interface; 2] {
         mtu_v6: 1500,
         up: true,
         loopback: false,
+        hands_over: false,
         addresses,
     };
     let wan_v6 = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 2).into();

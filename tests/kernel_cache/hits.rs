@@ -58,8 +58,13 @@ fn packets_of_every_mode_leave_as_the_core_sends_them() {
     }
 }
 
-const HOP: NextHop =
-    NextHop { interface: 7, src_mac: [2, 0, 0, 0, 0, 0xa], dst_mac: [2, 0, 0, 0, 0, 0xb], mtu: 1500 };
+const HOP: NextHop = NextHop {
+    interface: 7,
+    src_mac: [2, 0, 0, 0, 0, 0xa],
+    dst_mac: [2, 0, 0, 0, 0, 0xb],
+    mtu: 1500,
+    hands_over: false,
+};
 
 fn packets_between_any_addresses_leave_as_the_core_sends_them() {
     let twin = std::cell::RefCell::new(Twin::new(Setup::passthrough(1, 100)));

@@ -1,6 +1,6 @@
 //! The programs in the kernel, and what they do with a frame.
 
-use aya::programs::{TestRun, TestRunOptions, TestRunResult};
+use aya::programs::{SocketFilter, TestRun, TestRunOptions, TestRunResult};
 use convey::dataplane::{KernelCache, Sizes};
 
 /// Room for what a test puts there.
@@ -33,6 +33,17 @@ pub(crate) fn run_super_frame<P: Runs>(program: &P, frame: &[u8], segment_size: 
     let mut context = [0; 192];
     context[176..180].copy_from_slice(&u32::from(segment_size).to_ne_bytes());
     run_with(program, frame, Some(&context))
+}
+
+/// Whether a filter of packet sockets lets a frame in.
+pub(crate) fn lets_in(filter: &SocketFilter, frame: &[u8]) -> bool {
+    // Tried, a filter is given a frame without the Ethernet header; of a packet socket's it is with it.
+    let frame = [&frame[..14], frame].concat();
+    match run(filter, &frame).verdict {
+        0 => false,
+        -1 => true,
+        other => panic!("the filter takes {other} bytes"),
+    }
 }
 
 fn run_with<P: Runs>(program: &P, frame: &[u8], context: Option<&[u8]>) -> Run {

@@ -30,11 +30,11 @@ struct Line {
     client: Namespace,
     server: Namespace,
     cache: KernelCache,
-    _balancer: Namespace,
+    balancer: Namespace,
 }
 
 impl Line {
-    fn new(offloads: bool) -> Line {
+    fn new(offloads: bool, hands_over: bool) -> Line {
         let [client, balancer, server] = [(); 3].map(|()| Namespace::new());
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         client.link(("eth0", &mac(CLIENT)), &balancer, ("front", &mac(FRONT)));
@@ -53,9 +53,11 @@ impl Line {
             balancer.no_offloads("front");
             balancer.no_offloads("back");
         }
+        balancer.exec("tc qdisc add dev back root pfifo");
         let mut cache = KernelCache::load(&SIZES).unwrap();
         for (index, interface, src_mac, dst_mac) in [(0, "back", BACK, SERVER), (1, "front", FRONT, CLIENT)] {
-            let hop = NextHop { interface: balancer.index(interface), src_mac, dst_mac, mtu: 1500 };
+            let hop =
+                NextHop { interface: balancer.index(interface), src_mac, dst_mac, mtu: 1500, hands_over };
             cache.set_next_hop(index, Some(&hop)).unwrap();
         }
         let tc = cache.tc().unwrap();
@@ -76,7 +78,14 @@ impl Line {
                 assert_eq!(cache.flows().unwrap().put(&[key], &[entry]).unwrap(), 1);
             }
         }
-        Line { client, server, cache, _balancer: balancer }
+        Line { client, server, cache, balancer }
+    }
+
+    /// How many packets have gone out to the server's link so far, the balancer's own and those that it did not hand over.
+    fn sent(&self) -> u64 {
+        let queues = self.balancer.exec("tc -s -j qdisc show dev back");
+        let queues: serde_json::Value = serde_json::from_str(&queues).unwrap();
+        queues[0]["packets"].as_u64().unwrap()
     }
 }
 
@@ -90,14 +99,15 @@ fn socket(at: &str, to: Option<&str>) -> UdpSocket {
 }
 
 fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
-    for offloads in [true, false] {
-        let line = Line::new(offloads);
+    for (offloads, hands_over) in [(true, false), (false, false), (true, true), (false, true)] {
+        let line = Line::new(offloads, hands_over);
         for [client, vip, snat, server] in [V4, V6] {
             let forwarded = line.cache.count(Outcome::Forwarded).unwrap();
             let from = line.client.enter(|| socket(client, Some(vip)));
             let to = line.server.enter(|| socket(server, None));
             let mut bytes = [0; 2000];
-            for n in 0..3 {
+            let sent = line.sent();
+            for n in 0..9 {
                 from.send(&[n; 101]).unwrap();
                 let (len, peer) = to.recv_from(&mut bytes).unwrap();
                 assert_eq!((&bytes[..len], peer.to_string()), (&[n; 101][..], snat.to_owned()));
@@ -105,14 +115,15 @@ fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
                 let len = from.recv(&mut bytes).unwrap();
                 assert_eq!(&bytes[..len], b"answer");
             }
-            assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 6);
+            assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 18);
+            assert_eq!(line.sent() - sent < 9, hands_over, "what is handed over goes out nowhere");
 
             // One that its sender has the kernel cut into four.
             setsockopt(&from, sockopt::UdpGsoSegment, &1000).unwrap();
             from.send(&[7; 3500]).unwrap();
             let lens = [(); 4].map(|()| to.recv(&mut bytes).unwrap());
             assert_eq!(lens, [1000, 1000, 1000, 500]);
-            assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 7, "it passes whole");
+            assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 19, "it passes whole");
         }
     }
 }

@@ -6,6 +6,7 @@
 mod balancer;
 mod filter;
 mod flood;
+mod handshake;
 mod hits;
 mod kernel;
 #[path = "../packet_io/lab.rs"]
@@ -32,11 +33,18 @@ use stories;
 
 fn main() -> ExitCode {
     let missing = kernel::missing();
-    let stories: Vec<Story> =
-        [map::stories(), hits::stories(), misses::stories(), filter::stories(), flood::stories()].concat();
+    let stories: Vec<Story> = [
+        map::stories(),
+        hits::stories(),
+        handshake::stories(),
+        misses::stories(),
+        filter::stories(),
+        flood::stories(),
+    ]
+    .concat();
     let mut trials: Vec<_> = trials_of(stories, missing.as_deref()).collect();
     let missing =
-        missing.or_else(|| lab::missing(&["ip", "ethtool"])).or_else(|| lab::older_than(6, 6, "tcx"));
+        missing.or_else(|| lab::missing(&["ip", "tc", "ethtool"])).or_else(|| lab::older_than(6, 6, "tcx"));
     trials.extend(trials_of(live::stories(), missing.as_deref()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -67,27 +67,48 @@ impl Twin {
         Twin { balancer, cache, flows, setup }
     }
 
-    /// Has a client begin a flow with the core, which then tells the cache of it.
+    /// Has a client open a flow with the core, which then tells the cache of it.
     pub(crate) fn establish(&mut self, client: &str) -> Ends {
-        let (syn, answer) = (|packet: TestPacket| packet.syn(), |packet: TestPacket| packet.syn().ack(1));
-        let mut first = syn(self.setup.packet(client)).bytes();
+        let ends = self.send_syn(client);
+        if self.setup.mode == Mode::Passthrough {
+            self.balancer.handle(&mut ends.to_client().syn().ack(1).bytes());
+        }
+        self.balancer.handle(&mut ends.to_server().ack(1).bytes());
+        self.put(&ends, |entry, _, _| entry);
+        ends
+    }
+
+    /// Has a client begin a flow with the core by a SYN with the number 0, which then tells the cache of it.
+    pub(crate) fn begin(&mut self, client: &str) -> Ends {
+        let ends = self.send_syn(client);
+        self.put(&ends, |mut entry, view, direction| {
+            match direction {
+                Direction::ToServer => entry.sent = 1,
+                Direction::ToClient => entry.ack = 1,
+            }
+            entry.opening(view)
+        });
+        ends
+    }
+
+    fn send_syn(&mut self, client: &str) -> Ends {
+        let mut first = self.setup.packet(client).syn().bytes();
         let before = wire::parse(&first).unwrap().key;
         assert!(matches!(self.balancer.handle(&mut first), Verdict::Transmit(_)));
         let after = wire::parse(&first).unwrap().key;
-        let ends = Ends {
+        Ends {
             client: before.source(),
             vip: before.destination(),
             server: after.destination(),
             snat: after.source(),
             is_udp: before.protocol == UDP,
-        };
-        if self.setup.mode == Mode::Passthrough {
-            self.balancer.handle(&mut answer(ends.to_client()).bytes());
         }
-        self.balancer.handle(&mut ends.to_server().ack(1).bytes());
+    }
 
+    /// Puts a flow into the cache.
+    fn put(&self, ends: &Ends, made: impl Fn(FlowEntry, View, Direction) -> FlowEntry) {
         let table = self.balancer.forwarder.flows();
-        let (id, _) = table.lookup(&before).unwrap();
+        let (id, _) = table.lookup(&wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
         let flow = table.get(id);
         let mut ways = vec![(flow.client(), Direction::ToServer)];
         if flow.view() == View::BothSides {
@@ -95,9 +116,8 @@ impl Twin {
         }
         for (key, direction) in ways {
             let entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, PARTY);
-            assert_eq!(self.flows.put(&[key], &[entry]).unwrap(), 1);
+            assert_eq!(self.flows.put(&[key], &[made(entry, flow.view(), direction)]).unwrap(), 1);
         }
-        ends
     }
 
     /// What the cache makes of a frame. On tc and on XDP it is the same, and the filter of the packet sockets lets in
@@ -151,13 +171,7 @@ impl Twin {
 
     /// Whether the filter of the packet sockets lets a frame in.
     pub(crate) fn lets_in(&mut self, frame: &[u8]) -> bool {
-        // Tried, a filter is told a length without the Ethernet header; of a packet socket's frame it is with it.
-        let frame = [frame, &[0; 14]].concat();
-        match kernel::run(self.cache.filter().unwrap(), &frame).verdict {
-            0 => false,
-            -1 => true,
-            other => panic!("the filter takes {other} bytes"),
-        }
+        kernel::lets_in(self.cache.filter().unwrap(), frame)
     }
 
     /// What the core makes of it: the frame as it sends it on.

@@ -17,6 +17,7 @@ pub(crate) fn stories() -> Vec<Story> {
         next_hops_of_ipv6_lead_through_link_local_routers,
         packets_are_as_long_as_a_route_takes,
         packets_of_ipv6_are_as_long_as_its_routers_and_settings_say,
+        frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth,
         a_client_that_was_asked_for_is_the_kernels_to_forget,
         of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
@@ -205,10 +206,36 @@ fn packets_of_ipv6_are_as_long_as_its_routers_and_settings_say() {
 
             let mut table = netlink.table().await.unwrap();
             balancer.exec("sysctl -qw net.ipv6.conf.back.mtu=1300");
-            assert!(netlink.update_mtus(&mut table).await.unwrap());
+            assert!(netlink.look_at_links(&mut table).await.unwrap());
             let hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
             assert_eq!(mtus(&hops), [Some(1500), Some(1300)]);
-            assert!(!netlink.update_mtus(&mut table).await.unwrap(), "that is no news");
+            assert!(!netlink.look_at_links(&mut table).await.unwrap(), "that is no news");
+        });
+    });
+}
+
+fn frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth() {
+    let (balancer, server) = pair();
+    let link = balancer.index("back");
+    balancer.enter(|| {
+        block_on(async {
+            let (netlink, mut hops) = (with_servers(link).await, NextHops::default());
+            let is_handed_over =
+                |hops: &NextHops| Some(hops.get(hops.lookup(ip("10.79.0.2")).ok()?)?.hands_over);
+            wait(&netlink, &mut hops, |hops| is_handed_over(hops) == Some(true)).await;
+
+            let mut table = netlink.table().await.unwrap();
+            for (command, expected) in [("add dev back root pfifo", false), ("del dev back root", true)] {
+                balancer.exec(&format!("tc qdisc {command}"));
+                assert!(netlink.look_at_links(&mut table).await.unwrap(), "{command}");
+                let back = table.interfaces.iter().find(|interface| interface.index == link).unwrap();
+                assert_eq!(back.hands_over, expected, "{command}");
+            }
+
+            server.ip(&format!("link set eth0 netns {}", balancer.name()));
+            balancer.ip("link set eth0 up");
+            balancer.ip("neigh replace 10.79.0.2 lladdr 02:00:00:00:00:05 dev back nud permanent");
+            wait(&netlink, &mut hops, |hops| is_handed_over(hops) == Some(false)).await;
         });
     });
 }

@@ -66,7 +66,7 @@ fn a_missing_file_is_named() {
         assert_eq!(
             ran.stderr,
             "convey: cannot read /nowhere/some.toml: No such file or directory (os error 2)\n\
-             Name a file with --config, or try `convey demo`.\n"
+             Name a file with --config, a list of servers with --servers, or try `convey demo`.\n"
         );
     }
 }

@@ -12,7 +12,9 @@ mod demo;
 mod drain;
 mod health;
 mod limits;
+mod list;
 mod memory;
+mod names;
 mod proxy;
 mod reload;
 mod slow;
@@ -32,7 +34,9 @@ fn main() -> ExitCode {
         drain::stories(),
         health::stories(),
         limits::stories(),
+        list::stories(),
         memory::stories(),
+        names::stories(),
         proxy::stories(),
         reload::stories(),
         slow::stories(),

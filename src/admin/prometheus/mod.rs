@@ -22,6 +22,7 @@ pub fn render(report: &Report, process: &Process) -> prometheus::Result<String> 
     frontends(&mut page, report);
     backends(&mut page, report);
     servers(&mut page, report);
+    names(&mut page, report);
     packets(&mut page, report);
     process_metrics(&mut page, report, process);
     page.encode()
@@ -123,6 +124,20 @@ fn servers(page: &mut Page, report: &Report) {
         &all,
         |s| s.retries as f64,
     );
+}
+
+fn names(page: &mut Page, report: &Report) {
+    let all: Vec<_> = report.names.iter().map(|(host, name)| (labels([("name", host)]), name)).collect();
+    page.gauge("convey_name_resolved", "Whether the last lookup of the name found it.", &all, |name| {
+        flag(name.resolved)
+    });
+    page.gauge("convey_name_addresses", "Addresses the name stands for.", &all, |name| {
+        name.addresses.len() as f64
+    });
+    page.counter("convey_name_lookups_total", "Lookups of the name.", &all, |name| name.lookups as f64);
+    page.counter("convey_name_lookup_failures_total", "Lookups of the name that failed.", &all, |name| {
+        name.lookup_failures as f64
+    });
 }
 
 fn traffic<T>(
@@ -245,11 +260,12 @@ fn unix_time(time: SystemTime) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
     use crate::model::Timestamp;
-    use crate::snapshot::{Snapshot, fixture};
+    use crate::snapshot::{Name, NameLive, Snapshot, fixture};
     use crate::stats::Counter;
 
     /// A frontend and a backend named `name`, with one server up and one down.
@@ -266,7 +282,16 @@ mod tests {
         pool.live.traffic.add(0, Counter::Retries, 4);
         pool.servers[0].live.traffic.add(0, Counter::BytesTx, 1 << 52);
         pool.servers[1].live.traffic.add(0, Counter::ConnectFailures, 5);
-        let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
+        let live = Arc::new(NameLive::default());
+        live.looked_up(true);
+        let host = Name {
+            host: "app.internal".into(),
+            addresses: [[10, 0, 0, 3].into()].into(),
+            fault: Some("timed out".into()),
+            since: Timestamp(0),
+            live,
+        };
+        let snapshot = Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend], vec![pool]) };
         snapshot.totals.add(0, Counter::BytesRx, 123);
         snapshot
     }
@@ -302,6 +327,10 @@ mod tests {
             "convey_server_max_connections{backend=\"web\",server=\"a\"} 50",
             "convey_server_sent_bytes_total{backend=\"web\",server=\"a\"} 4503599627370496",
             "convey_server_connect_failures_total{backend=\"web\",server=\"b\"} 5",
+            "convey_name_resolved{name=\"app.internal\"} 0",
+            "convey_name_addresses{name=\"app.internal\"} 1",
+            "convey_name_lookups_total{name=\"app.internal\"} 1",
+            "convey_name_lookup_failures_total{name=\"app.internal\"} 1",
             "process_start_time_seconds 1700000000",
             "process_cpu_seconds_total 1.5",
             "process_open_fds 20",

@@ -44,6 +44,7 @@ fn a_small_file_is_filled_up_with_defaults() {
                 backup: false,
                 max_connections: None,
             }],
+            named: vec![],
         }],
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
         timeouts: Timeouts {
@@ -62,6 +63,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             snat_addresses: vec![],
             timeouts: FlowTimeouts::default(),
         },
+        name_servers: vec![],
     };
     assert_eq!(loaded.config, expected);
 }

@@ -17,6 +17,7 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
         mtu_v6: 1500,
         up: true,
         loopback: name == "lo",
+        hands_over: false,
         addresses: addresses.iter().map(|addr| addr.parse().unwrap()).collect(),
     }
 }
@@ -443,4 +444,19 @@ fn what_only_the_proxy_does_is_named() {
         );
     }
     assert_eq!(told(&text, Mode::Proxy), Ok(vec![]));
+}
+
+#[test]
+fn a_server_known_by_name_is_for_proxy_mode_only() {
+    for mode in PACKETS {
+        assert_eq!(
+            error_with(mode, "10.0.0.2:80", "app.internal:80"),
+            format!(
+                "config.toml:6:8: backends.web.servers.a.addr: in {} mode servers have addresses; \
+                 names are looked up for proxy mode only",
+                mode.name()
+            )
+        );
+    }
+    assert_eq!(told(&GOOD.replace("10.0.0.2:80", "app.internal:80"), Mode::Proxy), Ok(vec![]));
 }

@@ -35,7 +35,7 @@ idle = -1
         errors(text),
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr; did you mean `proxy`?",
-            "config.toml:2:1: colour: unknown key (allowed here: backends, frontends, mode, passthrough, stats, timeouts)",
+            "config.toml:2:1: colour: unknown key (allowed here: backends, dns, frontends, mode, passthrough, stats, timeouts)",
             "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: backend, listen_addr, max_connections, mode, protocol)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
@@ -47,7 +47,7 @@ idle = -1
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
             "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
-            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80",
+            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
             "config.toml:21:8: stats.port: found \"http\"; allowed: a port from 1 to 65535",
             "config.toml:23:8: timeouts.idle: found -1; allowed: seconds from 0.001 to 31536000",
@@ -98,10 +98,57 @@ fn a_server_address_is_that_of_one_machine() {
             error_with("10.0.0.2:80", value),
             format!(
                 "config.toml:6:8: backends.web.servers.a.addr: found \"{value}\"; \
-                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80"
+                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port"
             )
         );
     }
+}
+
+#[test]
+fn a_server_known_by_name_has_a_name_that_hosts_may_have_and_a_port() {
+    let long = format!("{}:80", "a".repeat(64));
+    for (value, found) in [
+        ("app.internal", "the port is missing, found \"app.internal\""),
+        ("app.internal:0", "a port is 1 to 65535, found \"app.internal:0\""),
+        ("app:http", "a port is 1 to 65535, found \"app:http\""),
+        ("app..internal:80", "found \"app..internal:80\""),
+        ("-app:80", "found \"-app:80\""),
+        ("10.0.0.256:80", "found \"10.0.0.256:80\""),
+        ("http://app:80", "found \"http://app:80\""),
+        (&long, &format!("found {:?}...", &long[..60])),
+    ] {
+        assert_eq!(
+            error_with("10.0.0.2:80", value),
+            format!(
+                "config.toml:6:8: backends.web.servers.a.addr: {found}; \
+                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port"
+            )
+        );
+    }
+}
+
+#[test]
+fn the_servers_of_a_name_have_names_that_are_nobody_elses() {
+    let text = GOOD.replace("10.0.0.2:80", "app:80")
+        + "[backends.web.servers.\"a/10.0.0.2\"]\naddr = \"10.0.0.2:80\"\n";
+    assert_eq!(
+        errors(&text),
+        ["config.toml:8:8: backends.web.servers.\"a/10.0.0.2\".addr: \
+          the servers of \"a\", which has a host name, are called so"]
+    );
+}
+
+#[test]
+fn a_name_server_is_an_address() {
+    let text = format!("dns.nameservers = ['10.0.0.53', 'ns.internal', '0.0.0.0']\n{GOOD}");
+    let allowed = "allowed: IP or IP:port of a name server, such as 10.0.0.53 or 127.0.0.1:8600";
+    assert_eq!(
+        errors(&text),
+        [
+            format!("config.toml:1:33: dns.nameservers: found \"ns.internal\"; {allowed}"),
+            format!("config.toml:1:48: dns.nameservers: found \"0.0.0.0\"; {allowed}"),
+        ]
+    );
 }
 
 #[test]
@@ -291,7 +338,7 @@ fn a_file_without_a_frontend_serves_nobody() {
     assert_eq!(
         errors("[frontend.web]"),
         ["config.toml:1:2: frontend: unknown key; did you mean `frontends`? \
-          (allowed here: backends, frontends, mode, passthrough, stats, timeouts)"]
+          (allowed here: backends, dns, frontends, mode, passthrough, stats, timeouts)"]
     );
     assert_eq!(errors("frontends = 3"), ["config.toml:1:13: frontends: found 3; allowed: a table"]);
     assert_eq!(errors("[[frontends]]"), ["config.toml:1:1: frontends: found an array; allowed: a table"]);

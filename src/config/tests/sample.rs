@@ -34,6 +34,7 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
         [
             "frontend web: max_connections none -> 10000",
             "backend web: max_connections of 127.0.0.1:8081 none -> 1000, health check port the server's -> 9000",
+            "dns.nameservers the system's -> 10.0.0.53:53, 127.0.0.1:8600",
         ]
     );
     assert_eq!(
@@ -54,7 +55,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 11, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 12, "one for each table: {errors:#?}");
     for error in &errors {
         let (_, allowed) = error.split_once("(allowed here: ").expect("a list of keys");
         for key in allowed.trim_end_matches(')').split(", ") {

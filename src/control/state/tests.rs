@@ -1,6 +1,7 @@
 //! Configurations, outcomes and virtual time in; snapshots and changes out.
 
 mod drain;
+mod names;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,6 +31,7 @@ fn config(servers: Vec<Server>) -> Config {
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
         timeouts: Timeouts { connect: SECOND, idle: SECOND, drain: SECOND },
         passthrough: PacketSettings::default(),
+        name_servers: vec![],
     }
 }
 
@@ -305,6 +307,7 @@ fn a_change_of_the_network_is_published_and_stays() {
         mtu_v6: 1500,
         up: true,
         loopback: false,
+        hands_over: false,
         addresses: vec![],
     };
     let neighbour = Neighbour { interface: 2, ip: "10.0.0.2".parse().unwrap(), mac: [3; 6] };

@@ -1,6 +1,6 @@
 //! What the cache is told of a flow.
 
-use crate::forward::Direction;
+use crate::forward::{Direction, View};
 use crate::model::{Addr, FlowKey, Rewrite};
 use crate::wire;
 
@@ -19,8 +19,9 @@ pub struct FlowEntry {
     party: u16,
     flags: u16,
     /// TCP: what comes after the last byte that went this way. The kernel goes on from here, as with all that follows.
+    /// Means nothing while a server has not answered.
     pub sent: u32,
-    /// TCP: what its sender expects next.
+    /// TCP: what its sender expects next. Means nothing while a client has not been answered.
     pub ack: u32,
     /// When the last packet went this way, to about 10 ms: nanoseconds of `CLOCK_MONOTONIC`. 0: none has yet.
     pub last_seen: u64,
@@ -33,11 +34,25 @@ const _: () = assert!(size_of::<FlowKey>() == 40, "as the kernel's programs have
 const AS_IS: u16 = 1;
 const TO_CLIENT: u16 = 2;
 const FINISHED: u16 = 4;
+const OPENING: u16 = 8;
+const ALONE: u16 = 16;
 
 impl FlowEntry {
     /// Whether a FIN went this way.
     pub fn is_finished(&self) -> bool {
         self.flags & FINISHED != 0
+    }
+
+    /// Whether of the connection only the SYN is known.
+    pub fn is_opening(&self) -> bool {
+        self.flags & OPENING != 0
+    }
+
+    /// The same of a connection of which only the SYN is known: the kernel forwards the rest of the handshake too, by
+    /// what it sees of it.
+    pub fn opening(mut self, view: View) -> FlowEntry {
+        self.flags |= OPENING | if view == View::ClientSide { ALONE } else { 0 };
+        self
     }
 
     /// Rewrites packets with this key so, and counts them for the party (an index below `Sizes::parties`).

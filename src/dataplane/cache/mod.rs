@@ -46,7 +46,7 @@ const TOLD: &str = "told";
 
 /// SYNs that were dropped, among [`OUTCOMES`].
 const REFUSED: u32 = Outcome::ALL.len() as u32;
-/// FINs that were dropped, among them, too.
+/// Segments that were dropped for want of room to tell of them, among them, too.
 const UNTOLD: u32 = REFUSED + 1;
 
 /// How much the cache has room for; at least 1 of each.
@@ -133,8 +133,8 @@ impl KernelCache {
 
     /// Has the next hop with this index lead there, or nowhere.
     pub fn set_next_hop(&mut self, index: u32, hop: Option<&NextHop>) -> Result<(), CacheError> {
-        let mut hops: Array<_, [u8; 20]> = Array::try_from(self.map(NEXT_HOPS)?)?;
-        Ok(hops.set(index, hop.map_or([0; 20], next_hop), 0)?)
+        let mut hops: Array<_, [u8; 24]> = Array::try_from(self.map(NEXT_HOPS)?)?;
+        Ok(hops.set(index, hop.map_or([0; 24], next_hop), 0)?)
     }
 
     /// Takes to userspace by another selection: what `cache_filter` lets in. What is in both is let in throughout.
@@ -170,13 +170,13 @@ impl KernelCache {
         Ok(n)
     }
 
-    /// How many FINs were dropped since the cache was loaded, there being no room to tell of them.
+    /// How many segments were dropped since the cache was loaded, there being no room to tell of them.
     pub fn untold(&self) -> Result<u64, CacheError> {
         let [n] = self.sum::<1>(OUTCOMES, UNTOLD)?;
         Ok(n)
     }
 
-    /// What tells of FINs. There is one, for the first who asks.
+    /// What tells of segments. There is one, for the first who asks.
     pub fn told(&mut self) -> Result<Told, CacheError> {
         let ring = self.0.take_map(TOLD).ok_or(CacheError::Missing(TOLD))?;
         Ok(Told::new(RingBuf::try_from(ring)?))
@@ -208,11 +208,12 @@ impl KernelCache {
 }
 
 /// `struct next_hop` of `bpf/maps.h`.
-fn next_hop(hop: &NextHop) -> [u8; 20] {
-    let mut bytes = [0; 20];
+fn next_hop(hop: &NextHop) -> [u8; 24] {
+    let mut bytes = [0; 24];
     bytes[..6].copy_from_slice(&hop.dst_mac);
     bytes[6..12].copy_from_slice(&hop.src_mac);
     bytes[12..16].copy_from_slice(&hop.interface.to_ne_bytes());
-    bytes[16..].copy_from_slice(&hop.mtu.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&hop.mtu.to_ne_bytes());
+    bytes[20..].copy_from_slice(&u32::from(hop.hands_over).to_ne_bytes());
     bytes
 }

@@ -1,17 +1,17 @@
-//! What the cache tells of: FINs that it has forwarded.
+//! What the cache tells of: segments it has forwarded of handshakes, and FINs.
 
 use std::fmt;
 
 use aya::maps::{MapData, RingBuf};
 
-use crate::forward::{ACK, FIN, Segment};
+use crate::forward::Segment;
 use crate::model::{Addr, FlowKey};
 
-/// The FINs that nobody has asked for yet. They wait in a ring that the kernel writes without waking anybody.
+/// Those that nobody has asked for yet. They wait in a ring that the kernel writes without waking anybody.
 pub struct Told(RingBuf<MapData>);
 
 /// `struct told` of `bpf/maps.h`.
-const LEN: usize = 52;
+const LEN: usize = 56;
 
 impl Told {
     pub(super) fn new(ring: RingBuf<MapData>) -> Told {
@@ -45,12 +45,13 @@ fn read(bytes: &[u8; LEN]) -> (FlowKey, Segment) {
         protocol: bytes[36],
         reserved: [0; 3],
     };
-    (key, Segment { flags: FIN | ACK, seq: word(40), ack: word(44), len: word(48) })
+    (key, Segment { flags: word(52) as u8, seq: word(40), ack: word(44), len: word(48) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forward::{ACK, FIN};
 
     #[test]
     fn a_fin_is_read_as_the_kernel_writes_it() {
@@ -61,7 +62,7 @@ mod tests {
         bytes[32..34].copy_from_slice(&4242u16.to_ne_bytes());
         bytes[34..36].copy_from_slice(&80u16.to_ne_bytes());
         bytes[36] = key.protocol;
-        for (at, word) in [(40, 7u32), (44, 8), (48, 1)] {
+        for (at, word) in [(40, 7u32), (44, 8), (48, 1), (52, (FIN | ACK).into())] {
             bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         }
         assert_eq!(read(&bytes), (key, Segment { flags: FIN | ACK, seq: 7, ack: 8, len: 1 }));

@@ -53,6 +53,9 @@ impl FlowCache for Writer {
             self.flush();
         }
         let mut entry = FlowEntry::new(key, &route.rewrite, route.direction, party);
+        if let Some(view) = route.opening {
+            entry = entry.opening(view);
+        }
         entry.last_seen = route.last.map_or(0, |last| last.0 + self.epoch);
         (entry.sent, entry.ack) = (route.progress.sent, route.progress.acked);
         self.changes.keys.push(*key);
@@ -70,8 +73,12 @@ impl FlowCache for Writer {
         let entry = self.flows.get(key).ok().flatten().filter(|entry| entry.last_seen > 0)?;
         let at = Timestamp(entry.last_seen.saturating_sub(self.epoch));
         let progress = Progress { sent: entry.sent, acked: entry.ack };
-        let is_finished = entry.is_finished();
-        Some(Seen { at, progress: (key.protocol == TCP).then_some(progress), is_finished })
+        Some(Seen {
+            at,
+            progress: (key.protocol == TCP).then_some(progress),
+            is_opening: entry.is_opening(),
+            is_finished: entry.is_finished(),
+        })
     }
 
     fn flush(&mut self) {

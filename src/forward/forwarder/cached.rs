@@ -1,7 +1,9 @@
 //! Flows whose packets the cache forwards: when they get there, when they leave, and what is learnt of them meanwhile.
 
 use super::Forwarder;
-use crate::forward::{ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, Seen, Segment};
+use crate::forward::{
+    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Progress, SYN, Seen, Segment, View,
+};
 use crate::model::{FlowKey, Timestamp};
 
 impl Forwarder {
@@ -12,38 +14,43 @@ impl Forwarder {
         }
     }
 
-    /// Takes note of a FIN that the cache has forwarded, at `now` or a little before.
-    pub fn on_cached_fin(&mut self, key: &FlowKey, fin: Segment, now: Timestamp) {
+    /// Takes note of a segment that the cache has told of: it was forwarded at `now` or a little before.
+    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
         let Some((id, direction)) = self.flows.lookup(key) else { return };
+        let flow = self.flows.get(id);
         // Else its flow is over, and this may be the next one between the same ends.
-        if !self.flows.get(id).is_cached() {
+        if !flow.is_cached() {
             return;
         }
-        let before = self.flows.get(id).state();
-        self.hear(id, direction, fin, now);
+        let before = flow.state();
+        if before.is_handshake() && direction == Direction::ToServer {
+            let sent = segment.seq.wrapping_add(segment.len);
+            return self.flows.open_by(id, Progress { sent, acked: segment.ack }, now);
+        }
+        self.hear(id, direction, segment, now);
         if self.flows.get(id).state() == before {
             // More has passed than the numbers allow; or it is the same FIN again.
-            self.catch_up(id);
-            self.hear(id, direction, fin, now);
+            self.catch_up(id, now);
+            self.hear(id, direction, segment, now);
         }
     }
 
-    /// Before a SYN is held against a flow: the cache may have forwarded FINs that nobody has told of yet.
-    pub(super) fn ask_for_fins(&mut self, id: FlowId, now: Timestamp) {
+    /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
+    pub(super) fn ask_cache(&mut self, id: FlowId, now: Timestamp) {
         if !self.flows.get(id).is_cached() {
             return;
         }
+        self.catch_up(id, now);
         for (direction, key) in keys(self.flows.get(id)) {
             let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
             if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, .. }) = seen {
                 let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
-                self.catch_up(id);
                 self.hear(id, direction, fin, now);
             }
         }
     }
 
-    /// After a packet of a flow: open flows are in the cache, others are not.
+    /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
     #[inline]
     pub(super) fn follow_in_cache(&mut self, id: FlowId) {
         let Some(cache) = &mut self.cache else { return };
@@ -56,17 +63,25 @@ impl Forwarder {
         self.flows.set_cached(id, !self.flows.get(id).is_cached());
     }
 
-    /// Before something of a flow is held against its sequence numbers: learns how far they have got.
-    pub(super) fn catch_up(&mut self, id: FlowId) {
-        if let Some(cache) = &mut self.cache {
-            let flow = self.flows.get_mut(id);
-            if flow.is_cached() {
-                catch_up(&mut **cache, flow);
+    /// Before something of a flow is held against its state and its sequence numbers: learns how far they have got.
+    pub(super) fn catch_up(&mut self, id: FlowId, now: Timestamp) {
+        let flow = self.flows.get(id);
+        let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
+        let mut progress = |key: FlowKey| cache.seen(&key)?.progress;
+        match (flow.state().is_handshake(), progress(flow.client())) {
+            (true, Some(progress)) => self.flows.open_by(id, progress, now),
+            (true, None) if flow.view() == View::BothSides => {
+                if let Some(Progress { sent, acked }) = progress(flow.server()) {
+                    let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                    self.flows.on_segment(id, Direction::ToClient, answer, now);
+                }
             }
+            (false, Some(progress)) => self.flows.get_mut(id).catch_up(progress),
+            _ => {}
         }
     }
 
-    /// Tells the cache that a flow goes another way.
+    /// Tells the cache that a flow goes another way, or has got further.
     pub(super) fn reroute_in_cache(&mut self, id: FlowId) {
         if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
@@ -89,13 +104,16 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
     for (direction, key) in keys(flow).rev() {
         let rewrite = flow.rewrite(direction);
         let seen = if flow.is_cached() { cache.seen(&key) } else { None };
+        // What it has seen of a handshake is less than what was seen here.
+        let seen = seen.filter(|seen| !seen.is_opening);
         let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
+        let opening = (flow.state().is_handshake() && seen.is_none()).then(|| flow.view());
         let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
-        cache.put(&key, &CachedRoute { rewrite, direction, flow, last, progress });
+        cache.put(&key, &CachedRoute { rewrite, direction, flow, last, progress, opening });
     }
 }
 
-/// Learns of the packets that the cache forwarded how far its client has got.
+/// Learns of the packets that the cache forwarded how far a flow's client has got.
 pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
     if let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) {
         flow.catch_up(progress);

@@ -13,7 +13,17 @@ fn interface(index: u32, addresses: &[&str]) -> Interface {
     let mac = Some([2, 0, 0, 0, 0, index as u8]);
     let addresses = addresses.iter().map(|a| ip(a)).collect();
     let name = format!("eth{index}");
-    Interface { index, name, mac, mtu: 1500, mtu_v6: 1500, up: true, loopback: false, addresses }
+    Interface {
+        index,
+        name,
+        mac,
+        mtu: 1500,
+        mtu_v6: 1500,
+        up: true,
+        loopback: false,
+        hands_over: false,
+        addresses,
+    }
 }
 
 fn loopback(addresses: &[&str]) -> Interface {

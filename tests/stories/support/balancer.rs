@@ -15,6 +15,8 @@ use super::{Lab, Process, ask, wait_for};
 pub(crate) struct Balancer {
     process: Process,
     directory: PathBuf,
+    /// The name of its configuration.
+    file: &'static str,
     stats: SocketAddr,
 }
 
@@ -40,12 +42,25 @@ impl Balancer {
     }
 
     /// Starts it with a command that is not simply [`binary`].
-    pub(crate) fn start_with(lab: &Lab, config: &impl Display, mut command: Command) -> Balancer {
+    pub(crate) fn start_with(lab: &Lab, config: &impl Display, command: Command) -> Balancer {
+        Balancer::start_in(lab, "config.toml", config, command)
+    }
+
+    /// Starts it without a configuration file, with a list of servers: `hosts.txt`.
+    pub(crate) fn start_with_list(lab: &Lab, list: &str) -> Balancer {
+        let mut command = binary();
+        command.args(["--listen", &lab.vip().to_string(), "--stats", &lab.stats().to_string()]);
+        command.args(["--servers", "hosts.txt"]);
+        Balancer::start_in(lab, "hosts.txt", &list, command)
+    }
+
+    fn start_in(lab: &Lab, file: &'static str, config: &impl Display, mut command: Command) -> Balancer {
         let directory = lab.directory().to_owned();
-        fs::write(directory.join("config.toml"), config.to_string()).unwrap();
+        fs::write(directory.join(file), config.to_string()).unwrap();
         let log = File::create(directory.join("log")).unwrap();
         command.current_dir(&directory).stdout(log.try_clone().unwrap()).stderr(log);
-        let mut balancer = Balancer { process: Process::spawn(&mut command), directory, stats: lab.stats() };
+        let process = Process::spawn(&mut command);
+        let mut balancer = Balancer { process, directory, file, stats: lab.stats() };
         let process = std::cell::RefCell::new(&mut balancer.process);
         let log = balancer.directory.join("log");
         wait_for("the balancer to start", || {
@@ -57,14 +72,14 @@ impl Balancer {
         balancer
     }
 
-    /// The configuration file. The balancer knows it as `config.toml`.
+    /// The configuration file.
     pub(crate) fn config(&self) -> PathBuf {
-        self.directory.join("config.toml")
+        self.directory.join(self.file)
     }
 
     /// Saves the configuration as editors do: a new file takes the name of the old.
     pub(crate) fn save(&self, config: &impl Display) {
-        let new = self.directory.join("config.toml.new");
+        let new = self.directory.join("new");
         fs::write(&new, config.to_string()).unwrap();
         fs::rename(new, self.config()).unwrap();
     }

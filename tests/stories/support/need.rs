@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub(crate) enum Need {
     Nginx,
     Curl,
+    Dnsmasq,
     Wrk,
     Promtool,
     Prlimit,
@@ -25,6 +26,7 @@ impl Need {
         match self {
             Need::Nginx => without("nginx", "nginx-light"),
             Need::Curl => without("curl", "curl"),
+            Need::Dnsmasq => without("dnsmasq", "dnsmasq-base"),
             Need::Wrk => without("wrk", "wrk"),
             Need::Promtool => without("promtool", "prometheus"),
             Need::Prlimit => without("prlimit", "util-linux"),

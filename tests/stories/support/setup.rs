@@ -64,7 +64,7 @@ impl Setup {
     }
 
     /// One more server, with further lines.
-    pub(crate) fn server(mut self, name: &str, addr: SocketAddr, lines: &str) -> Setup {
+    pub(crate) fn server(mut self, name: &str, addr: impl fmt::Display, lines: &str) -> Setup {
         self.servers.push_str(&format!("[backends.pool.servers.{name}]\naddr = \"{addr}\"\n{lines}\n"));
         self
     }

@@ -16,8 +16,15 @@ macro_rules! told_with_a_cache {
 }
 
 told_with_a_cache! {
-    both_directions_of_a_connection_leave_to_the_cache_with_its_handshake,
-    with_direct_server_return_the_clients_packets_leave_with_its_first_acknowledgement,
+    all_of_a_connection_but_its_syn_passes_through_the_cache,
+    with_direct_server_return_the_clients_packets_pass_through_the_cache_from_the_second_on,
+    a_handshake_that_does_not_fit_is_left_to_us,
+    a_handshake_that_the_cache_missed_part_of_is_completed_here,
+    a_client_that_begins_anew_before_it_was_answered_is_followed,
+    a_client_that_finishes_as_soon_as_it_is_answered_is_believed,
+    what_has_opened_can_be_reset_before_anybody_told_of_it,
+    a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
+    an_acknowledgement_of_the_connection_before_does_not_open_the_next,
     datagrams_leave_once_they_are_a_stream,
     a_connection_comes_back_when_both_sides_have_finished,
     both_sides_may_finish_at_once,
@@ -37,30 +44,133 @@ told_with_a_cache! {
 mod stories {
     use super::*;
 
-    pub(super) fn both_directions_of_a_connection_leave_to_the_cache_with_its_handshake(family: Family) {
+    pub(super) fn all_of_a_connection_but_its_syn_passes_through_the_cache(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.send(lab.client(1).syn().seq(100));
-        lab.send(syn.reply().syn().seq(500).ack(101));
-        assert_eq!(kernel(&lab).len(), 0, "a handshake that is not complete may be forged");
+        assert_eq!((kernel(&lab).len(), state(&lab)), (2, FlowState::SynSent));
+        let answer = lab.send(syn.reply().syn().seq(500).ack(101));
+        assert_eq!(answer.route(), (family.vip().to_owned(), family.client_addr(1)));
+        assert_eq!(state(&lab), FlowState::SynReceived);
         lab.send(lab.client(1).seq(101).ack(501));
-        assert_eq!(kernel(&lab).len(), 2);
+        assert_eq!(state(&lab), FlowState::Established);
 
         let hi = lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
         assert_eq!((hi.route(), hi.payload.as_slice()), (syn.route(), &b"hi?"[..]));
         let hello = lab.send(syn.reply().seq(501).ack(104).payload(b"hello"));
         assert_eq!(hello.route(), (family.vip().to_owned(), family.client_addr(1)));
-        assert_eq!(forwarded(&lab, 1), (Some(1), Some(1)));
+        assert_eq!(forwarded(&lab, 1), (Some(2), Some(2)));
     }
 
-    pub(super) fn with_direct_server_return_the_clients_packets_leave_with_its_first_acknowledgement(
+    pub(super) fn with_direct_server_return_the_clients_packets_pass_through_the_cache_from_the_second_on(
         family: Family,
     ) {
         for mut lab in [Lab::dsr(family), Lab::l2(family)] {
             let syn = lab.send(lab.client(1).syn().seq(100));
             lab.send(lab.client(1).seq(101).ack(501));
+            assert_eq!(state(&lab), FlowState::Established);
             let get = lab.send(lab.client(1).seq(101).ack(501).payload(b"GET"));
             assert_eq!((get.route(), get.mac, kernel(&lab).len()), (syn.route(), syn.mac, 1));
-            assert_eq!(kernel(&lab).forwarded(&client_key(&lab, 1)), Some(1));
+            assert_eq!(kernel(&lab).forwarded(&client_key(&lab, 1)), Some(2));
+        }
+    }
+
+    pub(super) fn a_handshake_that_does_not_fit_is_left_to_us(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.send(lab.client(1).seq(101).ack(501));
+        assert_eq!(forwarded(&lab, 1), (Some(0), Some(0)), "nobody has answered");
+        lab.send(syn.reply().syn().seq(500).ack(3_000_000_000));
+        lab.send(syn.reply().syn().seq(500).ack(101).fin());
+        assert_eq!(forwarded(&lab, 1), (Some(0), Some(0)), "that is no answer");
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(3_000_000_000));
+        lab.send(lab.client(1).seq(3_000_000_000).ack(501));
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(0), Some(1)), FlowState::SynReceived));
+        lab.send(lab.client(1).seq(101).ack(501).fin());
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(0), Some(0)), FlowState::HalfClosedByClient));
+    }
+
+    pub(super) fn a_handshake_that_the_cache_missed_part_of_is_completed_here(family: Family) {
+        for misses_answer in [true, false] {
+            let mut lab = Lab::passthrough(family);
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            if misses_answer {
+                kernel(&lab).lose_all();
+            }
+            lab.send(syn.reply().syn().seq(500).ack(101));
+            if !misses_answer {
+                kernel(&lab).lose_all();
+            }
+            lab.send(lab.client(1).seq(101).ack(501));
+            assert_eq!((state(&lab), forwarded(&lab, 1)), (FlowState::Established, (Some(0), Some(0))));
+            lab.send(syn.reply().seq(501).ack(101).payload(b"hello"));
+            lab.send(syn.reply().seq(506).ack(101).fin());
+            lab.send(lab.client(1).seq(101).ack(507).fin());
+            assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
+        }
+    }
+
+    pub(super) fn a_client_that_begins_anew_before_it_was_answered_is_followed(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        let again = lab.send(lab.client(1).syn().seq(3_000_000_000));
+        assert_eq!((again.route(), lab.opened), (syn.route(), 1));
+        lab.send(syn.reply().syn().seq(500).ack(3_000_000_001));
+        lab.send(lab.client(1).seq(3_000_000_001).ack(501));
+        assert_eq!((state(&lab), forwarded(&lab, 1)), (FlowState::Established, (Some(1), Some(1))));
+    }
+
+    pub(super) fn a_client_that_finishes_as_soon_as_it_is_answered_is_believed(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.is_deaf = true;
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501).fin());
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
+        lab.send(syn.reply().seq(501).ack(102).payload(b"hello"));
+        assert_eq!(forwarded(&lab, 1), (Some(0), Some(1)), "counted from the end of the handshake on");
+        lab.hear_cache();
+        lab.is_deaf = false;
+        lab.send(syn.reply().seq(506).ack(102).fin());
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
+    }
+
+    pub(super) fn what_has_opened_can_be_reset_before_anybody_told_of_it(family: Family) {
+        for by_client in [true, false] {
+            let mut lab = Lab::passthrough(family);
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            lab.is_deaf = true;
+            lab.send(syn.reply().syn().seq(500).ack(101));
+            lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+            let reset = if by_client { lab.client(1).seq(103) } else { syn.reply().seq(501) };
+            lab.send(reset.rst());
+            assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::Closed, 0, 1));
+            lab.hear_cache();
+            assert_eq!(state(&lab), FlowState::Closed);
+        }
+    }
+
+    pub(super) fn a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.is_deaf = true;
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        assert_eq!(state(&lab), FlowState::SynSent);
+        lab.send(lab.client(1).syn().seq(3_000_000_000));
+        assert_eq!(state(&lab), FlowState::Established);
+        lab.hear_cache();
+        assert_eq!((state(&lab), lab.opened), (FlowState::Established, 1));
+        lab.close(1, &syn);
+    }
+
+    pub(super) fn an_acknowledgement_of_the_connection_before_does_not_open_the_next(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        lab.send(lab.client(1).syn().seq(3_000_000_000));
+        for seq in [101, 2_999_999_000] {
+            let late = Segment { flags: ACK, seq, ack: 501, len: 0 };
+            lab.forwarder.on_cached(&client_key(&lab, 1), late, lab.now);
+            assert_eq!(state(&lab), FlowState::SynSent);
         }
     }
 
@@ -111,7 +221,7 @@ mod stories {
             lab.send(syn.reply().seq(seq).ack(102).payload(&[7; 1_000]));
             lab.send(lab.client(1).seq(102).ack(seq + 1_000));
         }
-        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(11), Some(10)), FlowState::HalfClosedByClient));
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(12), Some(11)), FlowState::HalfClosedByClient));
         lab.send(syn.reply().seq(10_501).ack(102).fin());
         assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::Closing, 0));
     }
@@ -135,7 +245,7 @@ mod stories {
         assert_eq!((second.from, lab.opened, lab.ended()), (first.from, 2, 1), "by the same SNAT port");
         assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (1, 2));
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
-        assert_eq!(forwarded(&lab, 1), (Some(1), Some(0)));
+        assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)));
     }
 
     pub(super) fn a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow(
@@ -161,7 +271,7 @@ mod stories {
             assert_eq!(lab.ended(), 0, "nobody has told of it");
             begin(&mut lab, 3_000_000_000);
             assert_eq!((lab.opened, lab.ended(), lab.forwarder.flows().len()), (2, 1, 1));
-            lab.hear_fins();
+            lab.hear_cache();
             assert_eq!((lab.ended(), state(&lab)), (0, FlowState::Established), "that was the first");
         }
     }
@@ -171,7 +281,7 @@ mod stories {
         let syn = lab.connect(1);
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         let fin = Segment { flags: FIN | ACK, seq: 3_000_000_000, ack: 1_000_000_000, len: 1 };
-        lab.forwarder.on_cached_fin(&client_key(&lab, 1), fin, lab.now);
+        lab.forwarder.on_cached(&client_key(&lab, 1), fin, lab.now);
         assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
         lab.close(1, &syn);
     }
@@ -255,7 +365,7 @@ mod stories {
         let (told, why) = lab.answer(packet(&lab).payload(&[7; 1_400]));
         assert_eq!((why, told.error.is_some()), (DropReason::TooBig, true));
         assert_eq!(lab.send(packet(&lab).tcp_options(&[1, 1, 1, 1])).route(), syn.route());
-        assert_eq!(forwarded(&lab, 1), (Some(1), Some(0)), "options of TCP matter to nobody");
+        assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)), "options of TCP matter to nobody");
     }
 }
 

@@ -256,7 +256,7 @@ impl Lab {
             self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, &self.snapshot, self.now))
         {
             if !self.is_deaf {
-                self.hear_fins();
+                self.hear_cache();
             }
             return Outcome::Sent(Seen::read(frame.bytes, interface));
         }
@@ -301,10 +301,10 @@ impl Lab {
         }
     }
 
-    /// Tells the balancer of FINs that the cache has forwarded.
-    pub(super) fn hear_fins(&mut self) {
-        for (key, fin) in self.kernel.iter().flat_map(Kernel::fins) {
-            self.forwarder.on_cached_fin(&key, fin, self.now);
+    /// Tells the balancer of what the cache tells of.
+    pub(super) fn hear_cache(&mut self) {
+        for (key, segment) in self.kernel.iter().flat_map(Kernel::told) {
+            self.forwarder.on_cached(&key, segment, self.now);
         }
         self.forwarder.flush_cache();
     }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::forward::forwarder::fit;
-use crate::forward::{CachedRoute, FlowCache, Frame, Progress, Seen, Segment};
-use crate::model::{FlowKey, TCP, Timestamp};
+use crate::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Seen, Segment, View};
+use crate::model::{FlowKey, Rewrite, TCP, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::wire::{self, Headers, Kind, TcpFlags};
 
@@ -24,8 +24,8 @@ pub(in crate::forward::forwarder::tests) fn told_with_cache(story: impl FnOnce()
 #[derive(Debug, Clone, Default)]
 pub(in crate::forward::forwarder::tests) struct Kernel {
     entries: Arc<Mutex<HashMap<FlowKey, Entry>>>,
-    /// FINs that nobody was told of yet.
-    fins: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
+    /// What nobody was told of yet.
+    told: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
 }
 
 #[derive(Debug)]
@@ -53,13 +53,28 @@ impl Kernel {
         let headers = wire::parse(frame.bytes).ok().filter(|headers| headers.kind == Kind::Whole)?;
         let ip_len = if headers.is_v4() { 20 } else { 40 };
         let is_plain = !headers.is_error() && headers.l4 == 14 + ip_len && headers.ttl > 1;
-        if !is_plain || headers.flags.0 & (TcpFlags::SYN | TcpFlags::RST) != 0 {
+        if !is_plain || headers.flags.rst() {
             return None;
         }
         let mut entries = self.entries.lock().unwrap();
-        let entry = entries.get_mut(&headers.key)?;
+        let entry = entries.get(&headers.key)?;
+        let to_server = entry.route.direction == Direction::ToServer;
         let is_believed = headers.flags.ack() && is_believed(&entry.progress, headers.seq, headers.ack);
-        if headers.flags.fin() && !is_believed {
+        let goes_on = match entry.route.opening {
+            None => !headers.flags.syn() && (!headers.flags.fin() || is_believed),
+            Some(view) if to_server => {
+                let answer = entries.get(&opposite(&entry.route, headers.key.protocol));
+                let answer = answer.filter(|answer| answer.last.is_some()).map(|answer| answer.progress.sent);
+                let fits = answer.is_some_and(|sent| is_next(headers.ack, sent));
+                is_just(&headers, TcpFlags::ACK)
+                    && is_next(headers.seq, entry.progress.sent)
+                    && (fits || view == View::ClientSide)
+            }
+            Some(_) => {
+                is_just(&headers, TcpFlags::SYN | TcpFlags::ACK) && is_next(headers.ack, entry.progress.acked)
+            }
+        };
+        if !goes_on {
             return None;
         }
         let hop = snapshot.network.get(entry.route.rewrite.next_hop)?;
@@ -67,23 +82,35 @@ impl Kernel {
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
-        entry.last = Some(now);
-        if is_believed {
-            let Headers { flags, seq, ack, .. } = headers;
-            let len = u32::from(headers.payload_len) + u32::from(flags.fin());
-            advance(&mut entry.progress, seq.wrapping_add(len), ack);
-            if flags.fin() {
-                entry.is_finished = true;
-                self.fins.lock().unwrap().push((headers.key, Segment { flags: flags.0, seq, ack, len }));
-            }
+        let (key, other) = (headers.key, opposite(&entry.route, headers.key.protocol));
+        let completes = to_server && entry.route.opening.is_some();
+        if completes && let Some(answer) = entries.get_mut(&other) {
+            answer.route.opening = None;
         }
+        let entry = entries.get_mut(&key)?;
+        entry.last = Some(now);
         entry.packets += 1;
+        let Headers { flags, seq, ack, .. } = headers;
+        let len = u32::from(headers.payload_len) + u32::from(flags.fin());
+        let is_news = entry.route.opening.is_some() || flags.fin();
+        if entry.route.opening.is_some() {
+            entry.progress = Progress { sent: seq.wrapping_add(len + u32::from(flags.syn())), acked: ack };
+        } else if is_believed {
+            advance(&mut entry.progress, seq.wrapping_add(len), ack);
+            entry.is_finished |= flags.fin();
+        }
+        if completes {
+            entry.route.opening = None;
+        }
+        if is_news {
+            self.told.lock().unwrap().push((key, Segment { flags: flags.0, seq, ack, len }));
+        }
         Some(hop.interface)
     }
 
-    /// The FINs that it has forwarded since it was last asked.
-    pub(in crate::forward::forwarder::tests) fn fins(&self) -> Vec<(FlowKey, Segment)> {
-        std::mem::take(&mut *self.fins.lock().unwrap())
+    /// What it has to tell since it was last asked.
+    pub(in crate::forward::forwarder::tests) fn told(&self) -> Vec<(FlowKey, Segment)> {
+        std::mem::take(&mut *self.told.lock().unwrap())
     }
 
     /// How many packets of this key it has forwarded; `None` if it is not there.
@@ -121,7 +148,8 @@ impl FlowCache for Writer {
         let entries = self.kernel.entries.lock().unwrap();
         let entry = entries.get(key)?;
         let progress = (key.protocol == TCP).then_some(entry.progress);
-        entry.last.map(|at| Seen { at, progress, is_finished: entry.is_finished })
+        let (is_opening, is_finished) = (entry.route.opening.is_some(), entry.is_finished);
+        entry.last.map(|at| Seen { at, progress, is_opening, is_finished })
     }
 
     fn flush(&mut self) {
@@ -139,7 +167,20 @@ impl FlowCache for Writer {
     }
 }
 
-// As `bpf/cache.bpf.c` does it.
+// As `bpf/numbers.h` does it.
+
+fn opposite(route: &CachedRoute, protocol: u8) -> FlowKey {
+    let Rewrite { src, dst, src_port, dst_port, .. } = route.rewrite;
+    FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] }.reversed()
+}
+
+fn is_just(headers: &Headers, flags: u8) -> bool {
+    headers.flags.0 & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::FIN) == flags
+}
+
+fn is_next(number: u32, expected: u32) -> bool {
+    number.wrapping_sub(expected) <= 64 << 10
+}
 
 fn is_believed(progress: &Progress, seq: u32, ack: u32) -> bool {
     const WINDOW: u32 = 16 << 20;

@@ -157,6 +157,7 @@ fn interfaces(lan_mtu: u32) -> [Interface; 2] {
         mtu_v6: mtu,
         up: true,
         loopback: false,
+        hands_over: false,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
     };
     [

@@ -1,0 +1,94 @@
+/* How far TCP connections are: `forward::numbers` in C, of what the cache has to know. */
+#pragma once
+
+#include "maps.h"
+#include "parse.h"
+
+/* How far from what is known a number can be that is true, as in `forward::numbers`; while a connection begins. */
+enum { WINDOW = 16 << 20, FIRST_WINDOW = 64 << 10 };
+
+static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
+{
+	return number - known + WINDOW <= 2 * WINDOW;
+}
+
+static ALWAYS_INLINE int is_next(__u32 number, __u32 expected)
+{
+	return number - expected <= FIRST_WINDOW;
+}
+
+/* Anybody can send a segment in a client's name: one whose numbers do not fit is forwarded, and says nothing. */
+static ALWAYS_INLINE int is_believed(const struct packet *packet, const struct flow_entry *entry)
+{
+	return packet->flags & TCP_ACK && is_near(ntohl(packet->seq), entry->sent) &&
+	       is_near(ntohl(packet->ack), entry->ack);
+}
+
+/* Whether it answers the SYN of its receiver. */
+static ALWAYS_INLINE int answers(const struct packet *packet, const struct flow_entry *entry)
+{
+	return (packet->flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
+	       is_next(ntohl(packet->ack), entry->ack);
+}
+
+/* The entry of what the receiver of an entry's packets sends. */
+static ALWAYS_INLINE struct flow_entry *opposite(const struct packet *packet, const struct flow_entry *entry)
+{
+	struct flow_key key = {
+		.src = entry->dst,
+		.dst = entry->src,
+		.src_port = entry->dst_port,
+		.dst_port = entry->src_port,
+		.protocol = packet->key.protocol,
+	};
+
+	return bpf_map_lookup_elem(&flows, &key);
+}
+
+/* Whether it completes the handshake that its sender has begun: it knows the number of who answered it. */
+static ALWAYS_INLINE int completes(const struct packet *packet, const struct flow_entry *entry)
+{
+	const struct flow_entry *answer;
+
+	if ((packet->flags & (TCP_SYN | TCP_ACK | TCP_FIN)) != TCP_ACK || !is_next(ntohl(packet->seq), entry->sent))
+		return 0;
+	if (entry->flags & FLOW_ALONE)
+		return 1;
+	answer = opposite(packet, entry);
+	return answer && answer->last_seen && is_next(ntohl(packet->ack), answer->sent);
+}
+
+/* How far a segment advances the sequence. */
+static ALWAYS_INLINE __u32 length(const struct packet *packet)
+{
+	return packet->len - packet->headers_len + (packet->flags & TCP_FIN ? 1 : 0);
+}
+
+static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
+{
+	if ((__s32)(number - *known) > 0)
+		*known = number;
+}
+
+/* Takes note of what a segment that is forwarded says of its connection. */
+static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry *entry)
+{
+	__u32 seq = ntohl(packet->seq), ack = ntohl(packet->ack);
+	struct flow_entry *answer;
+
+	if (entry->flags & FLOW_OPENING) {
+		entry->sent = seq + (packet->flags & TCP_SYN ? 1 : length(packet));
+		entry->ack = ack;
+		if (entry->flags & FLOW_TO_CLIENT)
+			return;
+		entry->flags &= ~FLOW_OPENING;
+		answer = opposite(packet, entry);
+		if (answer)
+			answer->flags &= ~FLOW_OPENING;
+	} else if (is_believed(packet, entry)) {
+		advance(&entry->sent, seq + length(packet));
+		advance(&entry->ack, ack);
+		if (packet->flags & TCP_FIN)
+			entry->flags |= FLOW_FINISHED;
+	}
+}

@@ -1,0 +1,75 @@
+//! What is known of the names that servers go by.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::report::rfc3339;
+use crate::snapshot::Name;
+
+/// A name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NameReport {
+    /// Whether the last lookup found it.
+    pub resolved: bool,
+    /// Why not, in words for an operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What it stands for: what the last lookup found that did not fail. Each is a server.
+    pub addresses: BTreeSet<IpAddr>,
+    /// When the addresses last changed, or lookups began or ceased to fail.
+    #[serde(serialize_with = "rfc3339")]
+    pub since: SystemTime,
+    /// Lookups so far, those that failed too.
+    pub lookups: u64,
+    /// Lookups that failed.
+    pub lookup_failures: u64,
+}
+
+impl NameReport {
+    /// `started` is the wall-clock time of `Timestamp(0)`.
+    pub(super) fn new(name: &Name, started: SystemTime) -> Self {
+        // Failures are read first, so that they can never outnumber all.
+        let lookup_failures = name.live.failures();
+        NameReport {
+            resolved: name.fault.is_none(),
+            reason: name.fault.clone(),
+            addresses: name.addresses.clone(),
+            since: started + Duration::from_nanos(name.since.0),
+            lookups: name.live.lookups(),
+            lookup_failures,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::Timestamp;
+    use crate::snapshot::NameLive;
+
+    #[test]
+    fn a_name_that_fails_tells_why_and_what_it_stands_for_meanwhile() {
+        let live = Arc::new(NameLive::default());
+        live.looked_up(false);
+        live.looked_up(true);
+        let name = Name {
+            host: "app.internal".into(),
+            addresses: ["10.0.0.4", "10.0.0.3"].map(|ip| ip.parse().unwrap()).into(),
+            fault: Some("request timed out".into()),
+            since: Timestamp(1_500_000_000),
+            live,
+        };
+        let expected = json!({
+            "resolved": false, "reason": "request timed out", "addresses": ["10.0.0.3", "10.0.0.4"],
+            "since": "1970-01-01T00:00:01.500Z", "lookups": 2, "lookup_failures": 1,
+        });
+        assert_eq!(serde_json::to_value(NameReport::new(&name, SystemTime::UNIX_EPOCH)).unwrap(), expected);
+    }
+}

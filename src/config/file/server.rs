@@ -1,0 +1,82 @@
+//! A server as the file has it.
+
+use std::net::SocketAddr;
+
+use super::max_connections;
+use crate::config::problem::{Place, Placed};
+use crate::config::reader::Table;
+use crate::config::values::{ServerAddress, boolean, integer, server_address};
+use crate::model::{self, NamedServer};
+
+/// `[backends.NAME.servers.NAME]`
+#[derive(Debug)]
+pub(in crate::config) struct Server {
+    pub(in crate::config) name: String,
+    pub(in crate::config) addr: Option<Placed<ServerAddress>>,
+    pub(in crate::config) weight: u16,
+    pub(in crate::config) backup: bool,
+    max_connections: Option<u32>,
+}
+
+impl Server {
+    /// Reads one.
+    pub(super) fn read(name: String, mut table: Table<'_>) -> Server {
+        let server = Server {
+            name,
+            addr: table.required("addr", server_address),
+            weight: table.or("weight", 1, integer(0..=u16::MAX)),
+            backup: table.or("backup", false, boolean),
+            max_connections: max_connections(&mut table),
+        };
+        table.finish();
+        server
+    }
+
+    /// One that stands in a list: called by its address, the rest as where nothing is said.
+    pub(super) fn listed(addr: Placed<ServerAddress>) -> Server {
+        Server {
+            name: addr.value.to_string(),
+            addr: Some(addr),
+            weight: 1,
+            backup: false,
+            max_connections: None,
+        }
+    }
+
+    /// Its address, if it has one of its own.
+    pub(in crate::config) fn ip(&self) -> Option<Placed<SocketAddr>> {
+        let Placed { value, place } = self.addr.as_ref()?;
+        match value {
+            ServerAddress::Ip(addr) => Some(Placed { value: *addr, place: place.clone() }),
+            ServerAddress::Name(..) => None,
+        }
+    }
+
+    /// Where its address stands, if that is a name.
+    pub(in crate::config) fn name_place(&self) -> Option<&Place> {
+        let addr = self.addr.as_ref()?;
+        matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
+    }
+
+    pub(super) fn model(&self) -> Option<model::Server> {
+        Some(model::Server {
+            name: self.name.clone(),
+            addr: self.ip()?.value,
+            weight: self.weight,
+            backup: self.backup,
+            max_connections: self.max_connections,
+        })
+    }
+
+    pub(super) fn named(&self) -> Option<NamedServer> {
+        let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
+        Some(NamedServer {
+            name: self.name.clone(),
+            host: host.clone(),
+            port: *port,
+            weight: self.weight,
+            backup: self.backup,
+            max_connections: self.max_connections,
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! Which names are looked up when, and what they stand for. Pure: lookups and the time in, addresses out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{Lookup, Records, Timestamp};
+use crate::snapshot::{Name, NameLive};
+
+/// A record that may be believed for less is believed for so long.
+const MIN_TTL: Duration = Duration::from_secs(1);
+/// A record that may be believed for longer is asked for again after this.
+const MAX_TTL: Duration = Duration::from_secs(300);
+/// After a lookup that failed the next one waits this long, and twice as long each time it fails again.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest wait.
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// The names that servers go by.
+#[derive(Debug, Default)]
+pub(super) struct Names(BTreeMap<String, Entry>);
+
+/// What a lookup has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameChange {
+    /// The name.
+    pub host: String,
+    /// Addresses it has now and had not before.
+    pub added: Vec<IpAddr>,
+    /// Addresses it had before.
+    pub removed: Vec<IpAddr>,
+    /// All that it has now.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Whether lookups have begun to fail, and why, or have ceased to.
+    pub fault: FaultChange,
+}
+
+/// What has become of the fault of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FaultChange {
+    /// Nothing.
+    Same,
+    /// Lookups fail from now on; the addresses stay.
+    Began(String),
+    /// Lookups work again.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Entry {
+    v4: BTreeSet<IpAddr>,
+    v6: BTreeSet<IpAddr>,
+    fault: Option<String>,
+    failures_in_a_row: u32,
+    since: Timestamp,
+    /// `None` while it is being looked up.
+    due: Option<Timestamp>,
+    live: Arc<NameLive>,
+}
+
+impl Names {
+    /// Knows exactly these names from now on. New ones are due at once.
+    pub(super) fn want(&mut self, hosts: &BTreeSet<&str>, now: Timestamp) {
+        self.0.retain(|host, _| hosts.contains(host.as_str()));
+        for &host in hosts {
+            self.0.entry(host.to_owned()).or_insert_with(|| Entry::new(now));
+        }
+    }
+
+    /// Whether the name is known.
+    pub(super) fn knows(&self, host: &str) -> bool {
+        self.0.contains_key(host)
+    }
+
+    /// What the name stands for.
+    pub(super) fn addresses(&self, host: &str) -> BTreeSet<IpAddr> {
+        self.0.get(host).map(Entry::addresses).unwrap_or_default()
+    }
+
+    /// When the next name is to be looked up; `None` if none is before a lookup that is under way has ended.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.0.values().filter_map(|entry| entry.due).min()
+    }
+
+    /// The names to look up now. Each is due again only after [`Names::on_lookup`].
+    pub(super) fn take_due(&mut self, now: Timestamp) -> Vec<String> {
+        let due = self.0.iter_mut().filter(|(_, entry)| entry.due.is_some_and(|due| due <= now));
+        due.map(|(host, entry)| {
+            entry.due = None;
+            host.clone()
+        })
+        .collect()
+    }
+
+    /// Takes the first lookup of a name that is about to be wanted.
+    pub(super) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.0.entry(lookup.host.clone()).or_insert_with(|| Entry::new(now));
+        self.on_lookup(lookup, now)
+    }
+
+    /// Takes what a lookup found. Returns what that changes; nothing if the name is no longer wanted.
+    pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        let entry = self.0.get_mut(&lookup.host)?;
+        let before = entry.addresses();
+        let verdict = lookup.ttl();
+        entry.live.looked_up(verdict.is_err());
+        let Lookup { host, v4, v6 } = lookup;
+        // Half an answer takes nothing away: that a family has no addresses is then no news.
+        for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
+            match found.map(Records::into_addresses) {
+                Ok(addresses) if verdict.is_ok() || !addresses.is_empty() => *known = addresses,
+                _ => {}
+            }
+        }
+        let (wait, fault) = match verdict {
+            Ok(ttl) => {
+                entry.failures_in_a_row = 0;
+                (ttl.clamp(MIN_TTL, MAX_TTL), None)
+            }
+            Err(why) => {
+                let doubled = FIRST_RETRY * (1 << entry.failures_in_a_row.min(5));
+                entry.failures_in_a_row = entry.failures_in_a_row.saturating_add(1);
+                (doubled.min(LAST_RETRY), Some(why))
+            }
+        };
+        entry.due = Some(Timestamp(now.0 + wait.as_nanos() as u64));
+        let change = match (&entry.fault, &fault) {
+            (None, Some(why)) => FaultChange::Began(why.clone()),
+            (Some(_), None) => FaultChange::Ended,
+            _ => FaultChange::Same,
+        };
+        entry.fault = fault;
+        let after = entry.addresses();
+        if after == before && change == FaultChange::Same {
+            return None;
+        }
+        entry.since = now;
+        Some(NameChange {
+            host,
+            added: after.difference(&before).copied().collect(),
+            removed: before.difference(&after).copied().collect(),
+            addresses: after,
+            fault: change,
+        })
+    }
+
+    /// All names, for a snapshot.
+    pub(super) fn all(&self) -> Vec<Name> {
+        let names = self.0.iter().map(|(host, entry)| Name {
+            host: host.clone(),
+            addresses: entry.addresses(),
+            fault: entry.fault.clone(),
+            since: entry.since,
+            live: entry.live.clone(),
+        });
+        names.collect()
+    }
+}
+
+impl Entry {
+    fn new(now: Timestamp) -> Entry {
+        Entry {
+            v4: BTreeSet::new(),
+            v6: BTreeSet::new(),
+            fault: None,
+            failures_in_a_row: 0,
+            since: now,
+            due: Some(now),
+            live: Arc::default(),
+        }
+    }
+
+    fn addresses(&self) -> BTreeSet<IpAddr> {
+        self.v4.union(&self.v6).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "app.internal";
+
+    /// One name, looked up whenever it is due.
+    struct Story {
+        names: Names,
+        now: Timestamp,
+    }
+
+    fn records(addresses: &[&str], ttl: u64) -> Result<Records, String> {
+        Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(ttl)))
+    }
+
+    impl Story {
+        fn begin() -> Story {
+            let mut names = Names::default();
+            names.want(&BTreeSet::from([HOST]), Timestamp(0));
+            Story { names, now: Timestamp(0) }
+        }
+
+        /// Waits until the name is looked up, and answers.
+        fn answer(&mut self, v4: Result<Records, String>, v6: Result<Records, String>) -> Option<NameChange> {
+            self.now = self.names.due().expect("a name is due");
+            assert_eq!(self.names.take_due(self.now), [HOST]);
+            assert_eq!(self.names.due(), None, "it is asked once");
+            self.names.on_lookup(Lookup { host: HOST.into(), v4, v6 }, self.now)
+        }
+
+        fn waits(&self) -> Duration {
+            self.names.due().unwrap().since(self.now)
+        }
+
+        fn has(&self) -> Vec<String> {
+            self.names.addresses(HOST).iter().map(ToString::to_string).collect()
+        }
+    }
+
+    fn failed() -> Result<Records, String> {
+        Err("request timed out".into())
+    }
+
+    #[test]
+    fn a_name_stands_for_the_addresses_of_both_families_and_a_change_says_which_came_and_went() {
+        let mut story = Story::begin();
+        let change = story.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 30)).unwrap();
+        assert_eq!((change.added.len(), change.removed.len(), change.fault), (2, 0, FaultChange::Same));
+        assert_eq!(story.has(), ["10.0.0.3", "2001:db8::3"]);
+        let change = story.answer(records(&["10.0.0.4"], 60), records(&["2001:db8::3"], 30)).unwrap();
+        assert_eq!(
+            (change.added, change.removed),
+            (vec!["10.0.0.4".parse().unwrap()], vec!["10.0.0.3".parse().unwrap()])
+        );
+        assert_eq!(story.answer(records(&["10.0.0.4"], 9), records(&["2001:db8::3"], 9)), None);
+    }
+
+    #[test]
+    fn a_name_is_asked_again_when_its_shortest_record_ends_but_not_every_moment_nor_only_tomorrow() {
+        for (v4, v6, wait) in [(60, 30, 30), (7, 30, 7), (0, 0, 1), (86_400, 86_400, 300)] {
+            let mut story = Story::begin();
+            story.answer(records(&["10.0.0.3"], v4), records(&["2001:db8::3"], v6));
+            assert_eq!(story.waits().as_secs(), wait);
+        }
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 0));
+        assert_eq!(story.waits().as_secs(), 60, "what a family does not have has no time to live");
+    }
+
+    #[test]
+    fn a_lookup_that_fails_keeps_the_addresses_and_is_told_once() {
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        let change = story.answer(failed(), failed()).unwrap();
+        assert_eq!(change.fault, FaultChange::Began("request timed out".into()));
+        assert_eq!((change.added.len(), change.removed.len()), (0, 0));
+        assert_eq!(story.answer(failed(), failed()), None);
+        assert_eq!(story.has(), ["10.0.0.3"]);
+        let change = story.answer(records(&["10.0.0.3"], 60), records(&[], 60)).unwrap();
+        assert_eq!(change.fault, FaultChange::Ended);
+        let live = &story.names.all()[0].live;
+        assert_eq!((live.lookups(), live.failures()), (4, 2));
+    }
+
+    #[test]
+    fn a_name_that_is_gone_keeps_its_last_addresses() {
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        let change = story.answer(records(&[], 60), records(&[], 60)).unwrap();
+        assert!(matches!(change.fault, FaultChange::Began(why) if why.starts_with("there is no such name")));
+        assert_eq!(story.has(), ["10.0.0.3"]);
+    }
+
+    #[test]
+    fn a_family_that_cannot_be_asked_keeps_its_addresses_while_the_other_changes() {
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 60));
+        story.answer(records(&["10.0.0.4"], 60), failed());
+        assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"]);
+        story.answer(records(&[], 60), failed());
+        assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"], "half an answer takes nothing away");
+        story.answer(records(&[], 60), records(&["2001:db8::4"], 60));
+        assert_eq!(story.has(), ["2001:db8::4"]);
+    }
+
+    #[test]
+    fn a_name_that_fails_is_asked_more_and_more_seldom_until_it_works() {
+        let mut story = Story::begin();
+        for wait in [1, 2, 4, 8, 16, 30, 30] {
+            story.answer(failed(), failed());
+            assert_eq!(story.waits().as_secs(), wait);
+        }
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        story.answer(failed(), failed());
+        assert_eq!(story.waits().as_secs(), 1);
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_server_is_none() {
+        let mut story = Story::begin();
+        let change = story.answer(records(&["0.0.0.0"], 60), records(&["::", "ff02::1"], 60)).unwrap();
+        assert!(matches!(change.fault, FaultChange::Began(_)));
+        assert!(story.has().is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_no_longer_wanted_is_not_asked_and_its_late_answer_is_nothing() {
+        let mut story = Story::begin();
+        story.names.take_due(story.now);
+        story.names.want(&BTreeSet::new(), story.now);
+        let late = Lookup { host: HOST.into(), v4: records(&["10.0.0.3"], 1), v6: records(&[], 1) };
+        assert_eq!(story.names.on_lookup(late, story.now), None);
+        assert_eq!((story.names.due(), story.names.knows(HOST)), (None, false));
+    }
+}

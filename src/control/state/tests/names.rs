@@ -1,0 +1,108 @@
+//! Servers that are known by name.
+
+use super::*;
+use crate::model::{NamedServer, Records};
+
+const HOST: &str = "app.internal";
+
+/// [`config`] with a server `app`, known by name, beside the others.
+fn named(servers: Vec<Server>) -> Config {
+    let mut config = config(servers);
+    config.backends[0].named = vec![NamedServer {
+        name: "app".into(),
+        host: HOST.into(),
+        port: 80,
+        weight: 1,
+        backup: false,
+        max_connections: None,
+    }];
+    config
+}
+
+fn found(addresses: &[&str]) -> Lookup {
+    let v4 = Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), 60 * SECOND));
+    Lookup { host: HOST.into(), v4, v6: Ok(Records::default()) }
+}
+
+fn failed() -> Lookup {
+    Lookup { host: HOST.into(), v4: Err("timed out".into()), v6: Err("timed out".into()) }
+}
+
+/// Answers the lookup that is due, and returns the snapshot that follows from it, if one does.
+fn answer(state: &mut State, lookup: Lookup) -> Option<Arc<Snapshot>> {
+    let now = state.due().unwrap();
+    assert_eq!(state.take_due_names(now), [HOST]);
+    state.on_lookup(lookup, now);
+    state.settle().map(|(snapshot, _)| snapshot)
+}
+
+#[test]
+fn a_name_that_does_not_resolve_at_the_start_has_no_server_until_it_does() {
+    let mut state = State::new(1);
+    let snapshot = state.configure(named(vec![]), Timestamp(0));
+    assert_eq!(chosen(&snapshot), [""; 0]);
+    let snapshot = answer(&mut state, failed()).unwrap();
+    assert_eq!((chosen(&snapshot).len(), snapshot.names[0].fault.as_deref()), (0, Some("timed out")));
+    let snapshot = answer(&mut state, found(&["10.0.0.3", "10.0.0.4"])).unwrap();
+    assert_eq!(chosen(&snapshot), ["app/10.0.0.3", "app/10.0.0.4"]);
+    assert_eq!((state.probes().len(), &snapshot.names[0].fault), (2, &None));
+}
+
+#[test]
+fn a_lookup_before_the_configuration_gives_it_its_servers_from_the_start() {
+    let mut state = State::new(1);
+    let config = named(vec![]);
+    assert_eq!(state.unknown_names(&config), [HOST]);
+    state.learn(found(&["10.0.0.3"]), Timestamp(0));
+    assert_eq!(chosen(&state.configure(config.clone(), Timestamp(0))), ["app/10.0.0.3"]);
+    assert!(state.unknown_names(&config).is_empty());
+    assert_eq!(state.due().unwrap().since(Timestamp(0)), 60 * SECOND);
+}
+
+#[test]
+fn a_server_whose_record_goes_leaves_and_those_that_stay_keep_health_counters_and_connections() {
+    let mut state = State::new(1);
+    state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
+    let before = answer(&mut state, found(&["10.0.0.3", "10.0.0.4"])).unwrap();
+    let stays = before.pools[0].servers[1].clone();
+    assert_eq!(stays.config.name, "app/10.0.0.4");
+    assert!(stays.live.slots.try_take(None));
+    let key = ServerKey { backend: "pool".into(), server: "app/10.0.0.4".into(), addr: stays.config.addr };
+    state.on_probe(&key, false, "refused".into(), Timestamp(1));
+
+    let after = answer(&mut state, found(&["10.0.0.4", "10.0.0.5"])).unwrap();
+    assert_eq!(chosen(&after), ["app/10.0.0.5", "b"]);
+    let same = after.pools[0].servers.iter().find(|server| server.config.name == "app/10.0.0.4").unwrap();
+    assert!(Arc::ptr_eq(&same.live, &stays.live) && same.live.slots.open() == 1);
+    assert_eq!(same.health.reason, "refused");
+    assert!(state.config().unwrap().backends[0].servers.len() == 1, "the file has not changed");
+}
+
+#[test]
+fn an_answer_that_changes_nothing_publishes_nothing() {
+    let mut state = State::new(1);
+    state.configure(named(vec![]), Timestamp(0));
+    assert!(answer(&mut state, found(&["10.0.0.3"])).is_some());
+    assert!(answer(&mut state, found(&["10.0.0.3"])).is_none());
+    let kept = answer(&mut state, failed()).unwrap();
+    assert_eq!(chosen(&kept), ["app/10.0.0.3"]);
+    assert!(answer(&mut state, failed()).is_none());
+}
+
+#[test]
+fn a_name_is_looked_up_no_longer_once_the_file_has_it_no_more() {
+    let mut state = State::new(1);
+    state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
+    answer(&mut state, found(&["10.0.0.3"]));
+    let snapshot = state.configure(config(vec![server("b", "10.0.0.9:80")]), Timestamp(9));
+    assert_eq!((chosen(&snapshot), snapshot.names.len(), state.due()), (vec!["b".to_owned()], 0, None));
+}
+
+#[test]
+fn an_address_that_leads_back_to_the_frontend_is_no_server() {
+    let mut state = State::new(1);
+    state.configure(named(vec![]), Timestamp(0));
+    let vip = VIP.parse::<SocketAddr>().unwrap().ip().to_string();
+    assert_eq!(chosen(&answer(&mut state, found(&[&vip, "10.0.0.3"])).unwrap()), ["app/10.0.0.3"]);
+    assert_eq!(state.left_out().len(), 1);
+}

@@ -1,0 +1,138 @@
+//! Looks names up: in `/etc/hosts`, then at name servers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
+
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, Record, RecordType};
+use hickory_resolver::{Hosts, TokioResolver};
+use tokio::time::timeout;
+
+use crate::model::{Lookup, Records};
+
+const HOSTS: &str = "/etc/hosts";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// How long what `/etc/hosts` says is believed: it has no times to live.
+const HOSTS_TTL: Duration = Duration::from_secs(5);
+/// A lookup that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Looks names up.
+#[derive(Clone, Default)]
+pub struct Resolver {
+    known: Arc<Mutex<Option<Arc<System>>>>,
+}
+
+impl Resolver {
+    /// Looks a name up; asks these name servers, or the system's if there are none. A search list of `/etc/resolv.conf`
+    /// holds for names without a dot at the end, as long as its name servers are asked.
+    pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
+        let system = self.system(name_servers);
+        if let Some((v4, v6)) = system.in_hosts(&host) {
+            return Lookup { host, v4: Ok(v4), v6: Ok(v6) };
+        }
+        let (v4, v6) =
+            tokio::join!(system.at_servers(&host, RecordType::A), system.at_servers(&host, RecordType::AAAA));
+        Lookup { host, v4, v6 }
+    }
+
+    /// The system's files, read again if they have changed.
+    fn system(&self, name_servers: &[SocketAddr]) -> Arc<System> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = (name_servers.to_owned(), [HOSTS, RESOLV_CONF].map(changed));
+        if let Some(system) = known.as_ref().filter(|system| system.stamp == stamp) {
+            return system.clone();
+        }
+        let system = Arc::new(System::read(stamp));
+        *known = Some(system.clone());
+        system
+    }
+}
+
+/// Name servers, and when each file last changed.
+type Stamp = (Vec<SocketAddr>, [Option<(SystemTime, u64)>; 2]);
+
+fn changed(path: &str) -> Option<(SystemTime, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+/// What this system knows of names.
+struct System {
+    stamp: Stamp,
+    hosts: Hosts,
+    /// Or why nobody can be asked.
+    resolver: Result<TokioResolver, String>,
+}
+
+impl System {
+    fn read(stamp: Stamp) -> System {
+        let resolver = resolver(&stamp.0);
+        System { stamp, hosts: hosts(Path::new(HOSTS)).unwrap_or_default(), resolver }
+    }
+
+    /// What the hosts file says, as far as it has the name: then nobody else is asked.
+    fn in_hosts(&self, host: &str) -> Option<(Records, Records)> {
+        let name = Name::from_utf8(host).ok()?;
+        let found = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        let (v4, v6) = (found(RecordType::A), found(RecordType::AAAA));
+        let records = |found: Option<hickory_resolver::lookup::Lookup>| {
+            let answers = found.as_ref().map_or(&[][..], |found| found.answers());
+            Records::new(answers.iter().filter_map(address), HOSTS_TTL)
+        };
+        (v4.is_some() || v6.is_some()).then(|| (records(v4), records(v6)))
+    }
+
+    async fn at_servers(&self, host: &str, kind: RecordType) -> Result<Records, String> {
+        let resolver = self.resolver.as_ref().map_err(String::clone)?;
+        let asked = timeout(PATIENCE, resolver.lookup(host, kind)).await;
+        match asked.map_err(|_| format!("no answer within {PATIENCE:?}"))? {
+            Ok(found) => {
+                let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
+                let addresses = found.answers().iter().filter_map(address);
+                Ok(Records::new(addresses, Duration::from_secs(ttl.into())))
+            }
+            Err(error) if error.is_no_records_found() => Ok(Records::default()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn resolver(name_servers: &[SocketAddr]) -> Result<TokioResolver, String> {
+    let mut builder = match name_servers {
+        [] => TokioResolver::builder_tokio().map_err(|error| format!("{RESOLV_CONF}: {error}"))?,
+        _ => TokioResolver::builder_with_config(
+            ResolverConfig::from_name_servers(name_servers.iter().copied().map(name_server).collect()),
+            TokioRuntimeProvider::default(),
+        ),
+    };
+    let options = builder.options_mut();
+    // Who asks knows how long an answer holds.
+    options.cache_size = 0;
+    options.use_hosts_file = ResolveHosts::Never;
+    builder.build().map_err(|error| error.to_string())
+}
+
+fn address(record: &Record) -> Option<IpAddr> {
+    record.data.ip_addr()
+}
+
+fn name_server(addr: SocketAddr) -> NameServerConfig {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+        connection.port = addr.port();
+        connection
+    });
+    NameServerConfig::new(addr.ip(), true, connections.into())
+}
+
+fn hosts(path: &Path) -> io::Result<Hosts> {
+    let mut hosts = Hosts::default();
+    hosts.read_hosts_conf(fs::File::open(path)?)?;
+    Ok(hosts)
+}

@@ -1,0 +1,190 @@
+//! Servers that are known by name, and a name server whose answers change.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::support::{
+    Balancer, Lab, Need, Process, Server, Setup, ask, binary, connect, is_refused_with_reset, ping, run,
+    stories, tool, wait_for,
+};
+
+stories!("names":
+    every_address_of_a_name_is_a_server_and_changes_are_followed [Need::Dnsmasq],
+    an_answer_too_long_for_a_datagram_is_taken_whole [Need::Dnsmasq],
+    a_name_server_that_dies_changes_nothing_but_what_is_told [Need::Dnsmasq],
+    a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::Dnsmasq],
+    a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
+    the_hosts_file_goes_before_name_servers,
+    check_needs_no_name_server_but_tells_what_does_not_resolve,
+);
+
+const NAME: &str = "app.convey.test";
+
+fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
+    let lab = Lab::new();
+    let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Server::named(name, lab.server(n)));
+    let names = NameServer::start(&lab, &[1, 2]);
+    let balancer = Balancer::start(&lab, &names.setup("weight = 3"));
+    assert_eq!(runs(&balancer), servers(&lab, &[1, 2]));
+    assert_eq!(balancer.stat(&format!("/backends/pool/servers/app~1{}/weight", lab.server(1).ip())), 3);
+    let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+    assert_eq!(asked, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+
+    names.answer(&[2, 3]);
+    wait_for("the answer to be followed", || (runs(&balancer) == servers(&lab, &[2, 3])).then_some(()));
+    let (new, old) = (lab.server(3).ip(), lab.server(1).ip());
+    balancer.wait_for_log(&format!("name {NAME}: + {new}, - {old}"));
+    let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+    assert_eq!(asked, BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+}
+
+fn an_answer_too_long_for_a_datagram_is_taken_whole() {
+    let lab = Lab::new();
+    let all: Vec<u8> = (1..=200).collect();
+    let names = NameServer::start(&lab, &all);
+    let balancer = Balancer::start(&lab, &names.setup(""));
+    assert_eq!(runs(&balancer), servers(&lab, &all));
+}
+
+fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
+    let lab = Lab::new();
+    let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
+    let names = NameServer::start(&lab, &[1]);
+    let setup = names.setup("");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+
+    drop(names);
+    let line = balancer.wait_for_log(&format!("name {NAME} cannot be resolved: "));
+    assert!(
+        line.contains(" WARN ") && line.ends_with(&format!("its servers stay: {}", lab.server(1).ip())),
+        "{line}"
+    );
+    assert_eq!(balancer.stat(&format!("/names/{NAME}/resolved")), false);
+    let metrics = balancer.page("/metrics").1;
+    assert!(metrics.contains(&format!("convey_name_resolved{{name=\"{NAME}\"}} 0")), "{metrics}");
+    ping(&mut connect(lab.vip())).unwrap();
+
+    let _names = NameServer::start(&lab, &[2]);
+    balancer.wait_for_log(&format!("name {NAME} is resolved again: {}", lab.server(2).ip()));
+    wait_for("the new answer", || (runs(&balancer) == servers(&lab, &[2])).then_some(()));
+    ping(&mut connect(lab.vip())).unwrap();
+    ping(&mut held).unwrap();
+    assert_eq!(balancer.log().matches("cannot be resolved").count(), 1, "told once");
+}
+
+fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
+    let lab = Lab::new();
+    let _a = Server::named("a", lab.server(1));
+    let balancer = Balancer::start(&lab, &setup(&lab, ""));
+    let line = balancer.wait_for_log(&format!("name {NAME} cannot be resolved: "));
+    assert!(line.ends_with("it has no servers until it can"), "{line}");
+    balancer.wait_for_log("backend pool has no server left: its clients are refused");
+    assert!(is_refused_with_reset(lab.vip()));
+
+    let _names = NameServer::start(&lab, &[1]);
+    balancer.wait_for_log("backend pool serves again");
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+}
+
+fn a_reload_from_addresses_to_names_refuses_nobody() {
+    let lab = Lab::new();
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
+    let names = NameServer::start(&lab, &[2]);
+    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    balancer.save(&names.setup(""));
+    wait_for("the name to be served", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
+    balancer.wait_for_log(&format!("reload: backend pool: + {NAME}:8000, - {}", lab.server(1)));
+    assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
+}
+
+fn the_hosts_file_goes_before_name_servers() {
+    let lab = Lab::new();
+    let setup = Setup::new(&lab).server("app", "LocalHost:8000", "").and(&dns(&lab));
+    let balancer = Balancer::start(&lab, &setup);
+    assert!(runs(&balancer).contains("app/127.0.0.1"), "{:#}", balancer.stats());
+    assert_eq!(balancer.stat("/names/localhost/lookup_failures"), 0);
+}
+
+fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
+    let lab = Lab::new();
+    let file = lab.directory().join("named.toml");
+    fs::write(&file, setup(&lab, "weight = 2").to_string()).unwrap();
+    let ran = run(binary().args(["check", "--config"]).arg(file));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.starts_with(&format!("warning: name {NAME} cannot be resolved now: ")), "{ran:?}");
+    let row = format!("server app  {NAME}:8000  weight 2, for each address of the name");
+    assert!(ran.stdout.contains(&row), "{ran:?}");
+}
+
+/// dnsmasq, which knows [`NAME`] and believes nobody else.
+struct NameServer<'a> {
+    lab: &'a Lab,
+    process: Process,
+}
+
+impl NameServer<'_> {
+    /// Starts it; it answers with these servers.
+    fn start<'a>(lab: &'a Lab, servers: &[u8]) -> NameServer<'a> {
+        write_hosts(lab, servers);
+        let addr = name_server(lab);
+        let mut command = Command::new(tool("dnsmasq").unwrap());
+        command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]);
+        command.args(["--no-resolv", "--no-hosts", "--bind-interfaces", "--log-facility=-"]);
+        command.args(["--local=/convey.test/", "--local-ttl=1"]);
+        command.arg(format!("--addn-hosts={}", hosts(lab).display()));
+        command.args([format!("--listen-address={}", addr.ip()), format!("--port={}", addr.port())]);
+        let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        wait_for("dnsmasq", || TcpStream::connect(addr).ok());
+        NameServer { lab, process }
+    }
+
+    /// Answers with these servers from now on.
+    fn answer(&self, servers: &[u8]) {
+        write_hosts(self.lab, servers);
+        self.process.signal(Signal::HUP);
+    }
+
+    fn setup(&self, lines: &str) -> Setup {
+        setup(self.lab, lines)
+    }
+}
+
+/// A server [`NAME`], looked up at the lab's name server.
+fn setup(lab: &Lab, lines: &str) -> Setup {
+    Setup::new(lab).server("app", format!("{NAME}:8000"), lines).and(&dns(lab))
+}
+
+fn dns(lab: &Lab) -> String {
+    format!("[dns]\nnameservers = \"{}\"\n", name_server(lab))
+}
+
+fn name_server(lab: &Lab) -> SocketAddr {
+    SocketAddr::new(lab.ip(53), 5353)
+}
+
+fn hosts(lab: &Lab) -> PathBuf {
+    lab.directory().join("hosts")
+}
+
+fn write_hosts(lab: &Lab, servers: &[u8]) {
+    let lines: String = servers.iter().map(|n| format!("{} {NAME}\n", lab.server(*n).ip())).collect();
+    fs::write(hosts(lab), lines).unwrap();
+}
+
+/// The names of the servers of the pool that runs.
+fn runs(balancer: &Balancer) -> BTreeSet<String> {
+    balancer.stats()["backends"]["pool"]["servers"].as_object().unwrap().keys().cloned().collect()
+}
+
+/// What servers of [`NAME`] are called.
+fn servers(lab: &Lab, numbers: &[u8]) -> BTreeSet<String> {
+    let ip = |n: &u8| -> IpAddr { lab.server(*n).ip() };
+    numbers.iter().map(|n| format!("app/{}", ip(n))).collect()
+}
