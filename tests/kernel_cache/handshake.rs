@@ -89,7 +89,7 @@ fn whoever_has_not_heard_the_other_side_completes_no_handshake() {
             is_left(&mut twin, &ends.to_client().seq(501).ack(1));
             is_sent(&mut twin, &answer(&ends));
             is_left(&mut twin, &ends.to_server().seq(1).ack(FAR));
-            (told.take(), told.take());
+            drop([told.take(), told.take()]);
         }
         for of_client in [last.clone().seq(FAR), last.clone().seq(0), last.clone().fin(), last.clone().rst()]
         {
@@ -119,7 +119,7 @@ fn data_completes_a_handshake_whose_acknowledgement_was_lost() {
         let ends = twin.begin(client(&setup));
         if setup.mode == Mode::Passthrough {
             is_sent(&mut twin, &answer(&ends));
-            (told.take(), told.take());
+            drop([told.take(), told.take()]);
         }
         let data = ends.to_server().seq(1).ack(501).payload(b"GET");
         is_sent(&mut twin, &data);
