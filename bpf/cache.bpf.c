@@ -23,10 +23,10 @@ struct ethernet_header {
 	__be16 protocol;
 };
 
-/* What has to be told of a packet that is forwarded. */
+/* Whether there is something to be told of a packet that is forwarded: of a FIN that comes again there is not. */
 static ALWAYS_INLINE int is_news(const struct packet *packet, const struct flow_entry *entry)
 {
-	return packet->flags & TCP_FIN || entry->flags & FLOW_OPENING;
+	return entry->flags & FLOW_OPENING || (packet->flags & TCP_FIN && !(entry->flags & FLOW_FINISHED));
 }
 
 /* Tells userspace of a segment; it does not hurry to hear. */
@@ -86,7 +86,7 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	/* Of many packets in a tick, one writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
-		if (!(entry->flags & FLOW_TO_CLIENT) && limit_now())
+		if (packet->key.protocol == IPPROTO_TCP && !(entry->flags & FLOW_TO_CLIENT) && limit_now())
 			know(&packet->key.src);
 	}
 	if (sum && entry->flags & FLOW_TO_CLIENT) {
@@ -270,9 +270,17 @@ int cache_filter(struct __sk_buff *skb)
 	__u32 len = skb->len - ETH_HLEN, wanted = headers_of(skb);
 	struct source from = { .at = headers, .end = headers + HEADERS, .len = len };
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->len < ETH_HLEN + sizeof(struct ipv4_header))
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->len < ETH_HLEN)
 		return 0;
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, headers, len < wanted ? len : wanted))
+	wanted = len < wanted ? len : wanted;
+	/* Linux 6.1 wants to see both bounds, one by one. */
+	asm volatile("" : "+r"(wanted));
+	if (wanted < sizeof(struct ipv4_header))
+		return 0;
+	asm volatile("" : "+r"(wanted));
+	if (wanted > HEADERS)
+		return 0;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, headers, wanted))
 		return 0;
 	return is_for_us(&from, skb) ? ~0 : 0;
 }

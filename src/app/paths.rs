@@ -126,10 +126,14 @@ fn proxy_workers(config: &Config, cores: usize) -> usize {
     config.frontends_in(Mode::Proxy).next().map_or(0, |_| cores)
 }
 
-/// Returns when no flow is open.
+/// Returns when no flow is open, and has been none for as long as workers take to hear of one that the flow cache has
+/// opened.
 async fn none_open(stats: &PacketStats) {
-    while stats.gauge(Gauge::OpenFlows) > 0 {
+    const LOOKS: u32 = 8;
+    let mut none = 0;
+    while none < LOOKS {
         sleep(Duration::from_millis(20)).await;
+        none = if stats.gauge(Gauge::OpenFlows) > 0 { 0 } else { none + 1 };
     }
 }
 

@@ -28,12 +28,13 @@ impl ProxyPath {
     pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>) -> anyhow::Result<ProxyPath> {
         // One of UDP has two descriptors.
         let listeners = (2 * endpoints(parts.config).len() * columns.len()) as u64;
+        let descriptors = Descriptors::share(parts.open_files.saturating_sub(listeners), columns.len());
         let shared = proxy::Shared {
             columns: columns.clone(),
             snapshot: parts.snapshot.clone(),
             failures: parts.failures.clone(),
-            descriptors: Descriptors::share(parts.open_files.saturating_sub(listeners), columns.len()),
-            udp_sessions: Arc::new(Sessions::share(limits::local_ports())),
+            udp_sessions: Arc::new(Sessions::share(limits::local_ports(), descriptors.connections)),
+            descriptors,
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath { workers, columns, listened: BTreeSet::new() })

@@ -82,9 +82,7 @@ impl Worker {
             };
             // First: what has happened may keep a flow from being given up.
             for (key, segment) in self.news.take(now) {
-                if let Some(flow) = self.forwarder.on_cached(&key, segment, now) {
-                    ledger.answered(flow);
-                }
+                self.forwarder.on_cached(&key, segment, now);
             }
             is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();
@@ -203,6 +201,9 @@ impl Worker {
         let news = self.forwarder.news();
         for ended in news.ended.drain(..) {
             ledger.ended(ended);
+        }
+        for flow in news.answered.drain(..) {
+            ledger.answered(flow);
         }
         for wanted in news.wanted.drain(..) {
             let _ = self.wanted.try_send(wanted); // full: the next packet asks again

@@ -250,6 +250,11 @@ impl Flow {
         self.numbers.progress(direction)
     }
 
+    /// Whether a segment with this number may be the one that completes the handshake.
+    pub(super) fn may_complete(&self, seq: u32) -> bool {
+        self.numbers.may_complete(seq)
+    }
+
     /// Whether the client may have got so far since its SYN.
     pub(super) fn may_have_got(&self, sent: u32) -> bool {
         self.numbers.may_have_got(sent)

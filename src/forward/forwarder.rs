@@ -81,6 +81,8 @@ pub struct Forwarder {
 pub struct News {
     /// Flows that are over. Each gives back the slot it took at its frontend and its server.
     pub ended: Vec<Ended>,
+    /// Flows whose server has answered a SYN, as the flow cache tells.
+    pub answered: Vec<Parties>,
     /// Neighbours whose Ethernet address is wanted.
     pub wanted: Vec<Wanted>,
 }

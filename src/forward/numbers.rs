@@ -46,6 +46,11 @@ impl Numbers {
         }
     }
 
+    /// Whether a segment of the client with this number may follow its SYN.
+    pub(super) fn may_complete(&self, seq: u32) -> bool {
+        is_next(seq, self.sent)
+    }
+
     /// Whether the client may have sent as much as this since.
     pub(super) fn may_have_got(&self, sent: u32) -> bool {
         sent.wrapping_sub(self.sent) <= WINDOW

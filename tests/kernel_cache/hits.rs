@@ -131,11 +131,17 @@ fn a_fin_is_sent_on_and_told_of_with_its_numbers() {
         assert_eq!(told.take(), None, "nothing else is told of");
         assert!(!twin.flows.get(&key).unwrap().unwrap().is_finished());
         for run in [true, false] {
+            let entry = twin.flows.get(&key).unwrap().unwrap();
             match run {
                 true => kernel::run(twin.cache.tc().unwrap(), &fin),
                 false => kernel::run(twin.cache.xdp().unwrap(), &fin),
             };
             assert_eq!(told.take(), Some((key, Segment { flags: FIN | ACK, seq: 7, ack: 9, len: 4 })));
+            kernel::run(twin.cache.tc().unwrap(), &fin);
+            assert_eq!(told.take(), None, "it came again");
+            if run {
+                twin.flows.put(&[key], &[entry]).unwrap();
+            }
         }
         let entry = twin.flows.get(&key).unwrap().unwrap();
         assert_eq!((entry.is_finished(), entry.sent, entry.ack), (true, 11, 9));
@@ -147,9 +153,12 @@ fn a_fin_that_cannot_be_told_of_is_dropped_and_counted() {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
         let fin = ends.to_server().seq(7).ack(9).fin().bytes();
+        let key = wire::parse(&fin).unwrap().key;
+        let entry = twin.flows.get(&key).unwrap().unwrap();
         // 1 MiB of 64 bytes each.
         for _ in 0..1 << 14 {
             kernel::run(twin.cache.tc().unwrap(), &fin);
+            twin.flows.put(&[key], &[entry]).unwrap();
         }
         assert!(matches!(twin.cache.untold().unwrap(), 1..100), "{:?}", twin.cache.untold());
     }

@@ -2,7 +2,7 @@
 
 use super::Forwarder;
 use crate::forward::{
-    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, Parties, Progress, SYN, Seen, Segment, View,
+    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Progress, SYN, Seen, Segment, View,
 };
 use crate::model::{FlowKey, Timestamp};
 
@@ -14,20 +14,22 @@ impl Forwarder {
         }
     }
 
-    /// Takes note of a segment that the cache has told of: it was forwarded at `now` or a little before. Returns whose
-    /// handshake is complete with it: that server is there.
-    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) -> Option<Parties> {
-        let (id, direction) = self.flows.lookup(key)?;
+    /// Takes note of a segment that the cache has told of: it was forwarded at `now` or a little before.
+    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
+        let Some((id, direction)) = self.flows.lookup(key) else { return };
         let flow = self.flows.get(id);
         // Else its flow is over, and this may be the next one between the same ends.
         if !flow.is_cached() {
-            return None;
+            return;
         }
-        let (before, parties) = (flow.state(), super::parties(flow));
+        let before = flow.state();
         if before.is_handshake() && direction == Direction::ToServer {
             let sent = segment.seq.wrapping_add(segment.len);
-            self.flows.open_by(id, Progress { sent, acked: segment.ack }, now);
-            return (!self.flows.get(id).state().is_handshake()).then_some(parties);
+            // A FIN can only be one of the flow before.
+            if segment.flags & FIN == 0 && flow.may_complete(segment.seq) {
+                self.flows.open_by(id, Progress { sent, acked: segment.ack }, now);
+            }
+            return self.hear_of_server(id, before);
         }
         self.hear(id, direction, segment, now);
         if self.flows.get(id).state() == before {
@@ -35,7 +37,7 @@ impl Forwarder {
             self.catch_up(id, now);
             self.hear(id, direction, segment, now);
         }
-        None
+        self.hear_of_server(id, before);
     }
 
     /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
@@ -69,6 +71,7 @@ impl Forwarder {
     /// Before something of a flow is held against its state and its sequence numbers: learns how far they have got.
     pub(super) fn catch_up(&mut self, id: FlowId, now: Timestamp) {
         let flow = self.flows.get(id);
+        let before = flow.state();
         let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
         let mut progress = |key: FlowKey| cache.seen(&key)?.progress;
         match (flow.state().is_handshake(), progress(flow.client())) {
@@ -81,6 +84,15 @@ impl Forwarder {
             }
             (false, Some(progress)) => self.flows.get_mut(id).catch_up(progress),
             _ => {}
+        }
+        self.hear_of_server(id, before);
+    }
+
+    /// After what the cache has seen of a flow: a server that has answered a SYN is there.
+    fn hear_of_server(&mut self, id: FlowId, before: FlowState) {
+        let flow = self.flows.get(id);
+        if before == FlowState::SynSent && flow.state() != before {
+            self.news.answered.push(super::parties(flow));
         }
     }
 

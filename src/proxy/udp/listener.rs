@@ -10,6 +10,7 @@ use std::time::Duration;
 use log::warn;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::relay::Relay;
@@ -97,12 +98,13 @@ impl Task {
                 }
                 ready = clients.readable() => match ready {
                     Ok(mut ready) if self.relay.forward() => ready.clear_ready(),
-                    Ok(_) => {}
+                    // A flood must leave time for the rest of the thread, which has connections of TCP too.
+                    Ok(_) => yield_now().await,
                     Err(_) => return, // the thread ends
                 },
                 ready = answers.readable() => match ready {
                     Ok(mut ready) if self.relay.answer() => ready.clear_ready(),
-                    Ok(_) => {}
+                    Ok(_) => yield_now().await,
                     Err(_) => return,
                 },
                 () = &mut pulse => {

@@ -22,10 +22,11 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// None yet. Each needs a port of its own, of `ports` that this host gives to sockets; an eighth stays for everybody
-    /// else.
-    pub fn share(ports: u32) -> Sessions {
-        Sessions { open: Slots::default(), most: ports - ports / 8 }
+    /// None yet. Each needs a port of its own, of `ports` that this host gives to sockets: an eighth stays for everybody
+    /// else. And it counts as one of the most `connections` there may be: half stays for those of TCP.
+    pub fn share(ports: u32, connections: u64) -> Sessions {
+        let half = u32::try_from(connections / 2).unwrap_or(u32::MAX);
+        Sessions { open: Slots::default(), most: (ports - ports / 8).min(half).max(1) }
     }
 
     fn try_take(&self) -> bool {

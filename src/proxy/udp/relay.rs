@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use quinn_udp::UdpSocketState;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use rustix::time::Timespec;
 use tokio::time::Instant;
 
@@ -142,6 +143,8 @@ impl Relay {
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
                     return Ok(());
                 }
+                // What a router said of an earlier datagram; this one has not been sent.
+                Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {}
                 Err(error) if is_refusal(&error) => session.on_refusal(parties(self.vip, key), &error),
                 Err(_) => return Err(Counter::DroppedUnsent),
             }
@@ -225,7 +228,10 @@ impl Relay {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                session.on_refusal(parties(self.vip, key), &error);
+                // Else a router has said something of the path, which the kernel has taken note of.
+                if is_refusal(&error) {
+                    session.on_refusal(parties(self.vip, key), &error);
+                }
                 return false; // answers may have come before
             }
         }

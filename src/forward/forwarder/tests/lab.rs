@@ -304,8 +304,8 @@ impl Lab {
     /// Tells the balancer of what the cache tells of.
     pub(super) fn hear_cache(&mut self) {
         for (key, segment) in self.kernel.iter().flat_map(Kernel::told) {
-            let has_answered = self.forwarder.on_cached(&key, segment, self.now).is_some();
-            self.heard[0] += usize::from(has_answered);
+            self.forwarder.on_cached(&key, segment, self.now);
+            self.heard[0] += self.forwarder.news().answered.drain(..).count();
         }
         self.forwarder.flush_cache();
     }

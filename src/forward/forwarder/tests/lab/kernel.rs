@@ -92,7 +92,7 @@ impl Kernel {
         entry.packets += 1;
         let Headers { flags, seq, ack, .. } = headers;
         let len = u32::from(headers.payload_len) + u32::from(flags.fin());
-        let is_news = entry.route.opening.is_some() || flags.fin();
+        let is_news = entry.route.opening.is_some() || (flags.fin() && !entry.is_finished);
         if entry.route.opening.is_some() {
             entry.progress = Progress { sent: seq.wrapping_add(len + u32::from(flags.syn())), acked: ack };
         } else if is_believed {
