@@ -248,7 +248,9 @@ is_guarded_by_iptables() {
     on balancer "/convey/iptables/$1.sh" up
     same "what a second up makes" "$(rules)" "$once"
 
-    balance "$1" "guard = false"
+    # Without the flow cache, which leaves the host little to answer.
+    balance "$1" 'guard = false
+offload = "off"'
     keeps_the_host_silent
 
     on balancer "/convey/iptables/$1.sh" down
