@@ -167,6 +167,7 @@ impl Balancer {
         self.draining.store(true, Ordering::Relaxed);
         let snapshot = self.task.snapshot.load_full();
         let (totals, patience) = (&snapshot.totals, snapshot.timeouts.drain);
+        self.task.data_path.settle().await;
         let open = self.task.data_path.open_connections();
         let open = || open(totals);
         info!("stopping: {} open connections have {patience:?} to finish", open());

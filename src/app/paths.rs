@@ -69,6 +69,13 @@ impl Paths {
         })
     }
 
+    /// Waits for the workers to have heard of all connections that the flow cache has opened by now.
+    pub(super) async fn settle(&self) {
+        if self.packet_stats().is_some() {
+            sleep(Duration::from_millis(150)).await;
+        }
+    }
+
     /// What the packet modes count besides traffic.
     pub(super) fn packet_stats(&self) -> Option<Arc<PacketStats>> {
         self.packets.as_ref().map(PacketPath::stats)
@@ -126,14 +133,10 @@ fn proxy_workers(config: &Config, cores: usize) -> usize {
     config.frontends_in(Mode::Proxy).next().map_or(0, |_| cores)
 }
 
-/// Returns when no flow is open, and has been none for as long as workers take to hear of one that the flow cache has
-/// opened.
+/// Returns when no flow is open.
 async fn none_open(stats: &PacketStats) {
-    const LOOKS: u32 = 8;
-    let mut none = 0;
-    while none < LOOKS {
+    while stats.gauge(Gauge::OpenFlows) > 0 {
         sleep(Duration::from_millis(20)).await;
-        none = if stats.gauge(Gauge::OpenFlows) > 0 { 0 } else { none + 1 };
     }
 }
 

@@ -93,6 +93,9 @@ fn a_second_signal_ends_at_once(case: Case) {
 fn a_frontend_at_its_limit_refuses_until_a_connection_ends(case: Case) {
     let network = balanced(case, Config { frontend: "max_connections = 2", ..Config::new(1) });
     let _server = echo(&network);
+    wait_for("what was tried before to be over", || {
+        (network.stat("/packets/cached_flows") == 0).then_some(())
+    });
     let mut two = held(&network, 2);
     assert!(is_refused(&network));
     assert_eq!(network.stat("/packets/drops/max_connections"), 1);

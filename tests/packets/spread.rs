@@ -94,9 +94,25 @@ fn a_hundred_thousand_short_connections_from_eight_clients(case: Case) {
     });
     let stats = network.stat("");
     let first = &errors[..errors.len().min(5)];
-    assert!(errors.is_empty(), "{} failed, such as {first:?}; {stats:#}", errors.len());
+    // A server's kernel may look for a connection in the moment that its handshake is completed on another CPU, find none,
+    // and reset it (Linux before 6.19).
+    let resets: u64 = [1, 2].map(|server| network.inside(Role::Server(server), resets_sent)).iter().sum();
+    let are_resets = errors.iter().all(|error| error.kind() == io::ErrorKind::ConnectionReset);
+    let is_little = errors.len() as u64 <= resets.min(10);
+    assert!(are_resets && is_little, "{} failed, such as {first:?}; {stats:#}", errors.len());
     // A server may refuse a port that it remembers (TIME_WAIT); the client's next try is a connection of its own.
     let connections = stats["frontends"]["web"]["total_connections"].as_u64().unwrap();
     let retries = connections - u64::from(CLIENTS) * each;
     eprintln!("{case}: {connections} connections, {retries} of them repeated");
+}
+
+/// How many resets this machine's stack has sent: `OutRsts` of `Tcp`.
+fn resets_sent() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let [names, values] = ["Tcp: RtoAlgorithm", "Tcp: 1"].map(|start| {
+        let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+        line.split(' ').collect::<Vec<_>>()
+    });
+    let at = names.iter().position(|name| *name == "OutRsts").unwrap();
+    values[at].parse().unwrap()
 }
