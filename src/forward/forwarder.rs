@@ -13,7 +13,7 @@ use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{
-    Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, SYN, Segment, View,
+    Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, View,
 };
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
@@ -240,7 +240,7 @@ impl Forwarder {
         direction: Direction,
         Packet { headers, now, .. }: Packet<'_>,
     ) -> bool {
-        if direction != Direction::ToServer || !headers.is_tcp() || !begins(headers) {
+        if !opens(direction, headers) {
             return false;
         }
         self.ask_cache(id, now);
@@ -260,7 +260,9 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
-        if headers.flags.0 & (SYN | FIN | RST) != 0 || self.flows.get(id).state().is_handshake() {
+        // Of a SYN it was asked already, to know whether the flow is over.
+        let is_handshake = self.flows.get(id).state().is_handshake() && !opens(direction, headers);
+        if headers.flags.0 & (FIN | RST) != 0 || is_handshake {
             self.catch_up(id, packet.now);
         }
         let flow = self.flows.get(id);
@@ -424,6 +426,11 @@ fn reroute(flow: &mut Flow, snapshot: &Snapshot) -> bool {
 fn begins(headers: &Headers) -> bool {
     let flags = headers.flags;
     headers.key.protocol == UDP || (flags.syn() && !flags.ack() && !flags.rst())
+}
+
+/// Whether a packet that goes this way is a client's SYN.
+fn opens(direction: Direction, headers: &Headers) -> bool {
+    direction == Direction::ToServer && headers.is_tcp() && begins(headers)
 }
 
 fn segment(headers: &Headers) -> Segment {
