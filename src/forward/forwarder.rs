@@ -2,19 +2,19 @@
 
 mod begin;
 mod cached;
+mod fit;
 mod refuse;
 mod served;
 
 use std::sync::Arc;
 
 use self::begin::{To, UNRESOLVED, is_martian};
+use self::fit::{fit, fit_error};
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{
-    Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, View,
-};
+use super::{Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, View};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -460,29 +460,6 @@ fn parties(flow: &Flow) -> Parties {
     Parties { server: flow.server_id(), frontend: flow.frontend_id() }
 }
 
-/// Whether the next hop takes the packet; what is done to one that is too long and may be cut. A super-frame is cut
-/// into packets before it is sent, so what counts is how long those will be.
-fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop, is_nat: bool) -> Result<Option<Cut>, Stop> {
-    let (mtu, header_len) = (hop.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
-    let len = match frame.segment_size {
-        Some(payload) => header_len + usize::from(payload),
-        None => headers.packet_len(),
-    };
-    if len <= mtu {
-        return Ok(None);
-    }
-    let is_super_segment = frame.segment_size.is_some() && headers.is_tcp();
-    if headers.dont_fragment || is_super_segment && mtu <= header_len {
-        return Err(Stop::TooBig { mtu: hop.mtu });
-    }
-    Ok(Some(match is_super_segment {
-        // Each will have a header of its own.
-        true => Cut::Segments((mtu - header_len) as u16),
-        // A fragment that was let in by its lead has such a number already.
-        false => Cut::Fragments { mtu: hop.mtu, renumber: is_nat && frame.lead.is_none() },
-    }))
-}
-
 /// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
 fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
     match headers.ttl {
@@ -498,11 +475,6 @@ fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> boo
         && !headers.is_tcp()
         && wire::is_port_unreachable(frame.bytes, headers)
         && wire::source(frame.bytes, headers) == headers.key.src
-}
-
-/// Whether the next hop takes an ICMP error, which is short and never cut.
-fn fit_error(headers: &Headers, hop: &NextHop) -> Result<(), Stop> {
-    if headers.packet_len() > hop.mtu as usize { Err(Stop::Silent(DropReason::TooBig)) } else { Ok(()) }
 }
 
 #[cfg(test)]

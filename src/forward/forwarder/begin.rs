@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::fit::{fit, fit_error};
 use super::refuse::Stop;
-use super::{Forwarder, Packet, begins, check_error, fit, fit_error, segment};
+use super::{Forwarder, Packet, begins, check_error, segment};
 use crate::forward::{
     Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
 };

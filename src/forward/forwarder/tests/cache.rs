@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::lab::{ENOUGH, Family, Kernel, Lab, Outcome, Seen, Size, TestServer, error_about, neighbour, told_with_cache};
+use super::lab::{
+    ENOUGH, Family, Kernel, Lab, Outcome, Seen, Size, TestServer, error_about, neighbour, told_with_cache,
+};
 use crate::forward::{ACK, FIN, FlowState, Segment};
 use crate::model::{DropReason, FlowKey, Mode};
 use crate::wire::IcmpError;
