@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use convey::admin::{Source, serve};
 use convey::model::{
-    Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Server,
-    Timestamp,
+    Algorithm, Backend, DsrKind, Fault, Frontend, HashOn, HealthCheck, Missing, Mode, OnDown, ProbeKind,
+    Protocol, Server, Timestamp,
 };
 use convey::snapshot::{self, Ejected, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
@@ -132,7 +132,7 @@ fn state(name: &str) -> Snapshot {
     let host = Name {
         host: name.into(),
         addresses: [[127, 0, 0, 1].into()].into(),
-        fault: Some("timed out".into()),
+        fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
         since: Timestamp(1),
         live: Arc::default(),
     };

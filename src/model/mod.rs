@@ -14,7 +14,7 @@ mod reason;
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
-pub use names::{Lookup, NamedServer, Records};
+pub use names::{Fault, Lookup, Missing, NamedServer, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;

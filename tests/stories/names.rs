@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use rustix::process::Signal;
 
@@ -17,6 +18,7 @@ stories!("names":
     every_address_of_a_name_is_a_server_and_changes_are_followed [Need::Dnsmasq],
     an_answer_too_long_for_a_datagram_is_taken_whole [Need::Dnsmasq],
     a_name_server_that_dies_changes_nothing_but_what_is_told [Need::Dnsmasq],
+    a_name_server_that_never_answers_for_aaaa_is_believed_for_a,
     a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::Dnsmasq],
     a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
     the_hosts_file_goes_before_name_servers,
@@ -77,6 +79,17 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
     ping(&mut connect(lab.vip())).unwrap();
     ping(&mut held).unwrap();
     assert_eq!(balancer.log().matches("cannot be resolved").count(), 1, "told once");
+}
+
+fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
+    let lab = Lab::new();
+    answer_for_a(name_server(&lab), lab.server(1).ip());
+    let balancer = Balancer::start(&lab, &setup(&lab, ""));
+    assert_eq!(runs(&balancer), servers(&lab, &[1]));
+    balancer.wait_for_log(&format!("name {NAME}: its AAAA records cannot be looked up: no answer within 1s"));
+    assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
+    assert_eq!(balancer.stat(&format!("/names/{NAME}/resolved")), true);
+    assert!(balancer.page("/metrics").1.contains(&format!("convey_name_resolved{{name=\"{NAME}\"}} 1")));
 }
 
 fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
@@ -154,6 +167,26 @@ impl NameServer<'_> {
     fn setup(&self, lines: &str) -> Setup {
         setup(self.lab, lines)
     }
+}
+
+/// A name server that answers questions for A records with this address, to be believed for a day, and no others.
+fn answer_for_a(at: SocketAddr, address: IpAddr) {
+    let IpAddr::V4(address) = address else { panic!("{address} is no address of an A record") };
+    let socket = UdpSocket::bind(at).unwrap();
+    thread::spawn(move || {
+        let mut question = [0; 512];
+        while let Ok((_, client)) = socket.recv_from(&mut question) {
+            // A header of 12 bytes, a name that ends in 0, type and class.
+            let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
+            if question[end - 4..end - 2] != [0, 1] {
+                continue;
+            }
+            let header = [&question[..2], &[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]].concat();
+            let record = [0xc0, 12, 0, 1, 0, 1, 0, 1, 0x51, 0x80, 0, 4];
+            let answer = [&header, &question[12..end], &record, &address.octets()].concat();
+            socket.send_to(&answer, client).unwrap();
+        }
+    });
 }
 
 /// A server [`NAME`], looked up at the lab's name server.

@@ -316,7 +316,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::Timestamp;
+    use crate::model::{Fault, Missing, Timestamp};
     use crate::snapshot::{Name, NameLive, Snapshot, fixture};
     use crate::stats::Counter;
 
@@ -343,7 +343,7 @@ mod tests {
         let host = Name {
             host: "app.internal".into(),
             addresses: [[10, 0, 0, 3].into()].into(),
-            fault: Some("timed out".into()),
+            fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
             since: Timestamp(0),
             live,
         };
