@@ -106,3 +106,70 @@ fn an_address_that_leads_back_to_the_frontend_is_no_server() {
     assert_eq!(chosen(&answer(&mut state, found(&[&vip, "10.0.0.3"])).unwrap()), ["app/10.0.0.3"]);
     assert_eq!(state.left_out().len(), 1);
 }
+
+/// How long a server is ejected.
+const EJECTED: Duration = Duration::from_secs(200);
+
+/// A server of [`HOST`] is there, has `before` happen to it, is missing from so many answers, a minute each, and comes
+/// back.
+fn come_back(answers: usize, before: impl Fn(&mut State, &ServerKey, Timestamp)) -> (State, Arc<Snapshot>) {
+    let mut config = named(vec![]);
+    let outlier = model::OutlierDetection { base_ejection_time: EJECTED, ..Default::default() };
+    config.backends[0].outlier_detection = Some(outlier);
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    let both = ["10.0.0.3", "10.0.0.4"];
+    let first = answer(&mut state, found(&both)).unwrap();
+    let server = &first.pools[0].servers[0];
+    server.live.traffic.add(0, Counter::Opened, 7);
+    let key =
+        ServerKey { backend: "pool".into(), server: server.config.name.clone(), addr: server.config.addr };
+    before(&mut state, &key, Timestamp(1));
+    drop(first);
+    state.settle();
+    let without = answer(&mut state, found(&both[1..])).unwrap();
+    assert_eq!((chosen(&without), state.probes().len()), (vec!["app/10.0.0.4".to_owned()], 1));
+    for _ in 1..answers {
+        assert!(answer(&mut state, found(&both[1..])).is_none());
+    }
+    let again = answer(&mut state, found(&both)).unwrap();
+    assert_eq!(again.pools[0].servers[0].config.name, "app/10.0.0.3");
+    (state, again)
+}
+
+#[test]
+fn a_server_whose_record_was_missing_from_an_answer_comes_back_with_its_health_and_counters() {
+    let refuse =
+        |state: &mut State, server: &ServerKey, now| state.on_probe(server, false, "refused".into(), now);
+    let (state, snapshot) = come_back(1, refuse);
+    let server = &snapshot.pools[0].servers[0];
+    assert_eq!(
+        (chosen(&snapshot), server.health.reason.as_str()),
+        (vec!["app/10.0.0.4".to_owned()], "refused")
+    );
+    assert_eq!((server.live.traffic.sum(Counter::Opened), state.probes().len()), (7, 2));
+
+    let (_, snapshot) = come_back(11, refuse);
+    let server = &snapshot.pools[0].servers[0];
+    assert_eq!(chosen(&snapshot).len(), 2, "after ten minutes it is another server");
+    assert_eq!(server.live.traffic.sum(Counter::Opened), 0);
+}
+
+#[test]
+fn a_server_whose_record_was_missing_from_an_answer_is_still_ejected_for_the_rest_of_its_time() {
+    let eject = |state: &mut State, server: &ServerKey, now| {
+        let failures = ConnectFailures { server: server.clone(), in_a_row: 5, error: "reset".into() };
+        state.on_connect_failures(&failures, now);
+    };
+    let (mut state, snapshot) = come_back(2, eject);
+    assert_eq!(chosen(&snapshot), ["app/10.0.0.4"]);
+    assert_eq!(state.due(), Some(Timestamp(1).after(EJECTED)));
+    state.on_time(Timestamp(1).after(EJECTED));
+    assert_eq!(state.settle().unwrap().1[0].change, Change::Returned);
+
+    let (mut state, _) = come_back(4, eject);
+    assert!(state.due() < Some(Timestamp(0).after(240 * SECOND)), "that is over: it returns at once");
+    state.on_time(Timestamp(0).after(240 * SECOND));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!((chosen(&snapshot).len(), changes[0].change), (2, Change::Returned));
+}
