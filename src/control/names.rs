@@ -69,6 +69,13 @@ impl Names {
         }
     }
 
+    /// Has all names due at once, those too that are being looked up.
+    pub(super) fn ask_again(&mut self, now: Timestamp) {
+        for entry in self.0.values_mut() {
+            (entry.due, entry.failures_in_a_row) = (Some(now), 0);
+        }
+    }
+
     /// Whether the name is known.
     pub(super) fn knows(&self, host: &str) -> bool {
         self.0.contains_key(host)
@@ -106,7 +113,7 @@ impl Names {
         let before = entry.addresses();
         let (ttl, fault) = (lookup.ttl(), lookup.fault());
         entry.live.looked_up(ttl.is_none());
-        let Lookup { host, v4, v6 } = lookup;
+        let Lookup { host, v4, v6, .. } = lookup;
         // Half an answer takes nothing away: that a family has no addresses is then no news.
         for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
             match found.map(Records::into_addresses) {
@@ -198,6 +205,10 @@ mod tests {
         Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(ttl)))
     }
 
+    fn lookup(v4: Result<Records, String>, v6: Result<Records, String>) -> Lookup {
+        Lookup { host: HOST.into(), name_servers: vec![], v4, v6 }
+    }
+
     impl Story {
         fn begin() -> Story {
             let mut names = Names::default();
@@ -210,7 +221,7 @@ mod tests {
             self.now = self.names.due().expect("a name is due");
             assert_eq!(self.names.take_due(self.now), [HOST]);
             assert_eq!(self.names.due(), None, "it is asked once");
-            self.names.on_lookup(Lookup { host: HOST.into(), v4, v6 }, self.now)
+            self.names.on_lookup(lookup(v4, v6), self.now)
         }
 
         fn waits(&self) -> Duration {
@@ -337,7 +348,7 @@ mod tests {
         let mut story = Story::begin();
         story.names.take_due(story.now);
         story.names.want(&BTreeSet::new(), story.now);
-        let late = Lookup { host: HOST.into(), v4: records(&["10.0.0.3"], 1), v6: records(&[], 1) };
+        let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
         assert_eq!(story.names.on_lookup(late, story.now), None);
         assert_eq!((story.names.due(), story.names.knows(HOST)), (None, false));
     }

@@ -116,6 +116,9 @@ impl State {
     /// connections and health; what was taken away and comes back while connections are open has those.
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
+        if self.config.as_ref().is_some_and(|before| before.name_servers != config.name_servers) {
+            self.names.ask_again(now);
+        }
         self.keep_backends(&config, now);
         if let Some(before) = &self.config {
             self.draining.follow(before, &config, now);
@@ -142,8 +145,12 @@ impl State {
 
     /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
     /// with a new configuration; but what is known of those is kept for a while: some name servers leave out now this
-    /// record, now that. Nothing is published before [`State::settle`].
+    /// record, now that. What other name servers said than those of the configuration is no longer of interest.
+    /// Nothing is published before [`State::settle`].
     pub fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
+            return None;
+        }
         let change = self.names.on_lookup(lookup, now)?;
         self.is_stale = true;
         if (!change.added.is_empty() || !change.removed.is_empty())

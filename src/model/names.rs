@@ -48,6 +48,8 @@ impl fmt::Display for NamedServer {
 pub struct Lookup {
     /// The name.
     pub host: String,
+    /// The name servers that were to be asked; the system's if there are none.
+    pub name_servers: Vec<SocketAddr>,
     /// Its A records.
     pub v4: Result<Records, String>,
     /// Its AAAA records.

@@ -43,11 +43,11 @@ impl Resolver {
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
         let system = self.system(name_servers);
         if let Some((v4, v6)) = system.in_hosts(&host) {
-            return Lookup { host, v4: Ok(v4), v6: Ok(v6) };
+            return Lookup { host, name_servers: name_servers.into(), v4: Ok(v4), v6: Ok(v6) };
         }
         let ask = |kind| system.at_servers(&host, kind);
         let (v4, v6) = both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await;
-        Lookup { host, v4, v6 }
+        Lookup { host, name_servers: name_servers.into(), v4, v6 }
     }
 
     /// The system's files, read again if they have changed.

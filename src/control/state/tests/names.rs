@@ -21,11 +21,12 @@ fn named(servers: Vec<Server>) -> Config {
 
 fn found(addresses: &[&str]) -> Lookup {
     let v4 = Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), 60 * SECOND));
-    Lookup { host: HOST.into(), v4, v6: Ok(Records::default()) }
+    Lookup { host: HOST.into(), name_servers: vec![], v4, v6: Ok(Records::default()) }
 }
 
 fn failed() -> Lookup {
-    Lookup { host: HOST.into(), v4: Err("timed out".into()), v6: Err("timed out".into()) }
+    let failed = || Err("timed out".into());
+    Lookup { host: HOST.into(), name_servers: vec![], v4: failed(), v6: failed() }
 }
 
 /// Answers the lookup that is due, and returns the snapshot that follows from it, if one does.
@@ -96,6 +97,29 @@ fn a_name_is_looked_up_no_longer_once_the_file_has_it_no_more() {
     answer(&mut state, found(&["10.0.0.3"]));
     let snapshot = state.configure(config(vec![server("b", "10.0.0.9:80")]), Timestamp(9));
     assert_eq!((chosen(&snapshot), snapshot.names.len(), state.due()), (vec!["b".to_owned()], 0, None));
+}
+
+#[test]
+fn names_are_asked_for_at_once_when_the_name_servers_change_and_late_answers_of_the_old_ones_are_nothing() {
+    let (mut state, mut config) = (State::new(1), named(vec![]));
+    state.configure(config.clone(), Timestamp(0));
+    answer(&mut state, found(&["10.0.0.3"]));
+    let due = state.due().unwrap();
+    assert_eq!(state.take_due_names(due), [HOST]);
+
+    config.name_servers = vec!["10.0.0.53:53".parse().unwrap()];
+    let now = due.after(SECOND);
+    state.configure(config.clone(), now);
+    assert_eq!(state.due(), Some(now), "also while it is being looked up");
+    assert_eq!(state.take_due_names(now), [HOST]);
+    assert_eq!(state.on_lookup(failed(), now), None);
+    assert_eq!(state.due(), None, "the answer of the new one is awaited");
+    state.on_lookup(Lookup { name_servers: config.name_servers.clone(), ..found(&["10.0.0.4"]) }, now);
+    assert_eq!(chosen(&state.settle().unwrap().0), ["app/10.0.0.4"]);
+
+    let due = state.due();
+    state.configure(config, now.after(SECOND));
+    assert_eq!(state.due(), due, "the same name servers are asked when the answer ends");
 }
 
 #[test]
