@@ -1,47 +1,9 @@
-//! Servers that are known by a name, and what a lookup of one finds.
+//! What a lookup of a name finds.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-
-use super::Server;
-
-/// A server that is known by a name: each address that the name has is a [`Server`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedServer {
-    /// Unique within its backend, in which no server is called `name/...`: those are the ones made of this.
-    pub name: String,
-    /// What is looked up, in lower case.
-    pub host: String,
-    /// Where each of the addresses is listened on.
-    pub port: u16,
-    /// That of each server.
-    pub weight: u16,
-    /// That of each server.
-    pub backup: bool,
-    /// That of each server.
-    pub max_connections: Option<u32>,
-}
-
-impl NamedServer {
-    /// The server at one of the addresses: `NAME/ADDRESS`.
-    pub fn at(&self, ip: IpAddr) -> Server {
-        Server {
-            name: format!("{}/{ip}", self.name),
-            addr: SocketAddr::new(ip, self.port),
-            weight: self.weight,
-            backup: self.backup,
-            max_connections: self.max_connections,
-        }
-    }
-}
-
-impl fmt::Display for NamedServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
 
 /// What a lookup of a name found, for each family; an error in words for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]

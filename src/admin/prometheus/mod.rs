@@ -323,7 +323,7 @@ mod tests {
     /// A frontend and a backend named `name`, with one server up and one down.
     fn busy(name: &str) -> Snapshot {
         let mut limited = fixture::server("a", "127.0.0.1:8081");
-        limited.max_connections = Some(50);
+        limited.settings.max_connections = Some(50);
         let down = fixture::down("connection refused", Duration::from_millis(500));
         let servers = vec![(limited, fixture::up()), (fixture::server("b", "127.0.0.1:8082"), down)];
         let pool = fixture::pool(name, servers);

@@ -1,7 +1,7 @@
 //! Servers that are known by name.
 
 use super::*;
-use crate::model::{NamedServer, Records};
+use crate::model::{NamedServer, Records, ServerSettings};
 
 const HOST: &str = "app.internal";
 
@@ -12,9 +12,7 @@ fn named(servers: Vec<Server>) -> Config {
         name: "app".into(),
         host: HOST.into(),
         port: 80,
-        weight: 1,
-        backup: false,
-        max_connections: None,
+        settings: ServerSettings::default(),
     }];
     config
 }
