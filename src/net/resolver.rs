@@ -189,13 +189,17 @@ mod tests {
         answer
     }
 
+    async fn at_once<T>(asked: impl Future<Output = T>) -> T {
+        timeout(PATIENCE, asked).await.expect("nobody waits for what never comes")
+    }
+
     #[tokio::test]
     async fn a_family_that_is_never_answered_does_not_hold_the_other_up() {
         let (v4, v6) = (found("10.0.0.3"), found("2001:db8::3"));
-        let (a, aaaa) = both(ready(v4.clone()), pending(), Duration::ZERO).await;
+        let (a, aaaa) = at_once(both(ready(v4.clone()), pending(), Duration::ZERO)).await;
         assert_eq!(a, v4);
         assert_eq!(aaaa.unwrap_err(), "no answer within 0ns after that of the other family");
-        let (a, aaaa) = both(pending(), ready(v6.clone()), Duration::ZERO).await;
+        let (a, aaaa) = at_once(both(pending(), ready(v6.clone()), Duration::ZERO)).await;
         assert!(a.is_err());
         assert_eq!(aaaa, v6);
     }
