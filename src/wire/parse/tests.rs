@@ -466,7 +466,10 @@ proptest! {
 
     #[test]
     fn etherparse_reads_the_same_or_finds_fault_too(frame in mutated()) {
-        let whole = parse(&frame).ok().filter(|headers| headers.kind == Kind::Whole);
+        let parsed = parse(&frame);
+        // It does not look for source routes among the options of IPv4.
+        prop_assume!(parsed != Err(ParseError::SourceRouted));
+        let whole = parsed.ok().filter(|headers| headers.kind == Kind::Whole);
         prop_assert_eq!(whole, judge(&frame));
     }
 
