@@ -175,9 +175,6 @@ int cache_tc(struct __sk_buff *skb)
 	};
 
 	shape = parse_whole(skb->protocol, &from, &packet);
-	/* What is not refused the packet sockets have had, and the guard would drop it too, later. */
-	if (shape == WHOLE && begins(&packet))
-		return TCX_DROP;
 	if (shape == WHOLE)
 		outcome = judge(&packet, skb->gso_size, &entry, &hop);
 	if (outcome != FORWARDED) {

@@ -22,6 +22,10 @@ const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge")
 /// How often time passes for a worker that gets no frames.
 const TICK: Duration = Duration::from_millis(50);
 
+/// The same while it has flows in the cache: another one may wait for the room that those take at a frontend or server,
+/// and the cache tells of their end without waking anybody.
+const HEARING: Duration = Duration::from_millis(10);
+
 /// How often what the flow cache has forwarded is added to the counters.
 const TALLY: Duration = Duration::from_millis(250);
 
@@ -64,7 +68,11 @@ impl Worker {
         let mut is_behind = false;
         let mut tallied = Timestamp::default();
         loop {
-            let patience = if is_behind { Duration::ZERO } else { TICK };
+            let patience = match self.forwarder.flows().cached() {
+                _ if is_behind => Duration::ZERO,
+                0 => TICK,
+                _ => HEARING,
+            };
             let Batch { parcels, charge } = match self.frames.recv_timeout(patience) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
@@ -81,9 +89,10 @@ impl Worker {
                 spare: Vec::new(),
             };
             // First: what has happened may keep a flow from being given up.
-            for (key, segment) in self.news.take(now) {
+            for (key, segment) in self.news.take() {
                 self.forwarder.on_cached(&key, segment, now);
             }
+            self.settle(&ledger);
             is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(frame);
@@ -197,7 +206,8 @@ impl Worker {
         }
     }
 
-    fn report(&mut self, ledger: &Ledger) {
+    /// Gives back what flows took that have ended, before others ask for it.
+    fn settle(&mut self, ledger: &Ledger) {
         let news = self.forwarder.news();
         for ended in news.ended.drain(..) {
             ledger.ended(ended);
@@ -205,7 +215,11 @@ impl Worker {
         for flow in news.answered.drain(..) {
             ledger.answered(flow);
         }
-        for wanted in news.wanted.drain(..) {
+    }
+
+    fn report(&mut self, ledger: &Ledger) {
+        self.settle(ledger);
+        for wanted in self.forwarder.news().wanted.drain(..) {
             let _ = self.wanted.try_send(wanted); // full: the next packet asks again
         }
         for state in FlowState::ALL {

@@ -59,6 +59,9 @@ pub enum DropReason {
     SynLimited,
     /// The queue to a worker was full.
     WorkerQueueFull,
+    /// There was no room to tell a worker of a FIN that the flow cache was to send on. Dropped in the kernel; its sender
+    /// repeats it.
+    FinQueueFull,
     /// The queue to the transmit thread was full.
     TransmitQueueFull,
     /// The interface refused it, or has as much to send as may wait for it.
@@ -96,6 +99,7 @@ impl DropReason {
         DropReason::Stopping,
         DropReason::SynLimited,
         DropReason::WorkerQueueFull,
+        DropReason::FinQueueFull,
         DropReason::TransmitQueueFull,
         DropReason::TransmitFailed,
         DropReason::CaptureOverrun,
@@ -130,6 +134,7 @@ impl DropReason {
             DropReason::Stopping => "stopping",
             DropReason::SynLimited => "syn_limited",
             DropReason::WorkerQueueFull => "worker_queue_full",
+            DropReason::FinQueueFull => "fin_queue_full",
             DropReason::TransmitQueueFull => "transmit_queue_full",
             DropReason::TransmitFailed => "transmit_failed",
             DropReason::CaptureOverrun => "capture_overrun",

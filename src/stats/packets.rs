@@ -154,7 +154,7 @@ impl PacketStats {
         match reason {
             DropReason::CaptureOverrun => counted + self.sum(|thread| &thread.overruns),
             DropReason::SynLimited => counted + self.syns().refused,
-            DropReason::WorkerQueueFull => counted + self.untold.load(Ordering::Relaxed),
+            DropReason::FinQueueFull => counted + self.untold.load(Ordering::Relaxed),
             _ => counted,
         }
     }

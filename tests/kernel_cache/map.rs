@@ -69,4 +69,10 @@ fn a_full_cache_says_how_many_it_has_taken() {
     assert_eq!(flows.put(&keys, &entries).unwrap(), 8);
     assert_eq!(flows.get(&keys[7]).unwrap(), Some(entries[7]));
     assert_eq!(flows.get(&keys[8]).unwrap(), None);
+    assert_eq!(flows.put(&[keys[8], keys[4]], &[entries[8], entries[0]]).unwrap(), 1);
+    assert_eq!(
+        flows.get(&keys[4]).unwrap(),
+        Some(entries[0]),
+        "what is there is replaced, whatever is before it"
+    );
 }

@@ -11,6 +11,7 @@ mod config;
 mod diagnose;
 mod dns;
 mod drain;
+mod ends;
 mod failure;
 mod flood;
 mod fragments;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         ("siege", siege::stories()),
         ("reload", reload::stories()),
         ("drain", drain::stories()),
+        ("ends", ends::stories()),
         ("modes", modes::stories()),
         ("host", host::stories()),
         ("rivals", rivals::stories()),

@@ -1,6 +1,7 @@
 //! A lab with the balancer in it.
 
 use std::fs::{self, File};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::sync::Mutex;
 
 use convey::demo::lab::{INTERFACE, Lab, Plan, Role};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::case::Case;
@@ -38,6 +40,15 @@ pub(crate) struct Inside<'a> {
     server: Option<Server>,
     lab: &'a Lab,
     role: Role,
+}
+
+/// A connection from a certain address, and port if that is not 0.
+pub(crate) fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&from.into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
 }
 
 impl Network {

@@ -1,6 +1,6 @@
 //! Forged connection attempts as fast as this machine makes them, where the kernel forwards open flows.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -9,7 +9,7 @@ use convey::demo::lab::{INTERFACE, Role};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::flood::{Download, alone, attacked, connections, endless, forge};
-use crate::network::{Network, PORT};
+use crate::network::{Network, PORT, connect_from};
 use crate::raw::Wire;
 use crate::support::{Server, clock, connect, ping, wait_for};
 
@@ -75,7 +75,7 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
     network.inside(Role::Client(1), || (0..3).for_each(|_| ping(&mut connect(network.vip())).unwrap()));
     assert_eq!(again(), 0, "its network is known");
     network.inside(Role::Client(2), || {
-        let mut stream = connect_from(stranger, network.vip());
+        let mut stream = connect_from((stranger, 0).into(), network.vip()).unwrap();
         ping(&mut stream).unwrap();
         ping(&mut stream).unwrap();
     });
@@ -105,14 +105,6 @@ fn stranger(network: &Network) -> IpAddr {
     ip(Role::Balancer, &["route", "add", text, "via", &via]);
     ip(Role::Server(1), &["route", "add", text, "via", &via]);
     text.parse().unwrap()
-}
-
-fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
-    let domain = socket2::Domain::for_address(to);
-    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
-    socket.connect(&to.into()).unwrap();
-    socket.into()
 }
 
 /// A download in quiet and in flood, with the SYNs that came: a second, both.

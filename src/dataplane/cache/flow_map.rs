@@ -23,25 +23,31 @@ impl FlowMap {
         FlowMap(Arc::new(map))
     }
 
-    /// Has packets of these keys be forwarded by the entries, from the first on; what was there is replaced. Returns how
-    /// many there was room for.
+    /// Has packets of these keys be forwarded by the entries, from the first on; what was there is replaced. Those that there
+    /// is no room or memory for are removed instead: they would be forwarded by what no longer holds. Returns how many there
+    /// was room for.
     ///
     /// # Panics
     /// If there are not as many entries as keys.
-    pub fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> io::Result<usize> {
+    pub fn put(&self, mut keys: &[FlowKey], mut entries: &[FlowEntry]) -> io::Result<usize> {
         assert_eq!(keys.len(), entries.len(), "a key for each entry");
-        if keys.is_empty() {
-            return Ok(0);
-        }
-        let mut batch = self.batch(keys);
-        batch.values = entries.as_ptr() as u64;
-        match bpf(UPDATE_BATCH, &mut batch) {
-            Ok(()) => Ok(keys.len()),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::E2BIG | libc::ENOMEM)) => {
-                Ok(batch.count as usize)
+        let mut put = keys.len();
+        while !keys.is_empty() {
+            let mut batch = self.batch(keys);
+            batch.values = entries.as_ptr() as u64;
+            match bpf(UPDATE_BATCH, &mut batch) {
+                Ok(()) => break,
+                // The call ends at the first that cannot be put in.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::E2BIG | libc::ENOMEM)) => {
+                    let done = batch.count as usize;
+                    self.remove(&keys[done..=done])?;
+                    put -= 1;
+                    (keys, entries) = (&keys[done + 1..], &entries[done + 1..]);
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
+        Ok(put)
     }
 
     /// Leaves packets of these keys to userspace again. Keys that are not there are passed over.

@@ -86,13 +86,18 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         let server = self.choose(frontend, key.source(), vip);
-        // Those that are refused for want of something count: a flood has used it up.
-        if is_new && headers.is_tcp() && !matches!(server, Err(Stop::Refused(DropReason::NoServer))) {
+        let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
+        let way = server.and_then(|server| {
+            let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
+            Ok((server, to_server))
+        });
+        // Those that are refused for want of something count: a flood has used it up. One that waits for its next hop comes
+        // again.
+        let is_for_nobody = matches!(&way, Err(Stop::Refused(DropReason::NoServer) | Stop::Silent(_)));
+        if is_new && headers.is_tcp() && !is_for_nobody {
             self.begun += 1;
         }
-        let server = server?;
-        let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
-        let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
+        let (server, to_server) = way?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
         let cut = fit(frame, headers, hop, !is_dsr)?;
         if is_later {
