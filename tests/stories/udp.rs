@@ -1,13 +1,15 @@
 //! UDP through the proxy.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
+use std::thread::available_parallelism;
 
 use rustix::process::Signal;
 
 use crate::support::{
-    Balancer, Lab, Need, Process, Setup, UdpClient, UdpServer, run, stories, tool, wait_for,
+    Balancer, Flood, Lab, Need, Process, Server, Setup, UdpClient, UdpServer, connect, ping, run, stories,
+    tool, wait_for,
 };
 
 stories!("udp":
@@ -23,6 +25,7 @@ stories!("udp":
     a_client_of_the_only_server_waits_until_it_is_back,
     without_a_server_datagrams_are_dropped_and_counted,
     a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keeps_asking,
+    a_flood_leaves_time_for_connections_reloads_and_statistics,
     a_reload_moves_only_the_clients_of_the_server_that_left,
     a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back,
     a_frontend_that_is_taken_away_gives_its_port_back,
@@ -236,6 +239,38 @@ fn a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keep
     assert_eq!(number("/frontends/web/total_connections"), begun, "they still had their sessions");
 }
 
+fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
+    let lab = Lab::new();
+    let workers = available_parallelism().unwrap().get();
+    let _silent = UdpSocket::bind(lab.server(1)).unwrap();
+    let _echo = Server::echo(lab.server(2));
+    // Each datagram is a new client's, for whom another has to make room: that takes far longer than to send it, so no
+    // worker ever sees the end of the flood.
+    let full = format!("protocol = \"udp\"\nmax_connections = {}", 8 * workers);
+    let tcp = |name: &str, addr| {
+        format!("[frontends.{name}]\nlisten_addr = \"{addr}\"\nbackend = \"tcp\"\n")
+    };
+    let setup = udp(&lab)
+        .frontend(&full)
+        .server("a", lab.server(1), "")
+        .and(&format!("[backends.tcp.servers.echo]\naddr = \"{}\"\n", lab.server(2)))
+        .and(&tcp("beside", lab.second_vip()));
+    let balancer = Balancer::start(&lab, &setup);
+    let overruns = || balancer.stat("/frontends/web/drops/receive_overrun").as_u64().unwrap();
+
+    let _flood = Flood::start(lab.vip(), 32 * workers);
+    wait_for("more than the workers can take", || (overruns() > 0).then_some(()));
+    // So many that every worker has some.
+    let mut clients: Vec<TcpStream> = (0..8 * workers).map(|_| connect(lab.second_vip())).collect();
+    clients.iter_mut().for_each(|client| ping(client).unwrap());
+    let new = SocketAddr::new(lab.ip(2), 8080);
+    balancer.save(&setup.and(&tcp("new", new)));
+    balancer.wait_for_log("reload: ");
+    ping(&mut connect(new)).unwrap();
+    let before = overruns();
+    wait_for("the flood to be too much still", || (overruns() > before).then_some(()));
+}
+
 fn a_reload_moves_only_the_clients_of_the_server_that_left() {
     let lab = Lab::new();
     let _servers = servers(&lab);
@@ -281,7 +316,7 @@ fn a_frontend_that_is_taken_away_gives_its_port_back() {
     let client = UdpClient::of(lab.vip());
     assert_eq!(client.ask(), "a");
     balancer.save(&here.listen(&[lab.second_vip()]));
-    let _other = wait_for("the port to be free", || std::net::UdpSocket::bind(lab.vip()).ok());
+    let _other = wait_for("the port to be free", || UdpSocket::bind(lab.vip()).ok());
     assert_eq!(balancer.stat("/frontends/web/ended/cut"), 1);
     assert_eq!(balancer.stat("/frontends/web/current_connections"), 0);
 }

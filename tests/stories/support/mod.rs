@@ -22,7 +22,7 @@ pub(crate) use pattern::{check_to_end, send};
 pub(crate) use process::{Process, Ran, run};
 pub(crate) use server::Server;
 pub(crate) use setup::Setup;
-pub(crate) use udp::{UdpClient, UdpServer};
+pub(crate) use udp::{Flood, UdpClient, UdpServer};
 pub(crate) use wait::{clock, wait_for};
 pub(crate) use wrk::Wrk;
 

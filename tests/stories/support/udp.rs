@@ -59,6 +59,38 @@ impl Drop for UdpServer {
     }
 }
 
+/// Datagrams from many ports, as fast as one thread can send them, until it is dropped.
+pub(crate) struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    /// Floods `addr` from this many ports in turn.
+    pub(crate) fn start(addr: SocketAddr, ports: usize) -> Flood {
+        let clients: Vec<UdpClient> = (0..ports).map(|_| UdpClient::of(addr)).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                clients.iter().for_each(|client| {
+                    let _ = client.socket.send(b"flood");
+                });
+            }
+        });
+        Flood { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// A client that hears only what comes from the address it asks.
 pub(crate) struct UdpClient {
     socket: UdpSocket,
