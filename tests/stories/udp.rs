@@ -31,6 +31,7 @@ stories!("udp":
     a_frontend_that_is_taken_away_gives_its_port_back,
     a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones,
     a_second_balancer_on_the_same_port_is_refused,
+    a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do,
     names_are_resolved_by_every_server [Need::Dnsmasq, Need::Dig],
 );
 
@@ -247,9 +248,7 @@ fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
     // Each datagram is a new client's, for whom another has to make room: that takes far longer than to send it, so no
     // worker ever sees the end of the flood.
     let full = format!("protocol = \"udp\"\nmax_connections = {}", 8 * workers);
-    let tcp = |name: &str, addr| {
-        format!("[frontends.{name}]\nlisten_addr = \"{addr}\"\nbackend = \"tcp\"\n")
-    };
+    let tcp = |name: &str, addr| format!("[frontends.{name}]\nlisten_addr = \"{addr}\"\nbackend = \"tcp\"\n");
     let setup = udp(&lab)
         .frontend(&full)
         .server("a", lab.server(1), "")
@@ -357,6 +356,28 @@ fn a_second_balancer_on_the_same_port_is_refused() {
         "{ran:?}"
     );
     drop(balancer);
+}
+
+fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do() {
+    let lab = Lab::new();
+    let _a = UdpServer::named("a", lab.server(1));
+    let setup = udp(&lab).server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let both = setup.listen(&[lab.vip(), lab.second_vip()]);
+
+    // Each worker needs two. One is missing.
+    balancer.leave_descriptors(2 * available_parallelism().unwrap().get() - 1);
+    balancer.save(&both);
+    balancer.wait_for_log(&format!("cannot listen on {}/udp: Too many open files", lab.second_vip()));
+    assert!(UdpSocket::bind(lab.second_vip()).is_ok(), "no worker listens");
+
+    balancer.leave_descriptors(1_000);
+    balancer.signal(Signal::HUP);
+    assert_eq!(UdpClient::of(lab.second_vip()).insist().0, "a");
+    // So many that every worker has some.
+    for _ in 0..20 {
+        assert_eq!(UdpClient::of(lab.second_vip()).ask(), "a");
+    }
 }
 
 fn names_are_resolved_by_every_server() {

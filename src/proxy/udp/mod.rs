@@ -7,10 +7,11 @@ mod listener;
 mod relay;
 mod session;
 mod socket;
+mod sockets;
 mod table;
 
 pub(super) use listener::Listener;
-pub(super) use socket::{Listening, Sockets};
+pub(super) use sockets::{Listening, Sockets};
 
 use crate::snapshot::Slots;
 

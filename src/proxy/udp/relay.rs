@@ -3,18 +3,17 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_udp::UdpSocketState;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use tokio::time::Instant;
 
 use super::session::{Parties, Session};
-use super::socket::{self, BATCH, Batch, Datagrams, Listening, is_refusal};
+use super::socket::{self, BATCH, Batch, Datagrams, is_refusal};
+use super::sockets::Listening;
 use super::table::{Key, Table};
 use crate::model::{Endpoint, Timestamp};
 use crate::proxy::worker::Context;
@@ -32,10 +31,6 @@ pub(super) struct Relay {
     vip: SocketAddr,
     context: Arc<Context>,
     listening: Listening,
-    /// How the socket, and those of the sessions, are to be used.
-    state: UdpSocketState,
-    /// Tells which sessions have answers: by their number.
-    answers: Arc<OwnedFd>,
     sessions: Table<Session>,
     /// Whether no sessions begin any more.
     pub(super) drains: bool,
@@ -50,26 +45,19 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Without sessions; the socket is bound to `vip`.
-    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> io::Result<Relay> {
-        Ok(Relay {
+    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Relay {
+        Relay {
             vip,
             context,
-            state: socket::prepare(listening.socket())?,
             overruns: socket::overruns(listening.socket()),
             listening,
-            answers: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
             sessions: Table::new(),
             drains: false,
             start: Instant::now(),
             frontend: None,
             generation: 0,
             idle: Duration::MAX,
-        })
-    }
-
-    /// Has something to be read when [`Relay::answer`] has something to do.
-    pub(super) fn answers(&self) -> Arc<OwnedFd> {
-        self.answers.clone()
+        }
     }
 
     /// Whether there are no sessions.
@@ -99,7 +87,9 @@ impl Relay {
         self.read_snapshot();
         let now = self.now();
         BATCH.with_borrow_mut(|batch| {
-            let Ok(received) = batch.receive(&self.state, self.listening.socket()) else { return true };
+            let Ok(received) = batch.receive(self.listening.state(), self.listening.socket()) else {
+                return true;
+            };
             let mut taken = 0;
             for datagrams in received {
                 taken += 1;
@@ -115,7 +105,9 @@ impl Relay {
     pub(super) fn answer(&mut self) -> bool {
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let at_once = Timespec::default();
-        let Ok((events, _)) = epoll::wait(&self.answers, &mut room, Some(&at_once)) else { return true };
+        let Ok((events, _)) = epoll::wait(self.listening.answers(), &mut room, Some(&at_once)) else {
+            return true;
+        };
         let now = self.now();
         let mut is_all = events.len() < EVENTS;
         for event in &*events {
@@ -137,7 +129,7 @@ impl Relay {
         for _ in 0..ATTEMPTS {
             self.settle(number)?;
             let Some((_, session)) = self.sessions.get_mut(number) else { break };
-            match socket::send(&self.state, &session.socket, datagrams, session.server(), None) {
+            match socket::send(self.listening.state(), &session.socket, datagrams, session.server(), None) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
@@ -192,7 +184,7 @@ impl Relay {
     fn listen_to(&mut self, number: usize) -> Result<(), Counter> {
         let Some((_, session)) = self.sessions.get_mut(number) else { return Ok(()) };
         let event = EventData::new_u64(number as u64);
-        if epoll::add(&self.answers, &session.socket, event, EventFlags::IN).is_err() {
+        if epoll::add(self.listening.answers(), &session.socket, event, EventFlags::IN).is_err() {
             self.over(number);
             return Err(Counter::DroppedNoResources);
         }
@@ -204,10 +196,10 @@ impl Relay {
         let Some((key, session)) = self.sessions.get_mut(number) else { return true };
         let mut taken = 0;
         let heard = BATCH.with_borrow_mut(|batch| {
-            for datagrams in batch.receive(&self.state, &session.socket)? {
+            for datagrams in batch.receive(self.listening.state(), &session.socket)? {
                 taken += 1;
                 let (counter, bytes) = match socket::send(
-                    &self.state,
+                    self.listening.state(),
                     self.listening.socket(),
                     datagrams,
                     key.client,

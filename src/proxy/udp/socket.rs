@@ -4,95 +4,18 @@ use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use std::mem::size_of_val;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ip_recvtos, set_ipv6_mtu_discover,
-    set_ipv6_recvtclass, set_socket_recv_buffer_size_force,
+    set_ipv6_recvtclass,
 };
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-
-use crate::proxy::socket::{bound, check_is_free};
-
-/// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
-/// `net.core.rmem_max`.
-const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
 /// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
-
-/// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
-/// closed while a client of any other has a session: the others would get each other's clients.
-pub(in crate::proxy) struct Sockets {
-    sockets: Vec<UdpSocket>,
-    /// Workers that are not done with theirs.
-    busy: AtomicUsize,
-}
-
-/// The socket of one worker. It keeps those of the others open.
-#[derive(Clone)]
-pub(in crate::proxy) struct Listening {
-    all: Arc<Sockets>,
-    worker: usize,
-}
-
-impl Sockets {
-    /// Binds `addr` `count` times. `ours` are the addresses that this process has bound.
-    pub(in crate::proxy) fn bind(
-        addr: SocketAddr,
-        count: usize,
-        ours: impl IntoIterator<Item = SocketAddr>,
-    ) -> io::Result<Arc<Sockets>> {
-        check_is_free(addr, Type::DGRAM, ours)?;
-        let socket = || -> io::Result<UdpSocket> {
-            let socket = bound(addr, Type::DGRAM)?;
-            if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-                socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-            }
-            Ok(socket.into())
-        };
-        let sockets = (0..count).map(|_| socket()).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Sockets { sockets, busy: AtomicUsize::new(0) }))
-    }
-
-    /// Each worker's, in order.
-    pub(in crate::proxy) fn split(self: Arc<Sockets>) -> impl Iterator<Item = Listening> {
-        (0..self.sockets.len()).map(move |worker| Listening { all: self.clone(), worker })
-    }
-}
-
-impl Listening {
-    pub(super) fn socket(&self) -> &UdpSocket {
-        &self.all.sockets[self.worker]
-    }
-
-    /// This worker has sessions, or may begin some.
-    pub(super) fn busy(&self) {
-        self.all.busy.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// This worker has no sessions and begins none. To be called once for each [`Listening::busy`].
-    pub(super) fn done(&self) {
-        self.all.busy.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether all workers are done.
-    pub(super) fn all_done(&self) -> bool {
-        self.all.busy.load(Ordering::Relaxed) == 0
-    }
-}
-
-impl AsRawFd for Listening {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket().as_raw_fd()
-    }
-}
 
 /// Prepares a listening socket for [`Batch::receive`] and [`send`].
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
@@ -106,14 +29,6 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     }
     setsockopt(socket, sockopt::ReceiveTimestampns, &false)?;
     Ok(state)
-}
-
-/// Tells when there is something to be read.
-pub(super) fn readiness<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
-    #[expect(unsafe_code, reason = "tokio has no type of its own that shares a socket, or for an epoll")]
-    // SAFETY: a `Listening` and an `Arc<OwnedFd>` cannot change their descriptor, and keep it open.
-    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
-    Ok(registered?)
 }
 
 /// A socket that hears of this server alone, refusals included.
@@ -240,17 +155,15 @@ mod tests {
 
     use super::*;
 
-    fn listener() -> (Listening, UdpSocketState) {
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let listening = Sockets::bind(free, 1, []).unwrap().split().next().unwrap();
-        let state = prepare(listening.socket()).unwrap();
-        (listening, state)
+    fn listener() -> (UdpSocket, UdpSocketState) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let state = prepare(&socket).unwrap();
+        (socket, state)
     }
 
     #[test]
     fn what_the_kernel_has_joined_is_sent_on_as_the_datagrams_it_was() {
-        let (listening, state) = listener();
-        let socket = listening.socket();
+        let (socket, state) = listener();
         let (sender, sender_state) = listener();
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -263,16 +176,16 @@ mod tests {
             segment_size: Some(1_000),
             src_ip: None,
         };
-        sender_state.try_send(UdpSockRef::from(sender.socket()), &joined).unwrap();
+        sender_state.try_send(UdpSockRef::from(&sender), &joined).unwrap();
 
         let mut batch = Batch::new();
         let mut sent = 0;
         while sent < 3 {
             // Nothing has come yet: look again.
-            let Ok(received) = batch.receive(&state, socket) else { continue };
+            let Ok(received) = batch.receive(&state, &socket) else { continue };
             for datagrams in received {
                 sent += datagrams.count();
-                send(&state, socket, datagrams, to, None).unwrap();
+                send(&state, &socket, datagrams, to, None).unwrap();
             }
         }
         let mut buffer = [0; 2_000];
@@ -296,23 +209,6 @@ mod tests {
             }
         };
         assert!(is_refusal(&refused), "{refused}");
-    }
-
-    #[test]
-    fn an_address_that_somebody_has_bound_is_refused() {
-        let (first, _) = listener();
-        assert!(Sockets::bind(first.socket().local_addr().unwrap(), 2, []).is_err());
-    }
-
-    #[test]
-    fn no_worker_is_done_before_all_are() {
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let workers: Vec<Listening> = Sockets::bind(free, 2, []).unwrap().split().collect();
-        workers.iter().for_each(Listening::busy);
-        workers[0].done();
-        assert!(!workers[0].all_done());
-        workers[1].done();
-        assert!(workers.iter().all(Listening::all_done));
     }
 
     #[test]
