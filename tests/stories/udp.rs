@@ -27,6 +27,7 @@ stories!("udp":
     a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keeps_asking,
     a_flood_leaves_time_for_connections_reloads_and_statistics,
     a_reload_moves_only_the_clients_of_the_server_that_left,
+    a_session_that_moves_to_another_server_is_timed_once,
     a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back,
     a_frontend_that_is_taken_away_gives_its_port_back,
     a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones,
@@ -283,6 +284,23 @@ fn a_reload_moves_only_the_clients_of_the_server_that_left() {
     balancer.wait_for_log("reload: backend pool: + ");
     assert_eq!((of_a.ask().as_str(), of_b.ask().as_str()), ("b", "b"));
     assert_eq!(balancer.stat("/total_connections"), sessions, "the same sessions all the time");
+}
+
+fn a_session_that_moves_to_another_server_is_timed_once() {
+    let lab = Lab::new();
+    let _servers = servers(&lab);
+    let balancer = Balancer::start(&lab, &two(&lab));
+    let client = UdpClient::of(lab.vip());
+    assert_eq!(client.ask(), "a");
+    let only_b = udp(&lab).server("b", lab.server(2), "");
+    balancer.save(&only_b);
+    balancer.wait_for_log("reload: backend pool: - ");
+    assert_eq!(client.ask(), "b");
+    balancer.wait_for_stat("/backends/pool/servers/b/current_connections", 1);
+    assert_eq!(balancer.stat("/backends/pool/session_seconds/count"), 0, "it is not over");
+    balancer.save(&only_b.timeouts("udp_idle = 0.1"));
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+    assert_eq!(balancer.stat("/backends/pool/session_seconds/count"), 1);
 }
 
 fn a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back() {
