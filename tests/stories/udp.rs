@@ -18,6 +18,7 @@ stories!("udp":
     thousands_of_datagrams_at_once_are_all_answered,
     a_reply_comes_from_the_address_that_was_asked,
     a_client_over_ipv6_gets_its_reply_from_the_address_it_asked [Need::Ipv6],
+    a_broadcast_is_dropped_and_counted,
     a_silent_client_is_forgotten_and_starts_anew,
     a_dead_server_is_left_at_the_datagram_after_the_one_it_refused,
     a_client_of_a_server_that_a_probe_finds_dead_loses_nothing,
@@ -119,6 +120,22 @@ fn a_client_over_ipv6_gets_its_reply_from_the_address_it_asked() {
         let client = UdpClient::of(SocketAddr::new(here.ip(), port));
         assert_eq!([client.ask(), client.ask()], ["a", "a"]);
     }
+}
+
+fn a_broadcast_is_dropped_and_counted() {
+    let lab = Lab::new();
+    let _a = UdpServer::named("a", lab.server(1));
+    let anywhere = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), lab.v6(0).port());
+    let balancer = Balancer::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
+    let client = UdpSocket::bind((lab.ip(1), 0)).unwrap();
+    client.set_broadcast(true).unwrap();
+    client.send_to(b"who?", (IpAddr::from([127, 255, 255, 255]), anywhere.port())).unwrap();
+    // Each worker has a socket there, and each gets it.
+    let workers = available_parallelism().unwrap().get();
+    balancer.wait_for_stat("/frontends/web/drops/not_unicast", workers);
+    assert_eq!(balancer.stat("/frontends/web/total_connections"), 0);
+    let here = SocketAddr::new(lab.ip(1), anywhere.port());
+    assert_eq!(UdpClient::of(here).ask(), "a");
 }
 
 fn a_silent_client_is_forgotten_and_starts_anew() {

@@ -5,6 +5,7 @@
 
 mod listener;
 mod relay;
+mod send;
 mod session;
 mod socket;
 mod sockets;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use tokio::time::Instant;
 
+use super::send::{To, is_refusal, send};
 use super::session::{Parties, Session};
-use super::socket::{self, BATCH, Batch, Datagrams, is_refusal};
+use super::socket::{self, BATCH, Batch, Datagrams};
 use super::sockets::Listening;
 use super::table::{Key, Table};
 use crate::model::{Endpoint, Timestamp};
@@ -39,6 +40,8 @@ pub(super) struct Relay {
     frontend: Option<Arc<Frontend>>,
     generation: u64,
     idle: Duration,
+    /// The address that was asked last, if it is no broadcast or multicast address: mostly the next client asks it too.
+    asked: Option<IpAddr>,
     /// Datagrams that the socket had no room for, as last read.
     overruns: u32,
 }
@@ -57,6 +60,7 @@ impl Relay {
             frontend: None,
             generation: 0,
             idle: Duration::MAX,
+            asked: None,
         }
     }
 
@@ -129,7 +133,7 @@ impl Relay {
         for _ in 0..ATTEMPTS {
             self.settle(number)?;
             let Some((_, session)) = self.sessions.get_mut(number) else { break };
-            match socket::send(self.listening.state(), &session.socket, datagrams, session.server(), None) {
+            match send(&session.socket, datagrams, To::Server(session.server())) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
@@ -149,6 +153,9 @@ impl Relay {
         let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
             return Err(Counter::DroppedDraining);
         };
+        if key.asked.is_some_and(|asked| self.is_for_many(asked)) {
+            return Err(Counter::DroppedNotUnicast);
+        }
         if key.client.port() == 0 {
             return Err(Counter::DroppedUnsent); // nobody can be answered there
         }
@@ -163,6 +170,19 @@ impl Relay {
         let number = self.sessions.insert(key, opened?, now);
         self.listen_to(number)?;
         Ok(number)
+    }
+
+    /// Whether an address that was asked is one of many hosts: then each worker's socket has got a copy, and no answer
+    /// can come from there.
+    fn is_for_many(&mut self, asked: IpAddr) -> bool {
+        if self.asked == Some(asked) {
+            return false;
+        }
+        let is_for_many = socket::is_for_many(asked);
+        if !is_for_many {
+            self.asked = Some(asked);
+        }
+        is_for_many
     }
 
     /// Has the session go to a server that is there.
@@ -198,13 +218,8 @@ impl Relay {
         let heard = BATCH.with_borrow_mut(|batch| {
             for datagrams in batch.receive(self.listening.state(), &session.socket)? {
                 taken += 1;
-                let (counter, bytes) = match socket::send(
-                    self.listening.state(),
-                    self.listening.socket(),
-                    datagrams,
-                    key.client,
-                    key.asked,
-                ) {
+                let to = To::Client(key.client, key.asked);
+                let (counter, bytes) = match send(self.listening.socket(), datagrams, to) {
                     Ok(()) => (Counter::PacketsTx, datagrams.bytes.len()),
                     Err(_) => (Counter::DroppedUnsent, 0),
                 };

@@ -1,4 +1,4 @@
-//! Datagrams from and to sockets, many with one system call.
+//! Sockets of UDP, and what comes to them, many datagrams with one system call.
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ip_recvtos, set_ipv6_mtu_discover,
     set_ipv6_recvtclass,
@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
 
-/// Prepares a listening socket for [`Batch::receive`] and [`send`].
+/// Prepares a listening socket for [`Batch::receive`].
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
     // That forbids fragments and asks for times. What we send on is as long as its sender made it, and may need them.
@@ -65,7 +65,7 @@ impl Batch {
     /// How many [`Datagrams`] it has room for.
     pub(super) const SIZE: usize = BATCH_SIZE;
 
-    fn new() -> Batch {
+    pub(super) fn new() -> Batch {
         Batch { bytes: vec![0; LARGEST * BATCH_SIZE].into(), metas: [RecvMeta::default(); BATCH_SIZE] }
     }
 
@@ -93,45 +93,20 @@ impl Datagrams<'_> {
         if self.is_single() { 1 } else { self.bytes.len().div_ceil(self.meta.stride) as u64 }
     }
 
-    fn is_single(&self) -> bool {
+    pub(super) fn is_single(&self) -> bool {
         self.bytes.len() <= self.meta.stride
     }
 }
 
-/// Sends datagrams on, each as long as it came; `state` may be that of another socket. With `from` they come from this
-/// address of ours.
-///
-/// # Errors
-/// Those of the socket; then some of the datagrams may have been sent.
-pub(super) fn send(
-    state: &UdpSocketState,
-    socket: &UdpSocket,
-    datagrams: Datagrams<'_>,
-    to: SocketAddr,
-    from: Option<IpAddr>,
-) -> io::Result<()> {
-    let Datagrams { bytes, meta } = datagrams;
-    let send = |contents, segment_size| {
-        let transmit = Transmit { destination: to, ecn: meta.ecn, contents, segment_size, src_ip: from };
-        state.try_send(UdpSockRef::from(socket), &transmit)
+/// Whether an address that was asked is a broadcast or multicast address.
+pub(super) fn is_for_many(asked: IpAddr) -> bool {
+    // Only the kernel knows all broadcast addresses: it connects no socket to one that does not insist.
+    let is_refused = || -> io::Result<()> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.connect(&SocketAddr::new(asked, 9).into())
     };
-    if datagrams.is_single() {
-        return send(bytes, None);
-    }
-    if state.max_gso_segments() > 1 {
-        match send(bytes, Some(meta.stride)) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_refusal(&error) => {}
-            done => return done,
-        }
-    }
-    // This way out cannot take several at once: they are too long for it, or it has no offload.
-    bytes.chunks(meta.stride).try_for_each(|datagram| send(datagram, None))
-}
-
-/// Whether the error says that the other side cannot be reached.
-pub(super) fn is_refusal(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+    asked.is_multicast()
+        || asked.is_ipv4() && is_refused().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// How many datagrams the socket had no room for, since it was opened.
@@ -151,53 +126,22 @@ pub(super) fn overruns(socket: &UdpSocket) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    fn listener() -> (UdpSocket, UdpSocketState) {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let state = prepare(&socket).unwrap();
-        (socket, state)
-    }
+    use crate::proxy::udp::send::is_refusal;
 
     #[test]
-    fn what_the_kernel_has_joined_is_sent_on_as_the_datagrams_it_was() {
-        let (socket, state) = listener();
-        let (sender, sender_state) = listener();
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let to = receiver.local_addr().unwrap();
-        let bytes: Vec<u8> = (0..2_500).map(|byte| byte as u8).collect();
-        let joined = Transmit {
-            destination: socket.local_addr().unwrap(),
-            ecn: None,
-            contents: &bytes,
-            segment_size: Some(1_000),
-            src_ip: None,
-        };
-        sender_state.try_send(UdpSockRef::from(&sender), &joined).unwrap();
-
-        let mut batch = Batch::new();
-        let mut sent = 0;
-        while sent < 3 {
-            // Nothing has come yet: look again.
-            let Ok(received) = batch.receive(&state, &socket) else { continue };
-            for datagrams in received {
-                sent += datagrams.count();
-                send(&state, &socket, datagrams, to, None).unwrap();
-            }
+    fn addresses_of_many_hosts_are_told_from_those_of_one() {
+        for many in ["127.255.255.255", "224.0.0.251", "ff02::1"] {
+            assert!(is_for_many(many.parse().unwrap()), "{many}");
         }
-        let mut buffer = [0; 2_000];
-        for expected in bytes.chunks(1_000) {
-            let n = receiver.recv(&mut buffer).unwrap();
-            assert_eq!(&buffer[..n], expected);
+        for one in ["127.0.0.1", "127.1.2.3", "::1", "fe80::1"] {
+            assert!(!is_for_many(one.parse().unwrap()), "{one}");
         }
     }
 
     #[test]
     fn a_socket_whose_server_is_gone_hears_of_it() {
-        let (_, state) = listener();
+        let state = prepare(&UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let server = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let socket = connect(server).unwrap();
         socket.send(b"anybody?").unwrap();

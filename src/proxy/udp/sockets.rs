@@ -33,7 +33,7 @@ pub(in crate::proxy) struct Sockets {
 /// What one worker has.
 struct Place {
     socket: AsyncFd<UdpSocket>,
-    /// How the socket is to be used.
+    /// How the socket, and those of its sessions, are to be read.
     state: UdpSocketState,
     /// An epoll: which sessions have answers.
     answers: AsyncFd<OwnedFd>,
@@ -98,7 +98,7 @@ impl Listening {
         self.place().socket.get_ref()
     }
 
-    /// How the socket, and those of its sessions, are to be used.
+    /// How the socket, and those of its sessions, are to be read.
     pub(super) fn state(&self) -> &UdpSocketState {
         &self.place().state
     }
