@@ -22,15 +22,19 @@ pub(crate) struct UdpServer {
 impl UdpServer {
     /// Answers with its name.
     pub(crate) fn named(name: &'static str, addr: SocketAddr) -> UdpServer {
-        UdpServer::start(addr, move |_| name.as_bytes())
+        UdpServer::start(addr, move |_, answer| answer(name.as_bytes()))
     }
 
     /// Sends back what it is sent.
     pub(crate) fn echo(addr: SocketAddr) -> UdpServer {
-        UdpServer::start(addr, |question| question)
+        UdpServer::start(addr, |question, answer| answer(question))
     }
 
-    fn start(addr: SocketAddr, answer: impl Fn(&[u8]) -> &[u8] + Send + 'static) -> UdpServer {
+    /// Lets `handle` have every datagram, and what sends an answer.
+    pub(crate) fn start(
+        addr: SocketAddr,
+        handle: impl Fn(&[u8], &mut dyn FnMut(&[u8])) + Send + 'static,
+    ) -> UdpServer {
         let socket = UdpSocket::bind(addr).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -40,7 +44,9 @@ impl UdpServer {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                let _ = socket.send_to(answer(&buffer[..n]), client);
+                handle(&buffer[..n], &mut |answer| {
+                    let _ = socket.send_to(answer, client);
+                });
             }
         });
         UdpServer { addr, stop, thread: Some(thread) }
