@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use tokio::time::Instant;
 
-use super::send::{To, is_refusal, send};
+use super::send::{Run, To, is_refusal};
 use super::session::{Parties, Session};
 use super::socket::{self, BATCH, Batch, Datagrams};
 use super::sockets::Listening;
@@ -133,7 +133,7 @@ impl Relay {
         for _ in 0..ATTEMPTS {
             self.settle(number)?;
             let Some((_, session)) = self.sessions.get_mut(number) else { break };
-            match send(&session.socket, datagrams, To::Server(session.server())) {
+            match Run::of(datagrams).send(&session.socket, To::Server(session.server())) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
@@ -214,17 +214,22 @@ impl Relay {
     /// Returns whether nothing of the session's server is left.
     fn answer_one(&mut self, number: usize, now: Timestamp) -> bool {
         let Some((key, session)) = self.sessions.get_mut(number) else { return true };
+        let (socket, to) = (self.listening.socket(), To::Client(key.client, key.asked));
         let mut taken = 0;
         let heard = BATCH.with_borrow_mut(|batch| {
-            for datagrams in batch.receive(self.listening.state(), &session.socket)? {
+            let mut received = batch.receive(self.listening.state(), &session.socket)?.peekable();
+            while let Some(first) = received.next() {
+                let mut run = Run::of(first);
                 taken += 1;
-                let to = To::Client(key.client, key.asked);
-                let (counter, bytes) = match send(self.listening.socket(), datagrams, to) {
-                    Ok(()) => (Counter::PacketsTx, datagrams.bytes.len()),
+                while received.next_if(|datagrams| run.try_push(*datagrams)).is_some() {
+                    taken += 1;
+                }
+                let (counter, bytes) = match run.send(socket, to) {
+                    Ok(()) => (Counter::PacketsTx, run.bytes()),
                     Err(_) => (Counter::DroppedUnsent, 0),
                 };
-                session.count(counter, datagrams.count());
-                session.count(Counter::BytesTx, bytes as u64);
+                session.count(counter, run.count());
+                session.count(Counter::BytesTx, bytes);
             }
             io::Result::Ok(())
         });

@@ -93,6 +93,11 @@ impl Datagrams<'_> {
         if self.is_single() { 1 } else { self.bytes.len().div_ceil(self.meta.stride) as u64 }
     }
 
+    /// Bytes of each, but for the last of several.
+    pub(super) fn stride(&self) -> usize {
+        self.bytes.len().min(self.meta.stride)
+    }
+
     pub(super) fn is_single(&self) -> bool {
         self.bytes.len() <= self.meta.stride
     }
