@@ -29,7 +29,10 @@ static ALWAYS_INLINE int is_news(const struct packet *packet, const struct flow_
 	return entry->flags & FLOW_OPENING || (packet->flags & TCP_FIN && !(entry->flags & FLOW_FINISHED));
 }
 
-/* Tells userspace of a segment; it does not hurry to hear. */
+/*
+ * Tells userspace of a segment; it does not hurry to hear. Fails where there is no room, and what was to be told has to
+ * come again: the end of a handshake need not, for it is asked for before its flow is given up.
+ */
 static ALWAYS_INLINE int tell(const struct packet *packet)
 {
 	struct told news = {
@@ -40,7 +43,7 @@ static ALWAYS_INLINE int tell(const struct packet *packet)
 		.flags = packet->flags,
 	};
 
-	return bpf_ringbuf_output(&told, &news, sizeof(news), BPF_RB_NO_WAKEUP);
+	return bpf_ringbuf_output(&told, &news, sizeof(news), BPF_RB_NO_WAKEUP) && packet->flags & TCP_FIN;
 }
 
 /* Whether it is left to userspace for what it says of its connection. */
@@ -120,6 +123,17 @@ static ALWAYS_INLINE int is_refused(const struct packet *packet)
 	struct syn_limit *limit = limit_now();
 
 	if (!limit || !begins(packet) || is_heard(packet, limit))
+		return 0;
+	count(SYN_LIMITED);
+	return 1;
+}
+
+/* The same of what has options, or is a fragment: as far as can be told here, TCP that is ours begins one. */
+static ALWAYS_INLINE int is_unread_refused(const struct packet *packet)
+{
+	struct syn_limit *limit = limit_now();
+
+	if (!limit || packet->key.protocol == IPPROTO_UDP || !is_ours(&packet->key.dst) || is_unread_heard(packet, limit))
 		return 0;
 	count(SYN_LIMITED);
 	return 1;
@@ -207,7 +221,7 @@ int cache_xdp(struct xdp_md *ctx)
 	shape = parse_whole(ethernet->protocol, &from, &packet);
 	if (shape == WHOLE && packet.ip + packet.len > from.end)
 		shape = FANCY;
-	if (shape == WHOLE && is_refused(&packet))
+	if ((shape == WHOLE && is_refused(&packet)) || (shape == FANCY && is_unread_refused(&packet)))
 		return XDP_DROP;
 	if (shape == WHOLE)
 		outcome = judge(&packet, 0, &entry, &hop);
@@ -256,7 +270,7 @@ static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *
 			return 0;
 		return to_frontend(&packet.key) || reply_of_server(&packet.key);
 	case FANCY:
-		return is_ours(&packet.key.dst);
+		return is_ours(&packet.key.dst) && !is_unread_refused(&packet);
 	default:
 		return is_icmp_error(from, skb, &packet) && is_ours(&packet.key.dst);
 	}

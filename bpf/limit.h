@@ -162,3 +162,12 @@ static ALWAYS_INLINE int is_heard(const struct packet *packet, const struct syn_
 		return take(&network->due, now, &limit->network);
 	return is_stranger_heard(packet, &name, network, limit, now);
 }
+
+/* The same of TCP whose ports and numbers were not read: nobody could tell when it comes again. */
+static ALWAYS_INLINE int is_unread_heard(const struct packet *packet, const struct syn_limit *limit)
+{
+	struct addr name = network_of(&packet->key.src);
+	struct network *network = bpf_map_lookup_elem(&networks, &name);
+
+	return network && network->is_known && take(&network->due, bpf_ktime_get_coarse_ns(), &limit->network);
+}

@@ -75,9 +75,9 @@ enum outcome {
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */
 	CAME_AGAIN,
-	/* A SYN to a frontend in a flood: dropped. */
+	/* A SYN to a frontend in a flood, or what may be one: dropped. */
 	SYN_LIMITED,
-	/* What there was no room to tell of: dropped, and sent again. */
+	/* A FIN that there was no room to tell of: dropped, and sent again. */
 	UNTOLD,
 	OUTCOMES,
 	/* Of no known flow: not counted. */

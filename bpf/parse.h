@@ -50,7 +50,10 @@ struct packet {
 enum shape {
 	/* Not for the cache, nor for convey if it is not ICMP: only the addresses are known, if it is IP. */
 	OTHER,
-	/* TCP or UDP with options, extension headers, wrong lengths, or in fragments: only the addresses are known. */
+	/*
+	 * TCP or UDP with options, extension headers, wrong lengths, or in fragments: only the addresses are known, and the
+	 * protocol, if not more than one header is before it.
+	 */
 	FANCY,
 	/* All is known. */
 	WHOLE,
@@ -132,8 +135,12 @@ static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct
 		return OTHER;
 	packet->key = (struct flow_key){ .src = ip->src, .dst = ip->dst, .protocol = ip->next };
 	packet->ip_len = sizeof(*ip);
-	if (is_extension(ip->next))
+	if (is_extension(ip->next)) {
+		struct extension *first = look(from, sizeof(*ip), sizeof(*first));
+
+		packet->key.protocol = first ? first->next : IPPROTO_TCP;
 		return FANCY;
+	}
 	/* On a wire nobody has an address that stands for one of IPv4; as a key it would be that of another flow. */
 	if ((ip->next != IPPROTO_TCP && ip->next != IPPROTO_UDP) || is_v4(&ip->src) || is_v4(&ip->dst))
 		return OTHER;

@@ -226,33 +226,35 @@ impl FlowTable {
         flow
     }
 
-    /// Forgets the flows whose deadline has come and hands them to `ended`. Of those in the flow cache `last_seen` is
-    /// asked first, for what came since. Looks at no more than `budget` flows; returns whether that was enough.
-    pub fn expire(
-        &mut self,
-        now: Timestamp,
-        budget: u32,
-        mut last_seen: impl FnMut(&Flow) -> Option<Timestamp>,
-        mut ended: impl FnMut(Flow),
-    ) -> bool {
-        let tick = tick(now);
-        for _ in 0..budget {
-            let Some(id) = self.wheel.due(tick) else { return true };
-            let flow = &mut self.flows[id as usize];
-            if flow.deadline <= tick
-                && flow.is_cached()
-                && let Some(seen) = last_seen(flow)
-            {
-                flow.deadline = flow.deadline.max(tick_from(seen) + self.timeouts[flow.state as usize]);
-            }
-            if flow.deadline <= tick {
-                ended(self.remove(FlowId(id)));
-            } else {
-                self.wheel.remove(&mut self.flows, id);
-                self.wheel.add(&mut self.flows, id);
-            }
+    /// A flow that is to be looked at by now, if there is one: see [`FlowTable::settle`].
+    pub fn due(&mut self, now: Timestamp) -> Option<FlowId> {
+        self.wheel.due(tick(now)).map(FlowId)
+    }
+
+    /// Forgets a flow that was [`FlowTable::due`] if its deadline has come, and returns what was known of it. Its last packet
+    /// that is known of elsewhere was at `last`. If it stays, it will be due another time.
+    pub fn settle(&mut self, id: FlowId, last: Option<Timestamp>, now: Timestamp) -> Option<Flow> {
+        let flow = &mut self.flows[id.0 as usize];
+        if let Some(last) = last {
+            flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
         }
-        self.wheel.due(tick).is_none()
+        if flow.deadline <= tick(now) {
+            return Some(self.remove(id));
+        }
+        self.wheel.remove(&mut self.flows, id.0);
+        self.wheel.add(&mut self.flows, id.0);
+        None
+    }
+
+    /// Whether a flow that is due will be forgotten, as far as is known here.
+    pub fn is_silent(&self, id: FlowId, now: Timestamp) -> bool {
+        self.get(id).deadline <= tick(now)
+    }
+
+    /// The flow that [`FlowTable::insert`] would forget now; none if there is room, or all are open.
+    pub fn victim(&self) -> Option<FlowId> {
+        let is_full = self.len() >= self.capacity;
+        self.queues.victim().filter(|_| is_full).map(FlowId)
     }
 
     /// The flow to this address and port that has been closing for longest: who needs a SNAT port for the

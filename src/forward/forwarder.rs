@@ -2,19 +2,19 @@
 
 mod begin;
 mod cached;
+mod fit;
 mod refuse;
 mod served;
 
 use std::sync::Arc;
 
 use self::begin::{To, UNRESOLVED, is_martian};
+use self::fit::{fit, fit_error};
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{
-    Cut, Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, View,
-};
+use super::{Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, View};
 use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -70,6 +70,8 @@ pub struct Forwarder {
     sweep: Option<u32>,
     /// Whether another has to follow, for a snapshot that came meanwhile.
     sweep_again: bool,
+    /// When entries in the cache of a flow that begins were last replaced.
+    handshakes_replaced: Option<Timestamp>,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
     /// The last packet of our own.
@@ -111,6 +113,7 @@ impl Forwarder {
             network: Arc::default(),
             sweep: None,
             sweep_again: false,
+            handshakes_replaced: None,
             replaced: None,
             answer: Vec::with_capacity(ANSWER_LEN),
         }
@@ -177,18 +180,19 @@ impl Forwarder {
     ) -> bool {
         self.adopt(snapshot);
         let mut gone = Vec::new();
-        let mut cache = self.cache.as_deref_mut();
-        let last_seen = |flow: &Flow| cached::last_seen(cache.as_deref_mut()?, flow);
-        let expired_all = self.flows.expire(now, BUDGET, last_seen, |flow| gone.push((flow, End::Own)));
+        let expired_all = self.expire(now, &mut gone);
         if let Some(from) = self.sweep {
             let (served, answer) = (&self.served, &mut self.answer);
-            let mut cache = self.cache.as_deref_mut();
+            let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
             self.sweep = self.flows.sweep(now, from, BUDGET, |flow| {
                 let end = served.end_of(flow);
                 let is_rerouted = reroute(flow, snapshot);
                 match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                     Some(cache) if end.is_some() => cached::catch_up(cache, flow),
-                    Some(cache) if is_rerouted => cached::put(cache, flow),
+                    Some(cache) if is_rerouted => {
+                        cached::put(cache, flow);
+                        is_replaced |= flow.state().is_handshake();
+                    }
                     _ => {}
                 }
                 if let Some(end) = end {
@@ -199,6 +203,9 @@ impl Forwarder {
                 }
                 end.is_none()
             });
+            if is_replaced {
+                self.handshakes_replaced = Some(now);
+            }
             if self.sweep.is_none() && std::mem::take(&mut self.sweep_again) {
                 self.sweep = Some(0);
             }
@@ -233,6 +240,16 @@ impl Forwarder {
         self.ports.as_ref().map_or(0, NatPorts::in_use)
     }
 
+    /// Forgets flows that have been silent for too long. Returns whether that was all of them.
+    fn expire(&mut self, now: Timestamp, gone: &mut Vec<(Flow, End)>) -> bool {
+        for _ in 0..BUDGET {
+            let Some(id) = self.flows.due(now) else { return true };
+            let last = if self.flows.is_silent(id, now) { self.last_in_cache(id, now) } else { None };
+            gone.extend(self.flows.settle(id, last, now).map(|flow| (flow, End::Own)));
+        }
+        self.flows.due(now).is_none()
+    }
+
     /// Whether a SYN begins a new flow in place of one that is over.
     fn is_replaced(
         &mut self,
@@ -259,7 +276,7 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
-        let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
+        let (rewrite, hop) = self.way(id, direction, packet)?;
         // Of a SYN it was asked already, to know whether the flow is over.
         let is_handshake = self.flows.get(id).state().is_handshake() && !opens(direction, headers);
         if headers.flags.0 & (FIN | RST) != 0 || is_handshake {
@@ -301,14 +318,16 @@ impl Forwarder {
         let flow = self.flows.get(id);
         match flow.state() {
             // It begins anew, or its handshake was completed here: the cache knows nothing of that.
-            FlowState::SynSent if flow.progress(Direction::ToServer) != progress => self.reroute_in_cache(id),
+            FlowState::SynSent if flow.progress(Direction::ToServer) != progress => {
+                self.reroute_in_cache(id, now);
+            }
             state
                 if before.is_handshake()
                     && !state.is_handshake()
                     && flow.may_be_cached()
                     && flow.is_cached() =>
             {
-                self.reroute_in_cache(id);
+                self.reroute_in_cache(id, now);
             }
             _ => self.follow_in_cache(id),
         }
@@ -333,7 +352,7 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
         let parties = parties(flow);
-        let (rewrite, hop) = self.way(id, direction, packet.snapshot)?;
+        let (rewrite, hop) = self.way(id, direction, packet)?;
         fit_error(headers, hop)?;
         let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
@@ -347,7 +366,7 @@ impl Forwarder {
         &mut self,
         id: FlowId,
         direction: Direction,
-        snapshot: &'a Snapshot,
+        Packet { snapshot, now, .. }: Packet<'a>,
     ) -> Result<(Rewrite, &'a NextHop), Stop> {
         let mut rewrite = self.flows.get(id).rewrite(direction);
         if let Some(hop) = snapshot.network.get(rewrite.next_hop) {
@@ -355,7 +374,7 @@ impl Forwarder {
         }
         rewrite.next_hop = self.find_hop(To::end(self.flows.get(id), direction), snapshot)?;
         self.flows.set_next_hop(id, direction, rewrite.next_hop);
-        self.reroute_in_cache(id);
+        self.reroute_in_cache(id, now);
         let hop = snapshot.network.get(rewrite.next_hop);
         Ok((rewrite, hop.ok_or(Stop::Silent(DropReason::NextHopUnresolved))?))
     }
@@ -441,29 +460,6 @@ fn parties(flow: &Flow) -> Parties {
     Parties { server: flow.server_id(), frontend: flow.frontend_id() }
 }
 
-/// Whether the next hop takes the packet; what is done to one that is too long and may be cut. A super-frame is cut
-/// into packets before it is sent, so what counts is how long those will be.
-fn fit(frame: &Frame<'_>, headers: &Headers, hop: &NextHop, is_nat: bool) -> Result<Option<Cut>, Stop> {
-    let (mtu, header_len) = (hop.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
-    let len = match frame.segment_size {
-        Some(payload) => header_len + usize::from(payload),
-        None => headers.packet_len(),
-    };
-    if len <= mtu {
-        return Ok(None);
-    }
-    let is_super_segment = frame.segment_size.is_some() && headers.is_tcp();
-    if headers.dont_fragment || is_super_segment && mtu <= header_len {
-        return Err(Stop::TooBig { mtu: hop.mtu });
-    }
-    Ok(Some(match is_super_segment {
-        // Each will have a header of its own.
-        true => Cut::Segments((mtu - header_len) as u16),
-        // A fragment that was let in by its lead has such a number already.
-        false => Cut::Fragments { mtu: hop.mtu, renumber: is_nat && frame.lead.is_none() },
-    }))
-}
-
 /// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
 fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
     match headers.ttl {
@@ -479,11 +475,6 @@ fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> boo
         && !headers.is_tcp()
         && wire::is_port_unreachable(frame.bytes, headers)
         && wire::source(frame.bytes, headers) == headers.key.src
-}
-
-/// Whether the next hop takes an ICMP error, which is short and never cut.
-fn fit_error(headers: &Headers, hop: &NextHop) -> Result<(), Stop> {
-    if headers.packet_len() > hop.mtu as usize { Err(Stop::Silent(DropReason::TooBig)) } else { Ok(()) }
 }
 
 #[cfg(test)]

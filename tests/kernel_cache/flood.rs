@@ -23,6 +23,7 @@ pub(crate) fn stories() -> Vec<Story> {
         syns_that_are_not_for_a_frontend_are_left_alone,
         xdp_drops_what_is_not_heard_and_tc_what_the_sockets_have_had,
         without_a_limit_every_syn_is_heard,
+        syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection,
     ]
 }
 
@@ -169,5 +170,47 @@ fn without_a_limit_every_syn_is_heard() {
         let heard =
             (1..=20).filter(|port| filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.1:80")));
         assert_eq!(heard.count(), if limit.is_some() { 0 } else { 20 });
+    }
+}
+
+/// SYNs whose header the programs do not read, and a datagram of each kind.
+fn disguised(from: &str, vip: &str, is_v6: bool) -> [Vec<Vec<u8>>; 2] {
+    let of = |packet: TestPacket| {
+        let packet = packet.macs([2; 6], US).payload(&[7; 64]);
+        let with_options = match is_v6 {
+            true => packet.clone().extension(60, &[0; 7]),
+            false => packet.clone().ip_options(&[1, 1, 1, 1]),
+        };
+        let mut frames = packet.fragments(9, 48);
+        frames.truncate(2);
+        frames.push(with_options.bytes());
+        frames
+    };
+    [of(syn(from, vip)), of(TestPacket::from(from).to(vip).udp())]
+}
+
+fn syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let vip = ends.to_server();
+        let vip = convey::wire::parse(&vip.bytes()).unwrap().key.destination().to_string();
+        let stranger = if setup.is_v6 { "[2001:db8:8::7]:1" } else { "198.51.101.7:1" };
+        let [syns, datagrams] = disguised(stranger, &vip, setup.is_v6);
+        for limit in [None, Some(&FEW), None] {
+            twin.cache.limit_syns(limit).unwrap();
+            for syn in &syns {
+                assert_eq!(twin.lets_in(syn), limit.is_none(), "{limit:?}");
+                let xdp = kernel::run(twin.cache.xdp().unwrap(), syn).verdict;
+                assert_eq!(xdp, if limit.is_none() { 2 } else { 1 });
+            }
+            assert!(datagrams.iter().all(|datagram| twin.lets_in(datagram)), "nobody counts those");
+        }
+        assert_eq!(twin.cache.syns_refused().unwrap(), 6);
+        twin.cache.limit_syns(Some(&FEW)).unwrap();
+        twin.see(&ends.to_server().ack(1).bytes());
+        let [syns, _] = disguised(client(&setup), &vip, setup.is_v6);
+        let heard = [0, 1, 2, 0, 1].map(|n: usize| twin.lets_in(&syns[n]));
+        assert_eq!(heard, [true, true, true, false, false], "as many as a network may");
     }
 }

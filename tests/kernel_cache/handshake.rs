@@ -6,6 +6,7 @@ use convey::model::{FlowKey, Mode};
 use convey::wire::{self, TestPacket};
 
 use super::balancer::Setup;
+use super::kernel;
 use super::twin::{Ends, Made, Twin, client, is_tcp, setups};
 use super::{Story, stories};
 
@@ -15,6 +16,7 @@ pub(crate) fn stories() -> Vec<Story> {
         whoever_has_not_heard_the_other_side_completes_no_handshake,
         an_answer_that_comes_again_is_sent_on_again,
         data_completes_a_handshake_whose_acknowledgement_was_lost,
+        a_handshake_is_completed_where_there_is_no_room_to_tell_of_it,
     ]
 }
 
@@ -128,5 +130,28 @@ fn data_completes_a_handshake_whose_acknowledgement_was_lost() {
         assert_eq!(told.take(), Some((key(&data), Segment { flags: ACK, seq: 1, ack: 501, len: 3 })));
         let seen = entry(&twin, &data);
         assert_eq!((seen.is_opening(), seen.sent, seen.ack), (false, 4, 501));
+    }
+}
+
+fn a_handshake_is_completed_where_there_is_no_room_to_tell_of_it() {
+    for setup in connections() {
+        let mut twin = Twin::new(setup);
+        let mut told = twin.cache.told().unwrap();
+        let ends = twin.begin(client(&setup));
+        if setup.mode == Mode::Passthrough {
+            is_sent(&mut twin, &answer(&ends));
+        }
+        let last = ends.to_server().seq(1).ack(501);
+        let begun = entry(&twin, &last);
+        let frame = last.bytes();
+        // 1 MiB of 64 bytes each.
+        for _ in 0..1 << 14 {
+            kernel::run(twin.cache.tc().unwrap(), &frame);
+            twin.flows.put(&[key(&last)], &[begun]).unwrap();
+        }
+        assert!(std::iter::from_fn(|| told.take()).count() < 1 << 14, "there was room");
+        is_sent(&mut twin, &last);
+        assert!(!entry(&twin, &last).is_opening());
+        assert_eq!(twin.cache.untold().unwrap(), 0, "nothing was dropped");
     }
 }

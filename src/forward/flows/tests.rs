@@ -83,11 +83,18 @@ fn pass(flows: &mut FlowTable, id: FlowId, segments: &[(Direction, u8)], now: Ti
     }
 }
 
+/// Flows that end now.
+fn expire_all(flows: &mut FlowTable, now: Timestamp) -> Vec<Flow> {
+    let mut ended = Vec::new();
+    while let Some(id) = flows.due(now) {
+        ended.extend(flows.settle(id, None, now));
+    }
+    ended
+}
+
 /// Clients whose flows end now.
 fn expire(flows: &mut FlowTable, now: Timestamp) -> Vec<SocketAddr> {
-    let mut ended = Vec::new();
-    assert!(flows.expire(now, u32::MAX, |_| None, |flow| ended.push(flow.client().source())));
-    ended
+    expire_all(flows, now).iter().map(|flow| flow.client().source()).collect()
 }
 
 #[test]
@@ -287,7 +294,7 @@ fn a_hundred_thousand_forged_syns_evict_no_established_flow() {
         let now = at(f64::from(n) * 1e-5);
         let id = flows.insert(&forged, now).unwrap().id;
         pass(&mut flows, id, &HANDSHAKE[..1], now);
-        assert!(flows.expire(now, 16, |_| None, |_| panic!("nothing is due")));
+        assert_eq!(expire(&mut flows, now), []);
     }
     assert_eq!((flows.count(FlowState::Established), flows.count(FlowState::SynReceived)), (9_000, 1_000));
     assert!((0..9_000).all(|n| flows.lookup(&passthrough(n).server).is_some()));
@@ -317,16 +324,15 @@ fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
 }
 
 #[test]
-fn a_burst_of_ends_is_worked_off_in_slices() {
-    let mut flows = table(1_000);
-    for n in 0..1_000 {
-        open(&mut flows, &passthrough(n), &[], at(0.0));
-    }
-    let mut ended = 0;
-    for slice in 1..=10 {
-        let done = flows.expire(at(60.0), 100, |_| None, |_| ended += 1);
-        assert_eq!((ended, done), (slice * 100, slice == 10));
-    }
+fn a_packet_that_is_known_of_elsewhere_keeps_a_flow_until_it_has_been_silent_since() {
+    let mut flows = table(10);
+    let id = open(&mut flows, &passthrough(1), &[], at(0.0));
+    assert_eq!(flows.due(at(59.9)), None);
+    assert_eq!(flows.due(at(60.0)), Some(id));
+    assert!(flows.is_silent(id, at(60.0)));
+    assert!(flows.settle(id, Some(at(20.0)), at(60.0)).is_none());
+    assert_eq!(expire(&mut flows, at(79.9)), []);
+    assert_eq!(expire(&mut flows, at(80.0)), [client(1)]);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::fit::{fit, fit_error};
 use super::refuse::Stop;
-use super::{Forwarder, Packet, begins, check_error, fit, fit_error, segment};
+use super::{Forwarder, Packet, begins, check_error, segment};
 use crate::forward::{
     Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
 };
@@ -208,6 +209,7 @@ impl Forwarder {
             to_client,
             segment: segment(packet.headers),
         };
+        self.spare_the_open(packet.now);
         let Ok(inserted) = self.flows.insert(&flow, packet.now) else {
             if let (Some(ports), View::BothSides) = (&mut self.ports, view) {
                 ports.release(endpoint, key.protocol, back);

@@ -1,10 +1,15 @@
 //! Flows whose packets the cache forwards: when they get there, when they leave, and what is learnt of them meanwhile.
 
+use std::time::Duration;
+
 use super::Forwarder;
 use crate::forward::{
     ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Progress, SYN, Seen, Segment, View,
 };
 use crate::model::{FlowKey, Timestamp};
+
+/// By when the cache has told of what it forwards.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 impl Forwarder {
     /// Carries out what the cache was told since the last time. To be called between batches of frames.
@@ -27,7 +32,7 @@ impl Forwarder {
             let sent = segment.seq.wrapping_add(segment.len);
             // A FIN can only be one of the flow before.
             if segment.flags & FIN == 0 && flow.may_complete(segment.seq) {
-                self.flows.open_by(id, Progress { sent, acked: segment.ack }, now);
+                self.open(id, Progress { sent, acked: segment.ack }, now);
             }
             return self.hear_of_server(id, before);
         }
@@ -75,7 +80,7 @@ impl Forwarder {
         let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
         let mut progress = |key: FlowKey| cache.seen(&key)?.progress;
         match (flow.state().is_handshake(), progress(flow.client())) {
-            (true, Some(progress)) => self.flows.open_by(id, progress, now),
+            (true, Some(progress)) => self.open(id, progress, now),
             (true, None) if flow.view() == View::BothSides => {
                 if let Some(Progress { sent, acked }) = progress(flow.server()) {
                     let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
@@ -97,12 +102,53 @@ impl Forwarder {
     }
 
     /// Tells the cache that a flow goes another way, or has got further.
-    pub(super) fn reroute_in_cache(&mut self, id: FlowId) {
+    pub(super) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
         if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
             if flow.is_cached() {
                 put(&mut **cache, flow);
+                if flow.state().is_handshake() {
+                    self.handshakes_replaced = Some(now);
+                }
             }
+        }
+    }
+
+    /// When the last packet came of a flow that is in the cache. Of one that begins it may have heard the rest without
+    /// telling.
+    pub(super) fn last_in_cache(&mut self, id: FlowId, now: Timestamp) -> Option<Timestamp> {
+        if self.flows.get(id).state().is_handshake() {
+            self.catch_up(id, now);
+        }
+        let flow = self.flows.get(id);
+        let cache = self.cache.as_mut().filter(|_| flow.is_cached())?;
+        keys(flow).filter_map(|(_, key)| cache.seen(&key)).map(|seen| seen.at).max()
+    }
+
+    /// Before a flow is recorded: one that has opened in the cache does not give way because nobody has told of it yet.
+    pub(super) fn spare_the_open(&mut self, now: Timestamp) {
+        while let Some(id) = self.flows.victim()
+            && self.flows.get(id).is_cached()
+            && self.flows.get(id).state().is_handshake()
+        {
+            self.catch_up(id, now);
+            if self.flows.get(id).state().is_handshake() {
+                break;
+            }
+        }
+    }
+
+    /// The cache has forwarded the rest of a handshake.
+    fn open(&mut self, id: FlowId, progress: Progress, now: Timestamp) {
+        self.flows.open_by(id, progress, now);
+        // Its entries may have been replaced meanwhile by what was known before.
+        if self.handshakes_replaced.is_none_or(|at| now.since(at) >= TOLD_WITHIN) {
+            return;
+        }
+        let flow = self.flows.get(id);
+        let knows = |cache: &mut Box<dyn FlowCache>| cache.seen(&flow.client()).is_some();
+        if !flow.state().is_handshake() && !self.cache.as_mut().is_some_and(knows) {
+            self.reroute_in_cache(id, now);
         }
     }
 
@@ -133,12 +179,6 @@ pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
     if let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) {
         flow.catch_up(progress);
     }
-}
-
-/// When the last packet of a flow came that the cache forwarded.
-pub(super) fn last_seen(cache: &mut dyn FlowCache, flow: &Flow) -> Option<Timestamp> {
-    let seen = |(_, key): (Direction, FlowKey)| cache.seen(&key);
-    keys(flow).filter_map(seen).map(|Seen { at, .. }| at).max()
 }
 
 fn remove(cache: &mut dyn FlowCache, flow: &Flow) {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::lab::{Family, Kernel, Lab, Outcome, Seen, TestServer, error_about, neighbour, told_with_cache};
+use super::lab::{
+    ENOUGH, Family, Kernel, Lab, Outcome, Seen, Size, TestServer, error_about, neighbour, told_with_cache,
+};
 use crate::forward::{ACK, FIN, FlowState, Segment};
 use crate::model::{DropReason, FlowKey, Mode};
 use crate::wire::IcmpError;
@@ -34,6 +36,9 @@ told_with_a_cache! {
     a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
     a_fin_of_the_connection_before_does_not_end_the_next,
     a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
+    a_connection_that_nobody_told_of_is_not_forgotten_as_half_open,
+    a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table,
+    a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
     a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
     a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
     packets_in_the_cache_follow_the_routes,
@@ -300,6 +305,57 @@ mod stories {
         assert_eq!(lab.forwarder.snat_ports_in_use(), 0);
     }
 
+    pub(super) fn a_connection_that_nobody_told_of_is_not_forgotten_as_half_open(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        open_untold(&mut lab, 1, &syn);
+        lab.wait(Duration::from_secs(59));
+        assert_eq!(state(&lab), FlowState::SynSent);
+        lab.wait(Duration::from_secs(5_000));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+        lab.send(syn.reply().seq(501).ack(101).payload(b"hello"));
+        assert_eq!(forwarded(&lab, 1), (Some(1), Some(2)));
+        lab.wait(Duration::from_secs(7_500));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len(), lab.ended()), (0, 0, 1));
+    }
+
+    pub(super) fn a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table(family: Family) {
+        let mut lab = Lab::passthrough_of(family, Size { capacity: 3, ..ENOUGH });
+        for n in 1..3 {
+            let syn = lab.send(lab.client(n).syn().seq(100));
+            open_untold(&mut lab, n, &syn);
+        }
+        for n in 3..5 {
+            lab.send(lab.client(n).syn().seq(100));
+        }
+        let count = |state| lab.forwarder.flows().count(state);
+        assert_eq!((count(FlowState::Established), count(FlowState::SynSent)), (2, 1));
+        let is_there = |n| lab.forwarder.flows().lookup(&client_key(&lab, n)).is_some();
+        assert_eq!([1, 2, 3, 4].map(is_there), [true, true, false, true]);
+    }
+
+    pub(super) fn a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        let other = family.pick("192.0.2.253", "2001:db8:2::fd");
+        lab.publish(|world| {
+            world.neighbours.push(neighbour(super::super::lab::WAN, other.parse().unwrap(), 0xfd));
+            world.router = Some(other.parse().unwrap());
+        });
+        lab.forwarder.handle_timeout(&lab.snapshot, lab.now, |_, _| {});
+        lab.is_deaf = true;
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501));
+        lab.forwarder.flush_cache();
+        lab.hear_cache();
+        assert_eq!(state(&lab), FlowState::Established);
+        assert_eq!(lab.send(syn.reply().seq(501).ack(101).payload(b"hello")).mac, 0xfd);
+        lab.send(lab.client(1).seq(101).ack(506).payload(b"hi"));
+        assert_eq!(forwarded(&lab, 1), (Some(1), Some(1)), "counted from its new way on");
+    }
+
     pub(super) fn a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
@@ -367,6 +423,15 @@ mod stories {
         assert_eq!(lab.send(packet(&lab).tcp_options(&[1, 1, 1, 1])).route(), syn.route());
         assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)), "options of TCP matter to nobody");
     }
+}
+
+/// The cache forwards the rest of the handshake of client `n`, and has no room to tell of it.
+fn open_untold(lab: &mut Lab, n: u16, syn: &Seen) {
+    lab.is_deaf = true;
+    lab.send(syn.reply().syn().seq(500).ack(101));
+    lab.send(lab.client(n).seq(101).ack(501));
+    kernel(lab).told();
+    lab.is_deaf = false;
 }
 
 fn kernel(lab: &Lab) -> &Kernel {

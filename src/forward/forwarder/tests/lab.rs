@@ -198,9 +198,14 @@ impl Lab {
     /// Changes the world, publishes the snapshot and has the balancer notice it. Returns the frames this made
     /// it send.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut World)) -> Vec<Seen> {
+        self.publish(change);
+        self.tick()
+    }
+
+    /// Changes the world and publishes the snapshot.
+    pub(super) fn publish(&mut self, change: impl FnOnce(&mut World)) {
         change(&mut self.world);
         self.snapshot = self.world.publish(&self.snapshot, self.now);
-        self.tick()
     }
 
     /// Lets time pass.

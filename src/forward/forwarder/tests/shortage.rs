@@ -14,6 +14,7 @@ told_over_both_families! {
     a_closed_flow_gives_up_its_port_before_a_client_is_refused,
     one_port_serves_a_client_at_each_server,
     a_table_full_of_open_connections_takes_no_more_and_evicts_nobody,
+    a_flood_that_ends_at_once_is_worked_off_in_slices,
     forged_syns_push_out_each_other_and_no_open_connection,
     a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name,
     of_a_server_that_is_gone_no_ports_are_remembered,
@@ -116,6 +117,20 @@ fn a_table_full_of_open_connections_takes_no_more_and_evicts_nobody(family: Fami
     lab.close(4, &syns[3]);
     lab.connect(11);
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (10, 10));
+}
+
+fn a_flood_that_ends_at_once_is_worked_off_in_slices(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    for n in 0..9_000 {
+        lab.send(lab.client(n).syn());
+    }
+    lab.now.0 += 60_000_000_000;
+    let left = [4_904, 808, 0].map(|_| {
+        lab.tick();
+        lab.forwarder.flows().len()
+    });
+    assert_eq!(left, [4_904, 808, 0]);
+    assert_eq!((lab.forwarder.snat_ports_in_use(), lab.ended()), (0, 9_000));
 }
 
 fn forged_syns_push_out_each_other_and_no_open_connection(family: Family) {
