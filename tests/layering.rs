@@ -57,6 +57,8 @@ const PURE: &[&str] = &[
     "proxy/udp/table.rs",
     "control/state.rs",
     "control/state/returning.rs",
+    "control/state/turnover.rs",
+    "control/state/vanished.rs",
     "control/draining.rs",
     "control/flood.rs",
     "control/names.rs",

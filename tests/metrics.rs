@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use convey::admin::{Source, serve};
 use convey::model::{
-    Algorithm, Backend, DsrKind, Frontend, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Server,
-    Timestamp,
+    Algorithm, Backend, DsrKind, Fault, Frontend, HashOn, HealthCheck, Missing, Mode, OnDown, ProbeKind,
+    Protocol, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, Ejected, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
@@ -92,7 +92,11 @@ fn state(name: &str) -> Snapshot {
     let servers = [("127.0.0.1:8081", true), ("127.0.0.1:8082", false)].map(|(addr, up)| {
         let name = format!("{name}{addr}");
         let addr = addr.parse().unwrap();
-        let config = Server { name, addr, weight: 1, backup: false, max_connections: Some(9) };
+        let config = Server {
+            name,
+            addr,
+            settings: ServerSettings { max_connections: Some(9), ..Default::default() },
+        };
         let (reason, since) = (String::from("probed"), Timestamp(1));
         let ejected = up.then(|| Ejected { until: Timestamp(9), times: 1, reason: reason.clone() });
         let health = Health { up, reason, since, ejected, percent: 35 };
@@ -132,7 +136,7 @@ fn state(name: &str) -> Snapshot {
     let host = Name {
         host: name.into(),
         addresses: [[127, 0, 0, 1].into()].into(),
-        fault: Some("timed out".into()),
+        fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
         since: Timestamp(1),
         live: Arc::default(),
     };

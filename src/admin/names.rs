@@ -14,10 +14,10 @@ use crate::snapshot::Name;
 pub struct NameReport {
     /// Whether the last lookup found it.
     pub resolved: bool,
-    /// Why not, in words for an operator.
+    /// Why not, or which records it did not find and why; in words for an operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What it stands for: what the last lookup found that did not fail. Each is a server.
+    /// What it stands for: what the last lookup of each family found that did not fail. Each is a server.
     pub addresses: BTreeSet<IpAddr>,
     /// When the addresses last changed, or lookups began or ceased to fail.
     #[serde(serialize_with = "rfc3339")]
@@ -34,8 +34,8 @@ impl NameReport {
         // Failures are read first, so that they can never outnumber all.
         let lookup_failures = name.live.failures();
         NameReport {
-            resolved: name.fault.is_none(),
-            reason: name.fault.clone(),
+            resolved: name.is_resolved(),
+            reason: name.fault.as_ref().map(ToString::to_string),
             addresses: name.addresses.clone(),
             since: started + Duration::from_nanos(name.since.0),
             lookups: name.live.lookups(),
@@ -51,7 +51,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::Timestamp;
+    use crate::model::{Fault, Missing, Timestamp};
     use crate::snapshot::NameLive;
 
     #[test]
@@ -62,10 +62,13 @@ mod tests {
         let name = Name {
             host: "app.internal".into(),
             addresses: ["10.0.0.4", "10.0.0.3"].map(|ip| ip.parse().unwrap()).into(),
-            fault: Some("request timed out".into()),
+            fault: Some(Fault { missing: Missing::All, why: "request timed out".into() }),
             since: Timestamp(1_500_000_000),
             live,
         };
+        let half = Fault { missing: Missing::Records("AAAA"), why: "request timed out".into() };
+        let half = NameReport::new(&Name { fault: Some(half), ..name.clone() }, SystemTime::UNIX_EPOCH);
+        assert_eq!((half.resolved, half.reason.as_deref()), (true, Some("AAAA records: request timed out")));
         let expected = json!({
             "resolved": false, "reason": "request timed out", "addresses": ["10.0.0.3", "10.0.0.4"],
             "since": "1970-01-01T00:00:01.500Z", "lookups": 2, "lookup_failures": 1,

@@ -288,10 +288,11 @@ impl ServerReport {
         let traffic = &server.live.traffic;
         let report = ServerReport {
             addr: server.config.addr,
-            weight: server.config.weight,
-            effective_weight: f64::from(server.config.weight) * f64::from(server.health.percent) / 100.0,
-            backup: server.config.backup,
-            max_connections: server.config.max_connections,
+            weight: server.config.settings.weight,
+            effective_weight: f64::from(server.config.settings.weight) * f64::from(server.health.percent)
+                / 100.0,
+            backup: server.config.settings.backup,
+            max_connections: server.config.settings.max_connections,
             up: server.health.up,
             eligible: pool.is_eligible(index),
             health: HealthReport::new(&server.health, started),
@@ -331,7 +332,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::model;
     use crate::snapshot::fixture;
 
     const STARTED: Duration = Duration::from_secs(1_700_000_000);
@@ -411,7 +411,7 @@ mod tests {
     fn a_server_that_went_down_says_why_and_since_when() {
         let refused = fixture::down("connection refused", Duration::from_millis(90_250));
         let mut server = fixture::server("a", "127.0.0.1:8081");
-        server.max_connections = Some(50);
+        server.settings.max_connections = Some(50);
         let pool = fixture::pool("app", vec![(server, refused)]);
         pool.servers[0].live.traffic.add(0, Counter::ConnectFailures, 3);
         pool.servers[0].live.traffic.add(0, Counter::Retries, 2);
@@ -437,8 +437,8 @@ mod tests {
         let reason = "5 connections in a row failed: reset before an answer".to_owned();
         let ejected = Some(Ejected { until: Timestamp(31_500_000_000), times: 2, reason: reason.clone() });
         let servers = ["127.0.0.1:1", "127.0.0.1:2"].map(|addr| fixture::server(addr, addr));
-        let [bad, back] = servers;
-        let back = model::Server { weight: 4, ..back };
+        let [bad, mut back] = servers;
+        back.settings.weight = 4;
         let healths = [Health { ejected, ..fixture::up() }, Health { percent: 35, ..fixture::up() }];
         let pool = fixture::pool("app", [bad, back].into_iter().zip(healths).collect());
         pool.servers[0].live.count_ejection();
@@ -470,7 +470,8 @@ mod tests {
 
     #[test]
     fn a_backup_is_up_but_not_eligible_until_it_is_needed() {
-        let backup = model::Server { backup: true, ..fixture::server("spare", "127.0.0.1:8082") };
+        let mut backup = fixture::server("spare", "127.0.0.1:8082");
+        backup.settings.backup = true;
         let app = fixture::server("a", "127.0.0.1:8081");
         let eligible = |health: Health| {
             let pool = fixture::pool("app", vec![(app.clone(), health), (backup.clone(), fixture::up())]);

@@ -33,7 +33,7 @@ use crate::cli::{Cli, Command, Options};
 use crate::config::{self, Config, List, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
-use crate::model::{Lookup, Mode};
+use crate::model::{Fault, Lookup, Missing, Mode};
 use crate::net::Resolver;
 
 /// Carries out the command line.
@@ -135,7 +135,13 @@ async fn unresolved(config: &Config) -> Vec<String> {
     let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
     let lookups = join_all(config.hosts().into_iter().map(look_up)).await;
     let fault = |lookup: Lookup| {
-        Some(format!("name {} cannot be resolved now: {}", lookup.host, lookup.ttl().err()?))
+        let (host, Fault { missing, why }) = (&lookup.host, lookup.fault()?);
+        Some(match missing {
+            Missing::All => format!("name {host} cannot be resolved now: {why}"),
+            Missing::Records(kind) => {
+                format!("name {host}: its {kind} records cannot be looked up now: {why}")
+            }
+        })
     };
     lookups.into_iter().filter_map(fault).collect()
 }

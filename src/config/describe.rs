@@ -7,7 +7,7 @@ use super::Config;
 use super::diff::{list, or};
 use crate::model::{
     Backend, Frontend, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol, Server,
-    Timeouts,
+    ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -131,12 +131,12 @@ fn probe(check: &HealthCheck) -> String {
 }
 
 fn server_row(server: &Server) -> [String; 3] {
-    let settings = server_settings(server.weight, server.backup, server.max_connections);
+    let settings = server_settings(&server.settings);
     [format!("  server {}", server.name), server.addr.to_string(), settings]
 }
 
 fn named_row(named: &NamedServer) -> [String; 3] {
-    let settings = server_settings(named.weight, named.backup, named.max_connections);
+    let settings = server_settings(&named.settings);
     [
         format!("  server {}", named.name),
         named.to_string(),
@@ -144,9 +144,10 @@ fn named_row(named: &NamedServer) -> [String; 3] {
     ]
 }
 
-fn server_settings(weight: u16, backup: bool, max_connections: Option<u32>) -> String {
-    let backup = if backup { ", backup" } else { "" };
-    format!("weight {weight}{backup}{}", limit(max_connections))
+fn server_settings(settings: &ServerSettings) -> String {
+    let ServerSettings { weight, backup, max_connections } = settings;
+    let backup = if *backup { ", backup" } else { "" };
+    format!("weight {weight}{backup}{}", limit(*max_connections))
 }
 
 fn limit(connections: Option<u32>) -> String {

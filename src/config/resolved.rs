@@ -68,7 +68,9 @@ mod tests {
         });
         let servers = backends[0].servers.iter();
         (
-            servers.map(|server| format!("{} {} {}", server.name, server.addr, server.weight)).collect(),
+            servers
+                .map(|server| format!("{} {} {}", server.name, server.addr, server.settings.weight))
+                .collect(),
             left_out,
         )
     }

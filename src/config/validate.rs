@@ -76,7 +76,7 @@ fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &
 fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
     let nobody = if backend.servers.is_empty() {
         Some("no servers; write [backends.NAME.servers.NAME] with addr")
-    } else if backend.servers.iter().all(|server| server.weight == 0) {
+    } else if backend.servers.iter().all(|server| server.settings.weight == 0) {
         Some("every server has weight 0, so none gets a connection")
     } else {
         None
@@ -84,7 +84,7 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
     match nobody {
         Some(message) if used => report.missing(&backend.place, message),
         Some(message) => report.warning(&backend.place, message),
-        None if backend.servers.iter().all(|server| server.backup) => {
+        None if backend.servers.iter().all(|server| server.settings.backup) => {
             report.warning(&backend.place, "all servers are backups, so they serve as if none were");
         }
         None => {}

@@ -5,16 +5,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Lookup, Records, Timestamp};
+use crate::model::{Fault, Lookup, Records, Timestamp};
 use crate::snapshot::{Name, NameLive};
 
 /// A record that may be believed for less is believed for so long.
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// A record that may be believed for longer is asked for again after this.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// After a lookup that failed the next one waits this long, and twice as long each time it fails again.
+/// After a lookup that failed, also if for one family only, the next one waits this long, and twice as long each time it
+/// fails again.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest wait.
+/// The longest wait, unless there are records: then it is their time to live.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// The names that servers go by.
@@ -41,8 +42,8 @@ pub struct NameChange {
 pub enum FaultChange {
     /// Nothing.
     Same,
-    /// Lookups fail from now on; the addresses stay.
-    Began(String),
+    /// Lookups fail like this from now on; the addresses of what is missing stay.
+    Began(Fault),
     /// Lookups work again.
     Ended,
 }
@@ -51,7 +52,7 @@ pub enum FaultChange {
 struct Entry {
     v4: BTreeSet<IpAddr>,
     v6: BTreeSet<IpAddr>,
-    fault: Option<String>,
+    fault: Option<Fault>,
     failures_in_a_row: u32,
     since: Timestamp,
     /// `None` while it is being looked up.
@@ -65,6 +66,13 @@ impl Names {
         self.0.retain(|host, _| hosts.contains(host.as_str()));
         for &host in hosts {
             self.0.entry(host.to_owned()).or_insert_with(|| Entry::new(now));
+        }
+    }
+
+    /// Has all names due at once, those too that are being looked up.
+    pub(super) fn ask_again(&mut self, now: Timestamp) {
+        for entry in self.0.values_mut() {
+            (entry.due, entry.failures_in_a_row) = (Some(now), 0);
         }
     }
 
@@ -103,34 +111,27 @@ impl Names {
     pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         let entry = self.0.get_mut(&lookup.host)?;
         let before = entry.addresses();
-        let verdict = lookup.ttl();
-        entry.live.looked_up(verdict.is_err());
-        let Lookup { host, v4, v6 } = lookup;
+        let (ttl, fault) = (lookup.ttl(), lookup.fault());
+        entry.live.looked_up(ttl.is_none());
+        let Lookup { host, v4, v6, .. } = lookup;
         // Half an answer takes nothing away: that a family has no addresses is then no news.
         for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
             match found.map(Records::into_addresses) {
-                Ok(addresses) if verdict.is_ok() || !addresses.is_empty() => *known = addresses,
+                Ok(addresses) if fault.is_none() || !addresses.is_empty() => *known = addresses,
                 _ => {}
             }
         }
-        let (wait, fault) = match verdict {
-            Ok(ttl) => {
-                entry.failures_in_a_row = 0;
-                (ttl.clamp(MIN_TTL, MAX_TTL), None)
-            }
-            Err(why) => {
-                let doubled = FIRST_RETRY * (1 << entry.failures_in_a_row.min(5));
-                entry.failures_in_a_row = entry.failures_in_a_row.saturating_add(1);
-                (doubled.min(LAST_RETRY), Some(why))
-            }
-        };
-        entry.due = Some(Timestamp(now.0 + wait.as_nanos() as u64));
         let change = match (&entry.fault, &fault) {
-            (None, Some(why)) => FaultChange::Began(why.clone()),
+            (None, None) => FaultChange::Same,
+            (Some(before), Some(after)) if before.missing == after.missing => FaultChange::Same,
+            (_, Some(after)) => FaultChange::Began(after.clone()),
             (Some(_), None) => FaultChange::Ended,
-            _ => FaultChange::Same,
         };
+        if change != FaultChange::Same {
+            entry.failures_in_a_row = 0;
+        }
         entry.fault = fault;
+        entry.due = Some(now.after(entry.wait(ttl)));
         let after = entry.addresses();
         if after == before && change == FaultChange::Same {
             return None;
@@ -171,6 +172,17 @@ impl Entry {
         }
     }
 
+    /// How long to wait for the next lookup after one that found what may be believed for `ttl`.
+    fn wait(&mut self, ttl: Option<Duration>) -> Duration {
+        let longest = ttl.map_or(LAST_RETRY, |ttl| ttl.clamp(MIN_TTL, MAX_TTL));
+        if self.fault.is_none() {
+            return longest;
+        }
+        let doubled = FIRST_RETRY * (1 << self.failures_in_a_row.min(9));
+        self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
+        doubled.min(longest)
+    }
+
     fn addresses(&self) -> BTreeSet<IpAddr> {
         self.v4.union(&self.v6).copied().collect()
     }
@@ -179,6 +191,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Missing;
 
     const HOST: &str = "app.internal";
 
@@ -190,6 +203,10 @@ mod tests {
 
     fn records(addresses: &[&str], ttl: u64) -> Result<Records, String> {
         Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(ttl)))
+    }
+
+    fn lookup(v4: Result<Records, String>, v6: Result<Records, String>) -> Lookup {
+        Lookup { host: HOST.into(), name_servers: vec![], v4, v6 }
     }
 
     impl Story {
@@ -204,7 +221,7 @@ mod tests {
             self.now = self.names.due().expect("a name is due");
             assert_eq!(self.names.take_due(self.now), [HOST]);
             assert_eq!(self.names.due(), None, "it is asked once");
-            self.names.on_lookup(Lookup { host: HOST.into(), v4, v6 }, self.now)
+            self.names.on_lookup(lookup(v4, v6), self.now)
         }
 
         fn waits(&self) -> Duration {
@@ -218,6 +235,10 @@ mod tests {
 
     fn failed() -> Result<Records, String> {
         Err("request timed out".into())
+    }
+
+    fn began(missing: Missing) -> FaultChange {
+        FaultChange::Began(Fault { missing, why: "request timed out".into() })
     }
 
     #[test]
@@ -251,7 +272,7 @@ mod tests {
         let mut story = Story::begin();
         story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
         let change = story.answer(failed(), failed()).unwrap();
-        assert_eq!(change.fault, FaultChange::Began("request timed out".into()));
+        assert_eq!(change.fault, began(Missing::All));
         assert_eq!((change.added.len(), change.removed.len()), (0, 0));
         assert_eq!(story.answer(failed(), failed()), None);
         assert_eq!(story.has(), ["10.0.0.3"]);
@@ -266,7 +287,9 @@ mod tests {
         let mut story = Story::begin();
         story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
         let change = story.answer(records(&[], 60), records(&[], 60)).unwrap();
-        assert!(matches!(change.fault, FaultChange::Began(why) if why.starts_with("there is no such name")));
+        assert!(
+            matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("there is no such name"))
+        );
         assert_eq!(story.has(), ["10.0.0.3"]);
     }
 
@@ -274,12 +297,30 @@ mod tests {
     fn a_family_that_cannot_be_asked_keeps_its_addresses_while_the_other_changes() {
         let mut story = Story::begin();
         story.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 60));
-        story.answer(records(&["10.0.0.4"], 60), failed());
+        let change = story.answer(records(&["10.0.0.4"], 60), failed()).unwrap();
+        assert_eq!((change.fault, change.removed.len()), (began(Missing::Records("AAAA")), 1));
         assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"]);
-        story.answer(records(&[], 60), failed());
+        assert_eq!(story.answer(records(&["10.0.0.4"], 60), failed()), None, "it is told once");
+        let change = story.answer(records(&[], 60), failed()).unwrap();
+        assert_eq!(change.fault, began(Missing::All));
         assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"], "half an answer takes nothing away");
-        story.answer(records(&[], 60), records(&["2001:db8::4"], 60));
-        assert_eq!(story.has(), ["2001:db8::4"]);
+        let change = story.answer(records(&[], 60), records(&["2001:db8::4"], 60)).unwrap();
+        assert_eq!((change.fault, story.has()), (FaultChange::Ended, vec!["2001:db8::4".to_owned()]));
+    }
+
+    #[test]
+    fn a_name_whose_one_family_is_never_answered_is_resolved_and_asked_when_the_records_of_the_other_end() {
+        let mut story = Story::begin();
+        for wait in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
+            story.answer(records(&["10.0.0.3"], 100), failed());
+            assert_eq!(story.waits().as_secs(), wait, "sooner only at first: one datagram may be lost");
+        }
+        let name = &story.names.all()[0];
+        assert!(name.is_resolved() && story.has() == ["10.0.0.3"]);
+        assert_eq!((name.live.lookups(), name.live.failures()), (9, 0));
+        story.answer(failed(), failed());
+        assert_eq!(story.waits().as_secs(), 1);
+        assert!(!story.names.all()[0].is_resolved());
     }
 
     #[test]
@@ -307,7 +348,7 @@ mod tests {
         let mut story = Story::begin();
         story.names.take_due(story.now);
         story.names.want(&BTreeSet::new(), story.now);
-        let late = Lookup { host: HOST.into(), v4: records(&["10.0.0.3"], 1), v6: records(&[], 1) };
+        let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
         assert_eq!(story.names.on_lookup(late, story.now), None);
         assert_eq!((story.names.due(), story.names.knows(HOST)), (None, false));
     }

@@ -1,10 +1,13 @@
 //! What runs and what is known of it. Pure: events in, snapshots and changes out.
 
 mod returning;
+mod turnover;
+mod vanished;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use self::vanished::Vanished;
 use super::draining::Draining;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
@@ -35,6 +38,7 @@ pub struct State {
     pools: HashMap<String, PoolEntry>,
     kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
+    vanished: Vanished,
     /// Servers that time changes something about.
     timed: BTreeSet<ServerKey>,
     changes: Vec<HealthChange>,
@@ -92,6 +96,7 @@ impl State {
             pools: HashMap::new(),
             kept_servers: Kept::default(),
             servers: HashMap::new(),
+            vanished: Vanished::default(),
             timed: BTreeSet::new(),
             changes: Vec::new(),
         }
@@ -108,9 +113,12 @@ impl State {
     }
 
     /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
-    /// connections and health; so does what was taken away and comes back while connections are open.
+    /// connections and health; what was taken away and comes back while connections are open has those.
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
+        if self.config.as_ref().is_some_and(|before| before.name_servers != config.name_servers) {
+            self.names.ask_again(now);
+        }
         self.keep_backends(&config, now);
         if let Some(before) = &self.config {
             self.draining.follow(before, &config, now);
@@ -136,14 +144,20 @@ impl State {
     }
 
     /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
-    /// with a new configuration. Nothing is published before [`State::settle`].
+    /// with a new configuration; but what is known of those is kept for a while: some name servers leave out now this
+    /// record, now that. What other name servers said than those of the configuration is no longer of interest.
+    /// Nothing is published before [`State::settle`].
     pub fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
+            return None;
+        }
         let change = self.names.on_lookup(lookup, now)?;
         self.is_stale = true;
         if (!change.added.is_empty() || !change.removed.is_empty())
             && let Some(config) = self.config.take()
         {
-            self.keep_backends(&config, now);
+            let gone = self.keep_backends(&config, now);
+            self.vanished.keep(gone, now);
             self.config = Some(config);
         }
         Some(change)
@@ -251,50 +265,6 @@ impl State {
     fn rebuild(&mut self, server: &ServerKey) {
         if let Some(entry) = self.pools.get_mut(&server.backend) {
             entry.stale = true;
-        }
-    }
-
-    fn keep_backends(&mut self, config: &Config, now: Timestamp) {
-        let (backends, left_out) = config.resolved(|host| self.names.addresses(host));
-        self.left_out = left_out;
-        self.keep_servers(&backends, now);
-        self.keep_pools(&backends);
-    }
-
-    fn keep_servers(&mut self, backends: &[Backend], now: Timestamp) {
-        let mut old = std::mem::take(&mut self.servers);
-        for backend in backends {
-            for server in &backend.servers {
-                let key = key(backend, server);
-                let check = backend.health_check.clone();
-                let (cores, ids) = (self.cores, &mut self.next_id);
-                let live = self.kept_servers.get(&key, || ServerLive::new(number(ids), cores));
-                let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
-                let entry = match old.remove(&key) {
-                    // What no probe has said, or confirms any more, is no reason.
-                    Some(entry) if is_probed(&entry.check) == is_probed(&check) => {
-                        let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
-                        let warmup = entry.warmup.and_then(|warmup| warmup.on_time(slow_start, now));
-                        let ejection = outlier.as_ref().map(|_| entry.ejection).unwrap_or_default();
-                        ServerEntry { check, warmup, ejection, ..entry }
-                    }
-                    _ => ServerEntry::new(live, check, now),
-                };
-                self.servers.insert(key, entry);
-            }
-        }
-        let timed = self.servers.iter().filter(|(_, entry)| entry.due().is_some());
-        self.timed = timed.map(|(key, _)| key.clone()).collect();
-    }
-
-    fn keep_pools(&mut self, backends: &[Backend]) {
-        let mut old = std::mem::take(&mut self.pools);
-        for backend in backends {
-            let cores = self.cores;
-            let live = self.backends.get(&backend.name, || PoolLive::new(cores));
-            let before = old.remove(&backend.name).map(|entry| entry.pool);
-            let pool = self.build_pool(&Arc::new(backend.clone()), &live, before.as_deref());
-            self.pools.insert(backend.name.clone(), PoolEntry { pool, stale: false });
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{FaultChange, HealthChange, NameChange, State};
 use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
 use crate::health::{Change, Outcome, Schedule};
-use crate::model::{ConnectFailures, Lookup, Mode, PacketSettings, Timestamp};
+use crate::model::{ConnectFailures, Fault, Lookup, Missing, Mode, PacketSettings, Timestamp};
 use crate::net::{self, Resolver};
 use crate::snapshot::Snapshot;
 
@@ -321,10 +321,13 @@ fn tell(news: &NameChange) {
         addresses.map(ToString::to_string).collect::<Vec<_>>().join(", ")
     };
     match fault {
-        FaultChange::Began(why) if addresses.is_empty() => {
+        FaultChange::Began(Fault { missing: Missing::Records(kind), why }) => {
+            warn!("name {host}: its {kind} records cannot be looked up: {why}; those found before stay");
+        }
+        FaultChange::Began(Fault { why, .. }) if addresses.is_empty() => {
             warn!("name {host} cannot be resolved: {why}; it has no servers until it can");
         }
-        FaultChange::Began(why) => {
+        FaultChange::Began(Fault { why, .. }) => {
             warn!(
                 "name {host} cannot be resolved: {why}; its servers stay: {}",
                 listed(&mut addresses.iter())

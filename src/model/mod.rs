@@ -10,16 +10,18 @@ mod offload;
 mod outlier;
 mod packet;
 mod reason;
+mod server;
 
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
-pub use names::{Lookup, NamedServer, Records};
+pub use names::{Fault, Lookup, Missing, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use reason::DropReason;
+pub use server::{NamedServer, Server, ServerSettings};
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -126,21 +128,6 @@ impl Backend {
 
 /// The whole of a server's weight, in percent.
 pub const WHOLE: u8 = 100;
-
-/// One machine (or process) that answers clients.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Server {
-    /// Unique within its backend.
-    pub name: String,
-    /// Where it listens.
-    pub addr: SocketAddr,
-    /// Share of new connections relative to the other servers; 0 takes none.
-    pub weight: u16,
-    /// Used only while no other server of the backend is usable.
-    pub backup: bool,
-    /// Connections it is given at once; more wait for a free one. `None`: no limit.
-    pub max_connections: Option<u32>,
-}
 
 /// The rule that chooses a server for a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

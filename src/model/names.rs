@@ -1,53 +1,17 @@
-//! Servers that are known by a name, and what a lookup of one finds.
+//! What a lookup of a name finds.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::Server;
-
-/// A server that is known by a name: each address that the name has is a [`Server`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedServer {
-    /// Unique within its backend, in which no server is called `name/...`: those are the ones made of this.
-    pub name: String,
-    /// What is looked up, in lower case.
-    pub host: String,
-    /// Where each of the addresses is listened on.
-    pub port: u16,
-    /// That of each server.
-    pub weight: u16,
-    /// That of each server.
-    pub backup: bool,
-    /// That of each server.
-    pub max_connections: Option<u32>,
-}
-
-impl NamedServer {
-    /// The server at one of the addresses: `NAME/ADDRESS`.
-    pub fn at(&self, ip: IpAddr) -> Server {
-        Server {
-            name: format!("{}/{ip}", self.name),
-            addr: SocketAddr::new(ip, self.port),
-            weight: self.weight,
-            backup: self.backup,
-            max_connections: self.max_connections,
-        }
-    }
-}
-
-impl fmt::Display for NamedServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
-
 /// What a lookup of a name found, for each family; an error in words for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookup {
     /// The name.
     pub host: String,
+    /// The name servers that were to be asked; the system's if there are none.
+    pub name_servers: Vec<SocketAddr>,
     /// Its A records.
     pub v4: Result<Records, String>,
     /// Its AAAA records.
@@ -55,15 +19,50 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// How long it may be believed.
-    ///
-    /// # Errors
-    /// Why it cannot, in words for an operator: something went wrong, or there is no address.
-    pub fn ttl(&self) -> Result<Duration, String> {
-        let (v4, v6) = (self.v4.as_ref().map_err(String::clone)?, self.v6.as_ref().map_err(String::clone)?);
-        let found = [v4, v6].into_iter().filter(|records| !records.addresses.is_empty());
-        let ttl = found.map(|records| records.ttl).min();
-        ttl.ok_or_else(|| "there is no such name, or it has no address".to_owned())
+    /// How long the addresses that it found may be believed; `None` if it found none.
+    pub fn ttl(&self) -> Option<Duration> {
+        let found = [&self.v4, &self.v6].into_iter().flatten().filter(|records| !records.is_empty());
+        found.map(|records| records.ttl).min()
+    }
+
+    /// What went wrong; `None` if both families were answered and have an address between them.
+    pub fn fault(&self) -> Option<Fault> {
+        let found = self.ttl().is_some();
+        let (missing, why) = match (&self.v4, &self.v6) {
+            (Ok(_), Ok(_)) if found => return None,
+            (Ok(_), Ok(_)) => (Missing::All, "there is no such name, or it has no address"),
+            (Err(why), Ok(_)) if found => (Missing::Records("A"), why.as_str()),
+            (Ok(_), Err(why)) if found => (Missing::Records("AAAA"), why.as_str()),
+            (Err(why), _) | (_, Err(why)) => (Missing::All, why.as_str()),
+        };
+        Some(Fault { missing, why: why.to_owned() })
+    }
+}
+
+/// What went wrong with a lookup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// What it did not find.
+    pub missing: Missing,
+    /// Why, in words for an operator.
+    pub why: String,
+}
+
+/// What a lookup did not find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Any address.
+    All,
+    /// Whether there are records of this type. It found those of the other family.
+    Records(&'static str),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.missing {
+            Missing::All => f.write_str(&self.why),
+            Missing::Records(kind) => write!(f, "{kind} records: {}", self.why),
+        }
     }
 }
 
@@ -83,6 +82,11 @@ impl Records {
             !ip.is_unspecified() && !ip.is_multicast() && *ip != Ipv4Addr::BROADCAST && !mapped
         };
         Records { addresses: addresses.into_iter().filter(is_of_one_machine).collect(), ttl }
+    }
+
+    /// Whether there is no address.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty()
     }
 
     /// The addresses; none if the name does not exist or has none in this family.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
@@ -20,8 +21,15 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// How long what `/etc/hosts` says is believed: it has no times to live.
 const HOSTS_TTL: Duration = Duration::from_secs(5);
-/// A lookup that takes longer has failed.
+/// A family that takes longer to be answered has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And so has one that takes this much longer than the other, if that has addresses: some name servers drop questions for
+/// AAAA records, and servers that are known should not wait for those. Long enough for a lost datagram to be sent again
+/// (hickory does so after a third of a second).
+const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
+
+/// What came of a question for one family, or why nothing did.
+type Answer = Result<Records, String>;
 
 /// Looks names up.
 #[derive(Clone, Default)]
@@ -35,11 +43,11 @@ impl Resolver {
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
         let system = self.system(name_servers);
         if let Some((v4, v6)) = system.in_hosts(&host) {
-            return Lookup { host, v4: Ok(v4), v6: Ok(v6) };
+            return Lookup { host, name_servers: name_servers.into(), v4: Ok(v4), v6: Ok(v6) };
         }
-        let (v4, v6) =
-            tokio::join!(system.at_servers(&host, RecordType::A), system.at_servers(&host, RecordType::AAAA));
-        Lookup { host, v4, v6 }
+        let ask = |kind| system.at_servers(&host, kind);
+        let (v4, v6) = both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await;
+        Lookup { host, name_servers: name_servers.into(), v4, v6 }
     }
 
     /// The system's files, read again if they have changed.
@@ -89,7 +97,7 @@ impl System {
         (v4.is_some() || v6.is_some()).then(|| (records(v4), records(v6)))
     }
 
-    async fn at_servers(&self, host: &str, kind: RecordType) -> Result<Records, String> {
+    async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
         let resolver = self.resolver.as_ref().map_err(String::clone)?;
         let asked = timeout(PATIENCE, resolver.lookup(host, kind)).await;
         match asked.map_err(|_| format!("no answer within {PATIENCE:?}"))? {
@@ -102,6 +110,30 @@ impl System {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// Waits for the answers of both families; after one that has addresses only for `patience`.
+async fn both(
+    v4: impl Future<Output = Answer>,
+    v6: impl Future<Output = Answer>,
+    patience: Duration,
+) -> (Answer, Answer) {
+    let (mut v4, mut v6) = (pin!(v4), pin!(v6));
+    tokio::select! {
+        first = &mut v4 => {
+            let second = other(&first, v6, patience).await;
+            (first, second)
+        }
+        first = &mut v6 => (other(&first, v4, patience).await, first),
+    }
+}
+
+async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: Duration) -> Answer {
+    if first.as_ref().map_or(true, Records::is_empty) {
+        return second.await;
+    }
+    let late = |_| Err(format!("no answer within {patience:?} after that of the other family"));
+    timeout(patience, second).await.unwrap_or_else(late)
 }
 
 fn resolver(name_servers: &[SocketAddr]) -> Result<TokioResolver, String> {
@@ -135,4 +167,56 @@ fn hosts(path: &Path) -> io::Result<Hosts> {
     let mut hosts = Hosts::default();
     hosts.read_hosts_conf(fs::File::open(path)?)?;
     Ok(hosts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    fn found(ip: &str) -> Answer {
+        Ok(Records::new([ip.parse().unwrap()], Duration::from_secs(60)))
+    }
+
+    /// An answer that comes after any that is there already and after a patience that is none.
+    async fn later(answer: Answer) -> Answer {
+        for _ in 0..3 {
+            yield_now().await;
+        }
+        answer
+    }
+
+    async fn at_once<T>(asked: impl Future<Output = T>) -> T {
+        timeout(PATIENCE, asked).await.expect("nobody waits for what never comes")
+    }
+
+    #[tokio::test]
+    async fn a_family_that_is_never_answered_does_not_hold_the_other_up() {
+        let (v4, v6) = (found("10.0.0.3"), found("2001:db8::3"));
+        let (a, aaaa) = at_once(both(ready(v4.clone()), pending(), Duration::ZERO)).await;
+        assert_eq!(a, v4);
+        assert_eq!(aaaa.unwrap_err(), "no answer within 0ns after that of the other family");
+        let (a, aaaa) = at_once(both(pending(), ready(v6.clone()), Duration::ZERO)).await;
+        assert!(a.is_err());
+        assert_eq!(aaaa, v6);
+    }
+
+    #[tokio::test]
+    async fn a_family_that_is_answered_a_little_later_is_waited_for() {
+        let (v4, v6) = (found("10.0.0.3"), found("2001:db8::3"));
+        let asked = both(ready(v4.clone()), later(v6.clone()), Duration::from_secs(60));
+        assert_eq!(asked.await, (v4, v6));
+    }
+
+    #[tokio::test]
+    async fn a_family_without_addresses_is_no_reason_to_give_the_other_up() {
+        let v6 = found("2001:db8::3");
+        for v4 in [Ok(Records::default()), Err("refused".to_owned())] {
+            let asked = both(ready(v4.clone()), later(v6.clone()), Duration::ZERO);
+            assert_eq!(asked.await, (v4, v6.clone()));
+        }
+    }
 }

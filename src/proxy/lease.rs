@@ -138,7 +138,7 @@ impl Lease {
     /// Takes a place at the server with this index for a client that came at `began`; `None` if it has none left.
     pub(super) fn take(pool: &Arc<Pool>, index: usize, core: usize, began: Instant) -> Option<Lease> {
         let server = &pool.servers[index];
-        let taken = server.live.slots.try_take(server.config.max_connections);
+        let taken = server.live.slots.try_take(server.config.settings.max_connections);
         let row = server.live.row();
         taken.then(|| Lease { pool: pool.clone(), index, core, accepted: Some(began), row, open: false })
     }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
 use crate::model::{
-    self, Algorithm, DsrKind, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, Timestamp, WHOLE,
+    self, Algorithm, DsrKind, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, ServerSettings,
+    Timestamp, WHOLE,
 };
 
 /// A server of weight 1 without a limit.
 pub(crate) fn server(name: &str, addr: &str) -> model::Server {
     let addr = addr.parse().unwrap();
-    model::Server { name: name.into(), addr, weight: 1, backup: false, max_connections: None }
+    model::Server { name: name.into(), addr, settings: ServerSettings::default() }
 }
 
 /// Up since the program started.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::model::Timestamp;
+use crate::model::{Fault, Missing, Timestamp};
 
 /// A name as of this snapshot.
 #[derive(Debug, Clone)]
@@ -14,12 +14,19 @@ pub struct Name {
     pub host: String,
     /// What it stands for: what the last lookup found that did not fail.
     pub addresses: BTreeSet<IpAddr>,
-    /// Why the last lookup failed, in words for an operator; `None` if it did not.
-    pub fault: Option<String>,
+    /// What went wrong with the last lookup.
+    pub fault: Option<Fault>,
     /// When the addresses last changed, or lookups began or ceased to fail.
     pub since: Timestamp,
     /// What outlives this snapshot.
     pub live: Arc<NameLive>,
+}
+
+impl Name {
+    /// Whether the last lookup found an address.
+    pub fn is_resolved(&self) -> bool {
+        self.fault.as_ref().is_none_or(|fault| fault.missing != Missing::All)
+    }
 }
 
 /// The part of a name that outlives snapshots: its counters.

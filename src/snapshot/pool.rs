@@ -91,22 +91,22 @@ impl Pool {
         live: Arc<PoolLive>,
         before: Option<&Pool>,
     ) -> Self {
-        let could = |server: &Server| server.health.up && server.config.weight > 0;
+        let could = |server: &Server| server.health.up && server.config.settings.weight > 0;
         // A server that fails some of its clients is better than none.
         let only_ejected = !servers.iter().any(|s| could(s) && s.health.is_in_service());
         let can_serve = |server: &Server| could(server) && (only_ejected || server.health.is_in_service());
-        let only_backups = !servers.iter().any(|s| can_serve(s) && !s.config.backup);
+        let only_backups = !servers.iter().any(|s| can_serve(s) && !s.config.settings.backup);
         let members: Vec<Member> = servers
             .iter()
             .map(|server| Member {
                 addr: server.config.addr,
-                weight: server.config.weight,
+                weight: server.config.settings.weight,
                 percent: server.health.percent,
-                eligible: can_serve(server) && server.config.backup == only_backups,
+                eligible: can_serve(server) && server.config.settings.backup == only_backups,
             })
             .collect();
         let as_backup = |(member, server): (&Member, &Arc<Server>)| Member {
-            eligible: can_serve(server) && server.config.backup,
+            eligible: can_serve(server) && server.config.settings.backup,
             ..*member
         };
         let backups = members.iter().zip(&servers).map(as_backup).collect();
@@ -115,7 +115,7 @@ impl Pool {
             Some(b) if b.members == members && b.config.algorithm == config.algorithm => b.balancer.clone(),
             _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
         };
-        let limited = servers.iter().any(|server| server.config.max_connections.is_some());
+        let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
         Pool { config, servers, live, balancer, members, backups, eligible, limited }
     }
 
@@ -232,7 +232,7 @@ struct Now<'a> {
 impl Loads for Now<'_> {
     fn usable(&self, index: usize) -> bool {
         let server = &self.pool.servers[index];
-        server.live.slots.has_room(server.config.max_connections) && !self.tried.contains(&index)
+        server.live.slots.has_room(server.config.settings.max_connections) && !self.tried.contains(&index)
     }
 
     fn active(&self, index: usize) -> u32 {

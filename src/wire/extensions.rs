@@ -26,7 +26,8 @@ pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
     let (mut protocol, mut at) = (packet[ipv6::NEXT_HEADER], IPV6_LEN);
     let (mut kind, mut fragment) = (Kind::Whole, None);
     for _ in 0..=MOST {
-        if !is_extension(protocol) {
+        // Options for every hop come first or are none (RFC 8200, section 4.1).
+        if !is_extension(protocol) || (protocol == ipv6::HOP_BY_HOP && at > IPV6_LEN) {
             return Ok(Carried { protocol, at, kind, fragment });
         }
         let header = packet.get(at..at + 8).ok_or(ParseError::BadHeaderLength)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use convey::forward::{Forwarder, Frame, NatPorts, Settings, Verdict};
 use convey::model::{
     Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashOn, HealthCheck, Interface, Mode, Neighbour,
-    OnDown, ProbeKind, Protocol, Route, RouteHop, Server, Timestamp,
+    OnDown, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
@@ -165,7 +165,7 @@ fn server(n: u8, setup: Setup) -> Server {
     let ip = if setup.is_v6 { IpAddr::from(v6(n)) } else { IpAddr::from([10, 0, 0, n]) };
     let port = if setup.mode == Mode::Dsr && setup.dsr == DsrKind::L2 { 80 } else { 8080 };
     let addr = SocketAddr::new(ip, port);
-    Server { name: format!("s{n:03}"), addr, weight: 1, backup: false, max_connections: None }
+    Server { name: format!("s{n:03}"), addr, settings: ServerSettings::default() }
 }
 
 fn backend(servers: Vec<Server>) -> Backend {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::thread;
 
 use crate::support::{
     Balancer, Lab, NAME, NameServer, Need, Server, Setup, ask, binary, connect, is_refused_with_reset, ping,
@@ -13,6 +14,8 @@ stories!("names":
     every_address_of_a_name_is_a_server_and_changes_are_followed [Need::Dnsmasq],
     an_answer_too_long_for_a_datagram_is_taken_whole [Need::Dnsmasq],
     a_name_server_that_dies_changes_nothing_but_what_is_told [Need::Dnsmasq],
+    a_name_server_that_never_answers_for_aaaa_is_believed_for_a,
+    other_name_servers_are_asked_as_soon_as_the_file_has_them,
     a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::Dnsmasq],
     a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
     the_hosts_file_goes_before_name_servers,
@@ -73,6 +76,29 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
     assert_eq!(balancer.log().matches("cannot be resolved").count(), 1, "told once");
 }
 
+fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
+    let lab = Lab::new();
+    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::Drop);
+    let balancer = Balancer::start(&lab, &setup(&lab, ""));
+    assert_eq!(runs(&balancer), servers(&lab, &[1]));
+    balancer.wait_for_log(&format!("name {NAME}: its AAAA records cannot be looked up: no answer within 1s"));
+    assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
+    assert_eq!(balancer.stat(&format!("/names/{NAME}/resolved")), true);
+    assert!(balancer.page("/metrics").1.contains(&format!("convey_name_resolved{{name=\"{NAME}\"}} 1")));
+}
+
+fn other_name_servers_are_asked_as_soon_as_the_file_has_them() {
+    let lab = Lab::new();
+    let other = SocketAddr::new(lab.ip(54), 5353);
+    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
+    answer_for_a(other, lab.server(2).ip(), ForAaaa::SayNone);
+    let before = setup(&lab, "").to_string();
+    let balancer = Balancer::start(&lab, &before);
+    assert_eq!(runs(&balancer), servers(&lab, &[1]));
+    balancer.save(&before.replace(&NameServer::addr(&lab).to_string(), &other.to_string()));
+    wait_for("the other's answer", || (runs(&balancer) == servers(&lab, &[2])).then_some(()));
+}
+
 fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
     let lab = Lab::new();
     let _a = Server::named("a", lab.server(1));
@@ -115,6 +141,37 @@ fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
     assert!(ran.stderr.starts_with(&format!("warning: name {NAME} cannot be resolved now: ")), "{ran:?}");
     let row = format!("server app  {NAME}:8000  weight 2, for each address of the name");
     assert!(ran.stdout.contains(&row), "{ran:?}");
+}
+
+/// What a name server does with questions for AAAA records.
+#[derive(Clone, Copy, PartialEq)]
+enum ForAaaa {
+    Drop,
+    SayNone,
+}
+
+/// A name server that answers questions for A records with this address, to be believed for a day.
+fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
+    let IpAddr::V4(address) = address else { panic!("{address} is no address of an A record") };
+    let socket = UdpSocket::bind(at).unwrap();
+    thread::spawn(move || {
+        let mut question = [0; 512];
+        while let Ok((_, client)) = socket.recv_from(&mut question) {
+            // A header of 12 bytes, a name that ends in 0, type and class.
+            let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
+            let is_for_a = question[end - 4..end - 2] == [0, 1];
+            let header = |records| [&question[..2], &[0x81, 0x80, 0, 1, 0, records, 0, 0, 0, 0]].concat();
+            let answer = if is_for_a {
+                let record = [0xc0, 12, 0, 1, 0, 1, 0, 1, 0x51, 0x80, 0, 4];
+                [&header(1), &question[12..end], &record, &address.octets()].concat()
+            } else if for_aaaa == ForAaaa::SayNone {
+                [&header(0), &question[12..end]].concat()
+            } else {
+                continue;
+            };
+            socket.send_to(&answer, client).unwrap();
+        }
+    });
 }
 
 /// A server [`NAME`], looked up at the lab's name server.

@@ -316,14 +316,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::Timestamp;
+    use crate::model::{Fault, Missing, Timestamp};
     use crate::snapshot::{Name, NameLive, Snapshot, fixture};
     use crate::stats::Counter;
 
     /// A frontend and a backend named `name`, with one server up and one down.
     fn busy(name: &str) -> Snapshot {
         let mut limited = fixture::server("a", "127.0.0.1:8081");
-        limited.max_connections = Some(50);
+        limited.settings.max_connections = Some(50);
         let down = fixture::down("connection refused", Duration::from_millis(500));
         let servers = vec![(limited, fixture::up()), (fixture::server("b", "127.0.0.1:8082"), down)];
         let pool = fixture::pool(name, servers);
@@ -343,7 +343,7 @@ mod tests {
         let host = Name {
             host: "app.internal".into(),
             addresses: [[10, 0, 0, 3].into()].into(),
-            fault: Some("timed out".into()),
+            fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
             since: Timestamp(0),
             live,
         };

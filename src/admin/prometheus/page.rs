@@ -34,18 +34,11 @@ impl Page {
         members: &[(Labels, T)],
         value: impl Fn(&T) -> V,
     ) {
-        self.add(
-            MetricType::COUNTER,
-            name,
-            help,
-            members,
-            |member| value(member).into(),
-            |metric, value| {
-                let mut counter = Counter::default();
-                counter.set_value(value);
-                metric.set_counter(counter);
-            },
-        );
+        self.add(MetricType::COUNTER, name, help, members, value, |metric, value: f64| {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        });
     }
 
     /// Adds a gauge: one sample for each of `members` for which `value` is not `None`.
@@ -56,18 +49,11 @@ impl Page {
         members: &[(Labels, T)],
         value: impl Fn(&T) -> V,
     ) {
-        self.add(
-            MetricType::GAUGE,
-            name,
-            help,
-            members,
-            |member| value(member).into(),
-            |metric, value| {
-                let mut gauge = Gauge::default();
-                gauge.set_value(value);
-                metric.set_gauge(gauge);
-            },
-        );
+        self.add(MetricType::GAUGE, name, help, members, value, |metric, value: f64| {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        });
     }
 
     /// Adds a histogram: one for each of `members` for which `value` is not `None`.
@@ -78,7 +64,7 @@ impl Page {
         members: &'a [(Labels, T)],
         value: impl Fn(&'a T) -> Option<&'a Distribution>,
     ) {
-        self.add(MetricType::HISTOGRAM, name, help, members, value, |metric, value| {
+        self.add(MetricType::HISTOGRAM, name, help, members, value, |metric, value: &Distribution| {
             let bucket = |&(bound, count): &(f64, u64)| {
                 let mut bucket = Bucket::default();
                 bucket.set_upper_bound(bound);
@@ -98,18 +84,18 @@ impl Page {
         TextEncoder::new().encode_to_string(&self.families)
     }
 
-    fn add<'a, T, V>(
+    fn add<'a, T, O: Into<Option<V>>, V>(
         &mut self,
         kind: MetricType,
         name: &str,
         help: &str,
         members: &'a [(Labels, T)],
-        value: impl Fn(&'a T) -> Option<V>,
+        value: impl Fn(&'a T) -> O,
         set: impl Fn(&mut Metric, V),
     ) {
         let sample = |(labels, member): &'a (Labels, T)| {
             let mut metric = Metric::from_label(labels.clone());
-            set(&mut metric, value(member)?);
+            set(&mut metric, value(member).into()?);
             Some(metric)
         };
         let metrics: Vec<Metric> = members.iter().filter_map(sample).collect();

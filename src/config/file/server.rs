@@ -6,41 +6,28 @@ use super::max_connections;
 use crate::config::problem::{Place, Placed};
 use crate::config::reader::Table;
 use crate::config::values::{ServerAddress, boolean, integer, server_address};
-use crate::model::{self, NamedServer};
+use crate::model::{self, NamedServer, ServerSettings};
 
 /// `[backends.NAME.servers.NAME]`
 #[derive(Debug)]
 pub(in crate::config) struct Server {
     pub(in crate::config) name: String,
     pub(in crate::config) addr: Option<Placed<ServerAddress>>,
-    pub(in crate::config) weight: u16,
-    pub(in crate::config) backup: bool,
-    max_connections: Option<u32>,
+    pub(in crate::config) settings: ServerSettings,
 }
 
 impl Server {
     /// Reads one.
     pub(super) fn read(name: String, mut table: Table<'_>) -> Server {
-        let server = Server {
-            name,
-            addr: table.required("addr", server_address),
-            weight: table.or("weight", 1, integer(0..=u16::MAX)),
-            backup: table.or("backup", false, boolean),
-            max_connections: max_connections(&mut table),
-        };
+        let server =
+            Server { name, addr: table.required("addr", server_address), settings: settings(&mut table) };
         table.finish();
         server
     }
 
     /// One that stands in a list: called by its address, the rest as where nothing is said.
     pub(super) fn listed(addr: Placed<ServerAddress>) -> Server {
-        Server {
-            name: addr.value.to_string(),
-            addr: Some(addr),
-            weight: 1,
-            backup: false,
-            max_connections: None,
-        }
+        Server { name: addr.value.to_string(), addr: Some(addr), settings: ServerSettings::default() }
     }
 
     /// Its address, if it has one of its own.
@@ -59,13 +46,7 @@ impl Server {
     }
 
     pub(super) fn model(&self) -> Option<model::Server> {
-        Some(model::Server {
-            name: self.name.clone(),
-            addr: self.ip()?.value,
-            weight: self.weight,
-            backup: self.backup,
-            max_connections: self.max_connections,
-        })
+        Some(model::Server { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
     }
 
     pub(super) fn named(&self) -> Option<NamedServer> {
@@ -74,9 +55,16 @@ impl Server {
             name: self.name.clone(),
             host: host.clone(),
             port: *port,
-            weight: self.weight,
-            backup: self.backup,
-            max_connections: self.max_connections,
+            settings: self.settings,
         })
+    }
+}
+
+fn settings(table: &mut Table<'_>) -> ServerSettings {
+    let ServerSettings { weight, backup, max_connections: _ } = ServerSettings::default();
+    ServerSettings {
+        weight: table.or("weight", weight, integer(0..=u16::MAX)),
+        backup: table.or("backup", backup, boolean),
+        max_connections: max_connections(table),
     }
 }

@@ -7,7 +7,7 @@ use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use crate::model::{
     Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, Offload, OnDown,
-    OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, Timeouts,
+    OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings, Timeouts,
 };
 
 #[test]
@@ -42,9 +42,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             servers: vec![Server {
                 name: "a".into(),
                 addr: "10.0.0.2:80".parse().unwrap(),
-                weight: 1,
-                backup: false,
-                max_connections: None,
+                settings: ServerSettings { weight: 1, backup: false, max_connections: None },
             }],
             named: vec![],
         }],
@@ -147,8 +145,11 @@ fn everything_that_can_be_set_arrives() {
     };
     assert_eq!(backend.health_check, check);
     assert_eq!(backend.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);
-    assert!(backend.servers[0].backup);
-    assert_eq!((backend.servers[0].weight, backend.servers[0].max_connections), (65535, Some(3)));
+    assert!(backend.servers[0].settings.backup);
+    assert_eq!(
+        (backend.servers[0].settings.weight, backend.servers[0].settings.max_connections),
+        (65535, Some(3))
+    );
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
     let [connect, idle, udp_idle, drain] = [1500, 60_000, 250, 0].map(Duration::from_millis);
     assert_eq!(config.timeouts, Timeouts { connect, idle, udp_idle, drain });
@@ -240,7 +241,7 @@ fn a_file_written_for_the_original_loads_unchanged() {
     let config = parse("config.toml", text).expect("valid").config;
     let shop = config.backends.iter().find(|b| b.name == "shop").expect("backend shop");
     assert_eq!(shop.health_check.interval, Duration::from_secs(3));
-    assert_eq!(shop.servers.iter().map(|s| s.weight).collect::<Vec<_>>(), [10_000, 1]);
+    assert_eq!(shop.servers.iter().map(|s| s.settings.weight).collect::<Vec<_>>(), [10_000, 1]);
     assert_eq!(config.stats.listen.port(), 7000);
     assert_eq!(config.passthrough.capacity, 3);
 }

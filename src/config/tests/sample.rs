@@ -20,7 +20,7 @@ fn sample_in_full() -> String {
 fn the_annotated_sample_is_valid_as_it_is() {
     assert_eq!(warnings(SAMPLE), [""; 0]);
     let config = parse("config.toml", SAMPLE).expect("valid").config;
-    let weights: Vec<u16> = config.backends[0].servers.iter().map(|server| server.weight).collect();
+    let weights: Vec<u16> = config.backends[0].servers.iter().map(|server| server.settings.weight).collect();
     assert_eq!(weights, [3, 2, 1]);
 }
 

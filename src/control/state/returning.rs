@@ -86,7 +86,8 @@ impl State {
         let takes = |key: &ServerKey| {
             self.servers.get(key).is_some_and(|entry| entry.state.is_up() && !entry.is_ejected())
         };
-        let others = backend.servers.iter().filter(|other| other.weight > 0).map(|other| key(backend, other));
+        let others =
+            backend.servers.iter().filter(|other| other.settings.weight > 0).map(|other| key(backend, other));
         takes(server)
             && self.timed.iter().filter(is_out).count() < outlier.most_ejected(backend.servers.len())
             && others.into_iter().any(|other| other != *server && takes(&other))

@@ -125,7 +125,7 @@ fn a_reload_keeps_counters_and_health_of_what_stays() {
 
     let mut servers =
         vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80"), server("c", "10.0.0.4:80")];
-    servers[1].weight = 5;
+    servers[1].settings.weight = 5;
     let after = state.configure(config(servers), Timestamp(2));
     assert_eq!(chosen(&after), ["b", "c"]);
     assert_eq!(after.pools[0].servers[1].live.traffic.sum(Counter::Opened), 7);
@@ -182,7 +182,7 @@ fn a_server_that_moves_to_another_address_starts_afresh() {
 #[test]
 fn backups_serve_only_while_no_other_server_is_up() {
     let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
-    servers[1].backup = true;
+    servers[1].settings.backup = true;
     let config = config(servers);
     let a = key_of(&config, 0);
     let mut state = State::new(1);
@@ -220,7 +220,7 @@ fn a_health_check_taken_away_brings_its_down_servers_back() {
 #[test]
 fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
     let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
-    servers.iter_mut().for_each(|server| server.max_connections = Some(1));
+    servers.iter_mut().for_each(|server| server.settings.max_connections = Some(1));
     let mut state = State::new(1);
     let snapshot = state.configure(config(servers), Timestamp(0));
     let vip: SocketAddr = VIP.parse().unwrap();

@@ -164,7 +164,7 @@ impl Forwarder {
         let again = reset.and_then(|old| {
             let is_same = |server: &&Arc<Server>| server.live.id == old.server_id();
             let same = frontend.pool.servers.iter().find(is_same)?;
-            let has_room = same.live.slots.has_room(same.config.max_connections);
+            let has_room = same.live.slots.has_room(same.config.settings.max_connections);
             (same.health.is_in_service() && has_room).then_some(same)
         });
         let picked = || match frontend.pool.pick(client, vip, &[]) {
@@ -275,7 +275,7 @@ impl<'a> Slots<'a> {
         if !frontend.live.slots.try_take(limit(frontend.config.max_connections)) {
             return Err(Stop::Refused(DropReason::MaxConnections));
         }
-        if !server.live.slots.try_take(limit(server.config.max_connections)) {
+        if !server.live.slots.try_take(limit(server.config.settings.max_connections)) {
             frontend.live.slots.release();
             return Err(Stop::Refused(DropReason::MaxConnections));
         }

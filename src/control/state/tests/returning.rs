@@ -96,7 +96,7 @@ fn no_more_servers_are_ejected_at_once_than_the_share_allows() {
 fn the_last_server_that_takes_connections_is_never_ejected() {
     let mut all = judged(3);
     all.backends[0].outlier_detection.as_mut().unwrap().max_ejection_percent = 100;
-    all.backends[0].servers[2].weight = 0;
+    all.backends[0].servers[2].settings.weight = 0;
     let mut state = State::new(1);
     state.configure(all, at(0.0));
     fail(&mut state, 1, at(1.0));

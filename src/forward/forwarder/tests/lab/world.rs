@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Family;
 use crate::model::{
     Algorithm, DsrKind, FlowTimeouts, HashOn, Interface, Mode, Neighbour, OnDown, Protocol, Route, RouteHop,
-    Timestamp, Wanted,
+    ServerSettings, Timestamp, Wanted,
 };
 use crate::snapshot::{
     Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
@@ -90,7 +90,9 @@ impl TestServer {
 
     fn config(&self, port: u16) -> crate::model::Server {
         let server = fixture::server(&format!("s{}", self.ip), &SocketAddr::new(self.ip, port).to_string());
-        crate::model::Server { weight: self.weight, max_connections: self.max_connections, ..server }
+        let (weight, max_connections) = (self.weight, self.max_connections);
+        let settings = ServerSettings { weight, max_connections, ..server.settings };
+        crate::model::Server { settings, ..server }
     }
 }
 
