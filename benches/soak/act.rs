@@ -20,6 +20,11 @@ pub(crate) struct Tally {
     pub(crate) was_reset: u64,
     /// Bytes that clients were sent.
     pub(crate) received: u64,
+    pub(crate) udp_clients: u64,
+    /// Datagrams that clients of UDP have sent.
+    pub(crate) asked: u64,
+    /// Datagrams that answered a question in full.
+    pub(crate) answered: u64,
 }
 
 impl Tally {
@@ -29,6 +34,9 @@ impl Tally {
             resets: self.resets + other.resets,
             was_reset: self.was_reset + other.was_reset,
             received: self.received + other.received,
+            udp_clients: self.udp_clients + other.udp_clients,
+            asked: self.asked + other.asked,
+            answered: self.answered + other.answered,
         }
     }
 }

@@ -1,11 +1,13 @@
-//! A long time of everything at once: clients and servers that talk, stop reading, close one side or reset, while the
-//! configuration is reloaded under them. In the end nothing may be left: no descriptor, no memory, no connection that
+//! A long time of everything at once: clients and servers that talk, stop reading, close one side or reset, and those of
+//! UDP, that just go away; while the configuration is reloaded under them, and a name gets other addresses. In the end nothing may be left: no descriptor, no memory, no connection that
 //! a gauge still counts.
 //!
 //!     cargo bench --bench soak -- [--seconds N] [--seed N]
 
 mod act;
+mod datagrams;
 mod server;
+mod setup;
 #[path = "../../tests/stories/support/mod.rs"]
 #[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories")]
 #[allow(clippy::unwrap_used, reason = "a soak that cannot go on has failed")]
@@ -21,7 +23,8 @@ use fastrand::Rng;
 use serde_json::Value;
 
 use act::Tally;
-use support::{Balancer, Fds, Lab, Server, Setup, clock, raise_file_limit};
+use setup::{SERVERS, is_at_rest, named_vip};
+use support::{Balancer, Fds, Lab, NameServer, Server, UdpServer, clock, raise_file_limit};
 
 /// Loads convey with everything at once and shows that nothing is left of it.
 #[derive(Debug, Parser)]
@@ -38,11 +41,11 @@ struct Options {
     bench: bool,
 }
 
-/// Clients at the same time.
+/// Clients of TCP at the same time.
 const CLIENTS: u64 = 24;
 
-/// Servers, of which a reload may take away all but the first.
-const SERVERS: u8 = 3;
+/// Clients of UDP at the same time.
+const UDP_CLIENTS: u64 = 8;
 
 /// Idle pipes that a worker keeps for the next bulk transfer.
 const PIPES_KEPT: usize = 64;
@@ -64,115 +67,157 @@ fn main() -> ExitCode {
 fn soak(options: &Options) {
     let lab = Lab::new();
     let _servers: Vec<Server> = (1..=SERVERS).map(|n| server::start(lab.server(n))).collect();
-    let usual = setup(&lab, &[1; SERVERS as usize], false);
-    let balancer = Balancer::start(&lab, &usual);
+    let _udp_servers: Vec<UdpServer> = (1..=SERVERS).map(|n| datagrams::start(lab.server(n))).collect();
+    let names = NameServer::start(&lab, &ALL);
+    let balancer = Balancer::start(&lab, &setup::usual(&lab));
     println!(
-        "| | seconds | connections | resets by clients | by servers | GB | reloads | sockets | pipes | memory, MiB |"
+        "| | seconds | connections | resets by clients | by servers | GB | clients of UDP | datagrams asked | answered | reloads | sockets | pipes | memory, MiB |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     let start = State::of(&balancer);
     start.tell("start", 0, &Tally::default(), 0);
+    let soak = Soak { lab: &lab, names, balancer, base: start.fds };
     // What is kept for the next connections (pipes, pages of the allocator) is there after some load.
     let warmth = options.seconds.div_ceil(10);
-    let warm = load(&lab, &balancer, &usual, start.fds, options.seed, warmth);
-    let main = load(&lab, &balancer, &usual, start.fds, options.seed + 1, options.seconds - warmth);
+    let warm = soak.load(options.seed, warmth);
+    let main = soak.load(options.seed + 1, options.seconds - warmth);
     assert!(main.memory <= warm.memory + SLACK, "memory grew from {} to {}", warm.memory, main.memory);
     println!("nothing is left");
 }
 
-/// Clients for so long, then the usual configuration and the end of every connection; what there is then. `base` are
-/// the descriptors at the start.
-fn load(lab: &Lab, balancer: &Balancer, usual: &Setup, base: Fds, seed: u64, seconds: u64) -> State {
-    let (end, over) = (clock() + Duration::from_secs(seconds), AtomicBool::new(false));
-    let before = balancer.stats();
-    let (tally, reloads) = thread::scope(|scope| {
-        let client = |n| {
-            let (over, vip) = (&over, lab.vip());
-            scope.spawn(move || {
-                let mut random = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(n));
-                let mut tally = Tally::default();
-                while !over.load(Ordering::Relaxed) {
-                    act::any(vip, &mut random, &mut tally);
-                }
-                tally
-            })
-        };
-        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
-        let mut random = Rng::with_seed(seed);
+/// The addresses that the name has in the end.
+const ALL: [u8; SERVERS as usize] = [1, 2, 3];
+
+/// Everything that runs.
+struct Soak<'a> {
+    lab: &'a Lab,
+    names: NameServer<'a>,
+    balancer: Balancer,
+    /// Descriptors at the start.
+    base: Fds,
+}
+
+impl Soak<'_> {
+    /// Clients for so long, then the usual configuration and the end of every connection; what there is then.
+    fn load(&self, seed: u64, seconds: u64) -> State {
+        let before = self.balancer.stats();
+        let over = AtomicBool::new(false);
+        let (tally, reloads) = thread::scope(|scope| {
+            let spawn = |n, act: fn(&Lab, &mut Rng, &mut Tally)| {
+                let (over, lab) = (&over, self.lab);
+                scope.spawn(move || {
+                    let mut random = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(n));
+                    let mut tally = Tally::default();
+                    while !over.load(Ordering::Relaxed) {
+                        act(lab, &mut random, &mut tally);
+                    }
+                    tally
+                })
+            };
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|n| spawn(n, connect))
+                .chain((CLIENTS..CLIENTS + UDP_CLIENTS).map(|n| spawn(n, ask)))
+                .collect();
+            let reloads = self.disturb(&mut Rng::with_seed(seed), Duration::from_secs(seconds));
+            over.store(true, Ordering::Relaxed);
+            let tallies =
+                clients.into_iter().map(|client| client.join().expect("every client got what it should"));
+            (tallies.fold(Tally::default(), Tally::and), reloads)
+        });
+        self.names.answer(&ALL);
+        self.balancer.save(&setup::usual(self.lab));
+        support::wait_for("the usual configuration and no connection", || {
+            is_at_rest(self.lab, &self.balancer.stats()).then_some(())
+        });
+        let kept = 2 * PIPES_KEPT * available_parallelism().map_or(1, usize::from);
+        let given_back = |fds: Fds| fds.sockets == self.base.sockets && fds.pipes <= self.base.pipes + kept;
+        let state = support::wait_for("the descriptors to be given back", || {
+            Some(State::of(&self.balancer)).filter(|state| given_back(state.fds))
+        });
+        Counted { before, after: self.balancer.stats() }.check(&tally);
+        state.tell("then", seconds, &tally, reloads);
+        state
+    }
+
+    /// Other configurations, other addresses of the name, a server of UDP that comes and goes. Returns how many reloads
+    /// it were.
+    fn disturb(&self, random: &mut Rng, time: Duration) -> u32 {
+        let end = clock() + time;
         let mut reloads = 0;
+        let mut unsteady = None;
         while clock() < end {
-            let weights = [random.u64(1..5), random.u64(0..5), random.u64(0..5)];
-            balancer.save(&setup(lab, &weights, random.bool()));
+            self.balancer.save(&setup::other(self.lab, random));
             reloads += 1;
+            let some: Vec<u8> = ALL.into_iter().filter(|_| random.bool()).collect();
+            self.names.answer(if some.is_empty() { &ALL } else { &some });
+            unsteady = match unsteady {
+                None => Some(datagrams::start(self.lab.server(SERVERS + 1))),
+                Some(_) => None,
+            };
             thread::sleep(Duration::from_millis(random.u64(100..1_000)).min(end - clock().min(end)));
         }
-        over.store(true, Ordering::Relaxed);
-        let tallies =
-            clients.into_iter().map(|client| client.join().expect("every client got what it should"));
-        (tallies.fold(Tally::default(), Tally::and), reloads)
-    });
-    balancer.save(usual);
-    support::wait_for("the usual configuration and no connection", || {
-        is_at_rest(&balancer.stats()).then_some(())
-    });
-    let kept = 2 * PIPES_KEPT * available_parallelism().map_or(1, usize::from);
-    let given_back = |fds: Fds| fds.sockets == base.sockets && fds.pipes <= base.pipes + kept;
-    support::wait_for("the descriptors to be given back", || given_back(balancer.fds()).then_some(()));
-
-    let after = balancer.stats();
-    let number = |stats: &Value, name: &str| stats[name].as_u64().unwrap_or_default();
-    let counted = |name: &str| number(&after, name) - number(&before, name);
-    assert_eq!(counted("total_connections"), tally.connections, "connections counted");
-    assert!(counted("total_bytes_tx") >= tally.received, "bytes that nobody counted");
-    for reason in ["cut", "connect_failed", "no_server", "queue_timeout", "server_gone"] {
-        assert_eq!(after["frontends"]["web"]["ended"][reason], 0, "{reason}: {after:#}");
+        reloads
     }
-    let ended = |reason: &str| {
-        let [after, before] =
-            [&after, &before].map(|stats| number(&stats["frontends"]["web"]["ended"], reason));
-        after - before
-    };
-    // A reset that comes while the receive window closes may be outside of it, and then the kernel drops it (RFC 9293,
-    // section 3.10.7.4): such a connection is found to be idle.
-    let (reset, idle) = (ended("client_reset"), ended("idle_timeout"));
-    assert!(idle <= 1 + tally.resets / 1_000, "{idle} connections were idle");
-    assert_eq!((reset + idle, ended("server_reset")), (tally.resets, tally.was_reset), "resets counted");
-    if idle > 0 {
-        println!("(of the resets by clients {idle} found by the idle timeout)");
-    }
-    let state = State::of(balancer);
-    state.tell("then", seconds, &tally, reloads);
-    state
 }
 
-/// The frontend and its servers; a weight of 0 leaves a server out. Another frontend comes and goes.
-fn setup(lab: &Lab, weights: &[u64], second: bool) -> Setup {
-    let weighted = (1..).zip(weights).filter(|(_, weight)| **weight > 0);
-    // A connection that is blocked is looked at four times in its idle timeout.
-    let setup = weighted.fold(Setup::new(lab).timeouts("idle = 20"), |setup, (n, weight)| {
-        setup.server(&format!("s{n}"), lab.server(n), &format!("weight = {weight}"))
-    });
-    let frontend =
-        format!("[frontends.second]\nlisten_addr = \"{}\"\nbackend = \"pool\"\n", lab.second_vip());
-    if second { setup.and(&frontend) } else { setup }
+fn connect(lab: &Lab, random: &mut Rng, tally: &mut Tally) {
+    let vip = if random.u8(..4) == 0 { named_vip(lab) } else { lab.vip() };
+    act::any(vip, random, tally);
 }
 
-/// Whether the usual configuration runs and every gauge of connections is at 0.
-fn is_at_rest(stats: &Value) -> bool {
-    fn idle(value: &Value) -> bool {
-        match value {
-            Value::Object(fields) => fields.iter().all(|(name, value)| match name.as_str() {
-                "current_connections" => *value == 0,
-                _ => idle(value),
-            }),
-            _ => true,
+fn ask(lab: &Lab, random: &mut Rng, tally: &mut Tally) {
+    datagrams::ask_some(lab.vip(), random, tally);
+}
+
+/// What `/stats` said before a load and says after it.
+struct Counted {
+    before: Value,
+    after: Value,
+}
+
+impl Counted {
+    /// Compares it with what clients have counted.
+    fn check(&self, tally: &Tally) {
+        let tcp = |counter: &str| self.more("web", counter) + self.more("named", counter);
+        assert_eq!(tcp("/total_connections"), tally.connections, "connections counted");
+        assert!(tcp("/bytes_tx") >= tally.received, "bytes that nobody counted");
+        for frontend in ["web", "named", "datagrams"] {
+            for reason in ["cut", "connect_failed", "no_server", "queue_timeout", "server_gone"] {
+                let ended = &self.after["frontends"][frontend]["ended"][reason];
+                assert_eq!(*ended, 0, "{frontend}, {reason}: {:#}", self.after);
+            }
         }
+        // A reset that comes while the receive window closes may be outside of it, and then the kernel drops it (RFC
+        // 9293, section 3.10.7.4): such a connection is found to be idle.
+        let (reset, idle) = (tcp("/ended/client_reset"), tcp("/ended/idle_timeout"));
+        assert!(idle <= 1 + tally.resets / 1_000, "{idle} connections were idle");
+        let resets = (reset + idle, tcp("/ended/server_reset"));
+        assert_eq!(resets, (tally.resets, tally.was_reset), "resets counted");
+        if idle > 0 {
+            println!("(of the resets by clients {idle} found by the idle timeout)");
+        }
+
+        let udp = |counter: &str| self.more("datagrams", counter);
+        // A client that has waited for long may have been forgotten, and comes as another.
+        assert!(udp("/total_connections") >= tally.udp_clients, "clients of UDP that nobody counted");
+        let drops = self.after["frontends"]["datagrams"]["drops"].as_object().expect("reasons");
+        let dropped: u64 = drops.keys().map(|reason| udp(&format!("/drops/{reason}"))).sum();
+        let taken = udp("/packets_rx");
+        assert!(
+            (taken..=taken + dropped).contains(&tally.asked),
+            "{} datagrams asked, {taken} taken",
+            tally.asked
+        );
+        assert!(udp("/packets_tx") >= tally.answered, "answers that nobody counted");
     }
-    let servers = stats["backends"]["pool"]["servers"].as_object();
-    let usual = servers.is_some_and(|servers| {
-        servers.len() == usize::from(SERVERS) && servers.values().all(|server| server["weight"] == 1)
-    });
-    usual && stats["frontends"].get("second").is_none() && idle(stats)
+
+    /// By how much a counter of a frontend has grown.
+    fn more(&self, frontend: &str, counter: &str) -> u64 {
+        let [after, before] = [&self.after, &self.before].map(|stats| {
+            stats["frontends"][frontend].pointer(counter).and_then(Value::as_u64).expect("a counter")
+        });
+        after - before
+    }
 }
 
 /// What convey holds.
@@ -189,9 +234,9 @@ impl State {
     fn tell(&self, when: &str, seconds: u64, tally: &Tally, reloads: u32) {
         let Fds { sockets, pipes } = self.fds;
         let (gigabytes, memory) = (tally.received as f64 / 1e9, self.memory as f64 / f64::from(1 << 20));
-        let Tally { connections, resets, was_reset, .. } = tally;
+        let Tally { connections, resets, was_reset, udp_clients, asked, answered, .. } = tally;
         println!(
-            "| {when} | {seconds} | {connections} | {resets} | {was_reset} | {gigabytes:.2} | {reloads} | {sockets} | {pipes} | {memory:.1} |"
+            "| {when} | {seconds} | {connections} | {resets} | {was_reset} | {gigabytes:.2} | {udp_clients} | {asked} | {answered} | {reloads} | {sockets} | {pipes} | {memory:.1} |"
         );
     }
 }

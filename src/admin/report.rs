@@ -385,8 +385,8 @@ mod tests {
                 "client_reset": 2, "server_reset": 0, "server_gone": 0, "cut": 0, "evicted": 0,
             },
             "drops": {
-                "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "transmit_failed": 0,
-                "receive_overrun": 0,
+                "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "not_unicast": 0,
+                "transmit_failed": 0, "receive_overrun": 0,
             },
             "accept_backoffs": 4,
         });

@@ -3,6 +3,8 @@
 use log::{debug, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::net::PortRanges;
+
 /// Raises the limit on open files to the most we may have: each connection takes two. Returns the limit.
 pub(super) fn raise_file_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -13,13 +15,38 @@ pub(super) fn raise_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many ports this host gives to sockets that ask for none in particular.
+/// How many descriptors are open now.
+pub(super) fn open_files() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
+}
+
+/// How many ports this host gives to sockets that ask for none in particular. Those that are reserved, as packet modes
+/// do with the ports that servers see, are none of them.
 pub(super) fn local_ports() -> u32 {
-    const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-    let text = std::fs::read_to_string(SYSCTL).unwrap_or_default();
-    let range: Vec<u32> = text.split_whitespace().filter_map(|port| port.parse().ok()).collect();
-    match range[..] {
-        [first, last] if first <= last => last - first + 1,
-        _ => 60_999 - 32_768 + 1, // the kernel's default
+    let sysctl = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+    free_ports(&sysctl("ip_local_port_range"), &sysctl("ip_local_reserved_ports"))
+}
+
+/// Ports of `range` ("first last") that are not in the list `reserved`; of what cannot be read the kernel's default.
+fn free_ports(range: &str, reserved: &str) -> u32 {
+    let ends: Vec<u16> = range.split_whitespace().filter_map(|port| port.parse().ok()).collect();
+    let range = match ends[..] {
+        [first, last] => first..=last,
+        _ => 32_768..=60_999,
+    };
+    PortRanges::from(range).without(&reserved.parse().unwrap_or_default()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::free_ports;
+
+    #[test]
+    fn ports_that_are_reserved_are_not_ours_to_use() {
+        assert_eq!(free_ports("32768\t60999\n", "\n"), 28_232);
+        assert_eq!(free_ports("32768\t60999\n", "8080,33768-61000\n"), 1_000);
+        assert_eq!(free_ports("1024\t65535\n", "2000-2009,33768-61000\n"), 64_512 - 10 - 27_233);
+        assert_eq!(free_ports("40000\t50000\n", "33768-61000\n"), 0);
+        assert_eq!(free_ports("", ""), 28_232, "the kernel's default");
     }
 }

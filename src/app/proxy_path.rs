@@ -24,11 +24,13 @@ pub(super) struct ProxyPath {
 }
 
 impl ProxyPath {
-    /// Starts a thread for each column; nothing is listened on yet.
+    /// Starts a thread for each column; nothing is listened on yet. Packet modes have what they need already: ports and
+    /// descriptors that they have taken are not ours.
     pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>) -> anyhow::Result<ProxyPath> {
         // One of UDP has two descriptors.
         let listeners = (2 * endpoints(parts.config).len() * columns.len()) as u64;
-        let descriptors = Descriptors::share(parts.open_files.saturating_sub(listeners), columns.len());
+        let taken = limits::open_files() + listeners;
+        let descriptors = Descriptors::share(parts.open_files.saturating_sub(taken), columns.len());
         let shared = proxy::Shared {
             columns: columns.clone(),
             snapshot: parts.snapshot.clone(),

@@ -21,7 +21,7 @@ impl ReservedPorts {
     /// Adds the ports to those that are reserved in this network namespace.
     pub fn add(ports: RangeInclusive<u16>) -> io::Result<ReservedPorts> {
         let before = read()?;
-        let added = PortRanges(vec![ports]).without(&before);
+        let added = PortRanges::from(ports).without(&before);
         write(&before.with(&added))?;
         Ok(ReservedPorts { added })
     }
@@ -54,7 +54,18 @@ pub struct PortRanges(Vec<RangeInclusive<u16>>);
 #[error("`{0}` is not a port or a range of ports")]
 pub struct NotPorts(String);
 
+impl From<RangeInclusive<u16>> for PortRanges {
+    fn from(range: RangeInclusive<u16>) -> PortRanges {
+        PortRanges(vec![range])
+    }
+}
+
 impl PortRanges {
+    /// How many ports these are.
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|range| range.clone().len() as u32).sum()
+    }
+
     /// The ports of either.
     #[must_use]
     pub fn with(&self, other: &PortRanges) -> PortRanges {

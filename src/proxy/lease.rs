@@ -24,8 +24,8 @@ pub(super) struct Lease {
     pool: Arc<Pool>,
     index: usize,
     core: usize,
-    /// When the client was.
-    accepted: Instant,
+    /// When the client was; `None` once its session has gone on to another lease.
+    accepted: Option<Instant>,
     /// Of the server's connects: tells whether a failure is old news.
     row: u32,
     open: bool,
@@ -140,7 +140,7 @@ impl Lease {
         let server = &pool.servers[index];
         let taken = server.live.slots.try_take(server.config.settings.max_connections);
         let row = server.live.row();
-        taken.then(|| Lease { pool: pool.clone(), index, core, accepted: began, row, open: false })
+        taken.then(|| Lease { pool: pool.clone(), index, core, accepted: Some(began), row, open: false })
     }
 
     async fn connect(&mut self, patience: Duration, data_waits: bool) -> io::Result<Leg> {
@@ -194,6 +194,11 @@ impl Lease {
         true
     }
 
+    /// The session goes on here: it is the one that had `other`, and is timed as one.
+    pub(super) fn go_on(&mut self, other: &mut Lease) {
+        self.accepted = other.accepted.take();
+    }
+
     /// Which of the pool's servers it is.
     pub(super) fn index(&self) -> usize {
         self.index
@@ -208,7 +213,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if self.open {
             self.count(Counter::Closed, 1);
-            self.pool.live.session_times.record(self.core, self.accepted.elapsed());
+            if let Some(accepted) = self.accepted {
+                self.pool.live.session_times.record(self.core, accepted.elapsed());
+            }
         }
         self.server().live.slots.release();
         self.pool.live.freed.notify_one();

@@ -22,18 +22,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::model::{Endpoint, Protocol};
-use worker::{Command, Socket};
+use worker::{Command, Socket, Worker};
 
 /// The worker threads.
 pub struct Workers {
-    threads: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
+    threads: Vec<Worker>,
     listening: BTreeSet<Endpoint>,
     /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
     in_use: HashMap<SocketAddr, Weak<udp::Sockets>>,
@@ -81,13 +80,13 @@ impl Workers {
     }
 
     fn bind(&self, at: Endpoint, ours: impl Iterator<Item = SocketAddr>) -> io::Result<Sockets> {
-        let count = self.threads.len();
         if at.protocol == Protocol::Tcp {
-            return Ok(Sockets::Tcp(socket::listen(at.addr, count, ours)?));
+            return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), ours)?));
         }
         // Others beside those that are in use would get a part of their clients' datagrams.
         let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
-        let bind = || udp::Sockets::bind(at.addr, count, ours.chain(self.in_use.keys().copied()));
+        let runtimes = self.threads.iter().map(|worker| &worker.runtime);
+        let bind = || udp::Sockets::bind(at.addr, runtimes, ours.chain(self.in_use.keys().copied()));
         Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
     }
 
@@ -95,7 +94,7 @@ impl Workers {
     /// connections go on, and so do sessions of UDP, for `patience` at most: nobody says when they are over.
     pub async fn close(&mut self, ready: &Ready, patience: Duration) {
         let mut closed = Vec::new();
-        for (commands, _) in &self.threads {
+        for Worker { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();
             let _ = commands.send(Command::Close { places: ready.gone.clone(), patience, done });
             closed.push(is_done);
@@ -116,7 +115,7 @@ impl Workers {
                     sockets.split().map(Socket::Udp).collect()
                 }
             };
-            for ((commands, _), socket) in self.threads.iter().zip(sockets) {
+            for (Worker { commands, .. }, socket) in self.threads.iter().zip(sockets) {
                 let _ = commands.send(Command::Listen { addr: at.addr, socket });
             }
             self.listening.insert(at);
@@ -128,7 +127,7 @@ impl Workers {
     pub async fn drain(self, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut drained = Vec::new();
-        for (commands, _) in &self.threads {
+        for Worker { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();
             let _ = commands.send(Command::Drain { done });
             drained.push(is_done);
@@ -136,7 +135,7 @@ impl Workers {
         for is_done in drained {
             let _ = timeout_at(deadline, is_done).await;
         }
-        for (commands, thread) in self.threads {
+        for Worker { commands, thread, .. } in self.threads {
             drop(commands); // a worker ends when nobody can command it any more
             let _ = thread.join();
         }

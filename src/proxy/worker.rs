@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{listener, pipe, udp};
@@ -90,17 +91,23 @@ impl Context {
     }
 }
 
-/// Starts the thread; it ends when its command channel is dropped.
-pub(super) fn start(
-    core: usize,
-    shared: Shared,
-) -> io::Result<(mpsc::UnboundedSender<Command>, JoinHandle<()>)> {
+/// A worker thread that runs; it ends when its command channel is dropped.
+pub(super) struct Worker {
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+    /// Tells it what has come to its sockets.
+    pub(super) runtime: Handle,
+    pub(super) thread: JoinHandle<()>,
+}
+
+/// Starts the thread.
+pub(super) fn start(core: usize, shared: Shared) -> io::Result<Worker> {
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
     let thread = thread::Builder::new()
         .name(format!("proxy-{core}"))
         .spawn(move || runtime.block_on(run(core, shared, receiver)))?;
-    Ok((commands, thread))
+    Ok(Worker { commands, runtime: handle, thread })
 }
 
 async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<Command>) {

@@ -54,6 +54,8 @@ pub enum Counter {
     DroppedNoResources,
     /// Datagrams dropped: they would have begun a session while we stop, or at a frontend that was taken away.
     DroppedDraining,
+    /// Datagrams dropped: a broadcast or multicast address was asked.
+    DroppedNotUnicast,
     /// Datagrams dropped: the way out had no room, or did not take them.
     DroppedUnsent,
     /// Datagrams dropped by the kernel: they came faster than we took them.
@@ -78,11 +80,12 @@ impl Counter {
     ];
 
     /// Why datagrams are dropped (UDP in proxy mode), with the label that metrics and logs use.
-    pub const DROPS: [(Counter, &'static str); 6] = [
+    pub const DROPS: [(Counter, &'static str); 7] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
         (Counter::DroppedNoResources, "no_resources"),
         (Counter::DroppedDraining, "draining"),
+        (Counter::DroppedNotUnicast, "not_unicast"),
         (Counter::DroppedUnsent, "transmit_failed"),
         (Counter::DroppedOverrun, "receive_overrun"),
     ];

@@ -2,16 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 
-use rustix::process::Signal;
-
 use crate::support::{
-    Balancer, Lab, Need, Process, Server, Setup, ask, binary, connect, is_refused_with_reset, ping, run,
-    stories, tool, wait_for,
+    Balancer, Lab, NAME, NameServer, Need, Server, Setup, ask, binary, connect, is_refused_with_reset, ping,
+    run, stories, wait_for,
 };
 
 stories!("names":
@@ -26,13 +22,11 @@ stories!("names":
     check_needs_no_name_server_but_tells_what_does_not_resolve,
 );
 
-const NAME: &str = "app.convey.test";
-
 fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
     let lab = Lab::new();
     let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Server::named(name, lab.server(n)));
     let names = NameServer::start(&lab, &[1, 2]);
-    let balancer = Balancer::start(&lab, &names.setup("weight = 3"));
+    let balancer = Balancer::start(&lab, &setup(&lab, "weight = 3"));
     assert_eq!(runs(&balancer), servers(&lab, &[1, 2]));
     assert_eq!(balancer.stat(&format!("/backends/pool/servers/app~1{}/weight", lab.server(1).ip())), 3);
     let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
@@ -49,8 +43,8 @@ fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
 fn an_answer_too_long_for_a_datagram_is_taken_whole() {
     let lab = Lab::new();
     let all: Vec<u8> = (1..=200).collect();
-    let names = NameServer::start(&lab, &all);
-    let balancer = Balancer::start(&lab, &names.setup(""));
+    let _names = NameServer::start(&lab, &all);
+    let balancer = Balancer::start(&lab, &setup(&lab, ""));
     assert_eq!(runs(&balancer), servers(&lab, &all));
 }
 
@@ -58,7 +52,7 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
     let lab = Lab::new();
     let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
     let names = NameServer::start(&lab, &[1]);
-    let setup = names.setup("");
+    let setup = setup(&lab, "");
     let balancer = Balancer::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
@@ -84,7 +78,7 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
 
 fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
     let lab = Lab::new();
-    answer_for_a(name_server(&lab), lab.server(1).ip(), ForAaaa::Drop);
+    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::Drop);
     let balancer = Balancer::start(&lab, &setup(&lab, ""));
     assert_eq!(runs(&balancer), servers(&lab, &[1]));
     balancer.wait_for_log(&format!("name {NAME}: its AAAA records cannot be looked up: no answer within 1s"));
@@ -96,12 +90,12 @@ fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
 fn other_name_servers_are_asked_as_soon_as_the_file_has_them() {
     let lab = Lab::new();
     let other = SocketAddr::new(lab.ip(54), 5353);
-    answer_for_a(name_server(&lab), lab.server(1).ip(), ForAaaa::SayNone);
+    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
     answer_for_a(other, lab.server(2).ip(), ForAaaa::SayNone);
     let before = setup(&lab, "").to_string();
     let balancer = Balancer::start(&lab, &before);
     assert_eq!(runs(&balancer), servers(&lab, &[1]));
-    balancer.save(&before.replace(&name_server(&lab).to_string(), &other.to_string()));
+    balancer.save(&before.replace(&NameServer::addr(&lab).to_string(), &other.to_string()));
     wait_for("the other's answer", || (runs(&balancer) == servers(&lab, &[2])).then_some(()));
 }
 
@@ -122,9 +116,9 @@ fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
 fn a_reload_from_addresses_to_names_refuses_nobody() {
     let lab = Lab::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
-    let names = NameServer::start(&lab, &[2]);
+    let _names = NameServer::start(&lab, &[2]);
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
-    balancer.save(&names.setup(""));
+    balancer.save(&setup(&lab, ""));
     wait_for("the name to be served", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
     balancer.wait_for_log(&format!("reload: backend pool: + {NAME}:8000, - {}", lab.server(1)));
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
@@ -132,7 +126,7 @@ fn a_reload_from_addresses_to_names_refuses_nobody() {
 
 fn the_hosts_file_goes_before_name_servers() {
     let lab = Lab::new();
-    let setup = Setup::new(&lab).server("app", "LocalHost:8000", "").and(&dns(&lab));
+    let setup = Setup::new(&lab).server("app", "LocalHost:8000", "").and(&NameServer::dns(&lab));
     let balancer = Balancer::start(&lab, &setup);
     assert!(runs(&balancer).contains("app/127.0.0.1"), "{:#}", balancer.stats());
     assert_eq!(balancer.stat("/names/localhost/lookup_failures"), 0);
@@ -147,39 +141,6 @@ fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
     assert!(ran.stderr.starts_with(&format!("warning: name {NAME} cannot be resolved now: ")), "{ran:?}");
     let row = format!("server app  {NAME}:8000  weight 2, for each address of the name");
     assert!(ran.stdout.contains(&row), "{ran:?}");
-}
-
-/// dnsmasq, which knows [`NAME`] and believes nobody else.
-struct NameServer<'a> {
-    lab: &'a Lab,
-    process: Process,
-}
-
-impl NameServer<'_> {
-    /// Starts it; it answers with these servers.
-    fn start<'a>(lab: &'a Lab, servers: &[u8]) -> NameServer<'a> {
-        write_hosts(lab, servers);
-        let addr = name_server(lab);
-        let mut command = Command::new(tool("dnsmasq").unwrap());
-        command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]);
-        command.args(["--no-resolv", "--no-hosts", "--bind-interfaces", "--log-facility=-"]);
-        command.args(["--local=/convey.test/", "--local-ttl=1"]);
-        command.arg(format!("--addn-hosts={}", hosts(lab).display()));
-        command.args([format!("--listen-address={}", addr.ip()), format!("--port={}", addr.port())]);
-        let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
-        wait_for("dnsmasq", || TcpStream::connect(addr).ok());
-        NameServer { lab, process }
-    }
-
-    /// Answers with these servers from now on.
-    fn answer(&self, servers: &[u8]) {
-        write_hosts(self.lab, servers);
-        self.process.signal(Signal::HUP);
-    }
-
-    fn setup(&self, lines: &str) -> Setup {
-        setup(self.lab, lines)
-    }
 }
 
 /// What a name server does with questions for AAAA records.
@@ -215,24 +176,7 @@ fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
 
 /// A server [`NAME`], looked up at the lab's name server.
 fn setup(lab: &Lab, lines: &str) -> Setup {
-    Setup::new(lab).server("app", format!("{NAME}:8000"), lines).and(&dns(lab))
-}
-
-fn dns(lab: &Lab) -> String {
-    format!("[dns]\nnameservers = \"{}\"\n", name_server(lab))
-}
-
-fn name_server(lab: &Lab) -> SocketAddr {
-    SocketAddr::new(lab.ip(53), 5353)
-}
-
-fn hosts(lab: &Lab) -> PathBuf {
-    lab.directory().join("hosts")
-}
-
-fn write_hosts(lab: &Lab, servers: &[u8]) {
-    let lines: String = servers.iter().map(|n| format!("{} {NAME}\n", lab.server(*n).ip())).collect();
-    fs::write(hosts(lab), lines).unwrap();
+    Setup::new(lab).server("app", format!("{NAME}:8000"), lines).and(&NameServer::dns(lab))
 }
 
 /// The names of the servers of the pool that runs.

@@ -1,13 +1,15 @@
 //! UDP through the proxy.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
+use std::thread::available_parallelism;
 
 use rustix::process::Signal;
 
 use crate::support::{
-    Balancer, Lab, Need, Process, Setup, UdpClient, UdpServer, run, stories, tool, wait_for,
+    Balancer, Flood, Lab, Need, Process, Server, Setup, UdpClient, UdpServer, connect, ping, run, stories,
+    tool, wait_for,
 };
 
 stories!("udp":
@@ -16,6 +18,7 @@ stories!("udp":
     thousands_of_datagrams_at_once_are_all_answered,
     a_reply_comes_from_the_address_that_was_asked,
     a_client_over_ipv6_gets_its_reply_from_the_address_it_asked [Need::Ipv6],
+    a_broadcast_is_dropped_and_counted,
     a_silent_client_is_forgotten_and_starts_anew,
     a_dead_server_is_left_at_the_datagram_after_the_one_it_refused,
     a_client_of_a_server_that_a_probe_finds_dead_loses_nothing,
@@ -23,11 +26,14 @@ stories!("udp":
     a_client_of_the_only_server_waits_until_it_is_back,
     without_a_server_datagrams_are_dropped_and_counted,
     a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keeps_asking,
+    a_flood_leaves_time_for_connections_reloads_and_statistics,
     a_reload_moves_only_the_clients_of_the_server_that_left,
+    a_session_that_moves_to_another_server_is_timed_once,
     a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back,
     a_frontend_that_is_taken_away_gives_its_port_back,
     a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones,
     a_second_balancer_on_the_same_port_is_refused,
+    a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do,
     names_are_resolved_by_every_server [Need::Dnsmasq, Need::Dig],
 );
 
@@ -114,6 +120,22 @@ fn a_client_over_ipv6_gets_its_reply_from_the_address_it_asked() {
         let client = UdpClient::of(SocketAddr::new(here.ip(), port));
         assert_eq!([client.ask(), client.ask()], ["a", "a"]);
     }
+}
+
+fn a_broadcast_is_dropped_and_counted() {
+    let lab = Lab::new();
+    let _a = UdpServer::named("a", lab.server(1));
+    let anywhere = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), lab.v6(0).port());
+    let balancer = Balancer::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
+    let client = UdpSocket::bind((lab.ip(1), 0)).unwrap();
+    client.set_broadcast(true).unwrap();
+    client.send_to(b"who?", (IpAddr::from([127, 255, 255, 255]), anywhere.port())).unwrap();
+    // Each worker has a socket there, and each gets it.
+    let workers = available_parallelism().unwrap().get();
+    balancer.wait_for_stat("/frontends/web/drops/not_unicast", workers);
+    assert_eq!(balancer.stat("/frontends/web/total_connections"), 0);
+    let here = SocketAddr::new(lab.ip(1), anywhere.port());
+    assert_eq!(UdpClient::of(here).ask(), "a");
 }
 
 fn a_silent_client_is_forgotten_and_starts_anew() {
@@ -236,6 +258,36 @@ fn a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keep
     assert_eq!(number("/frontends/web/total_connections"), begun, "they still had their sessions");
 }
 
+fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
+    let lab = Lab::new();
+    let workers = available_parallelism().unwrap().get();
+    let _silent = UdpSocket::bind(lab.server(1)).unwrap();
+    let _echo = Server::echo(lab.server(2));
+    // Each datagram is a new client's, for whom another has to make room: that takes far longer than to send it, so no
+    // worker ever sees the end of the flood.
+    let full = format!("protocol = \"udp\"\nmax_connections = {}", 8 * workers);
+    let tcp = |name: &str, addr| format!("[frontends.{name}]\nlisten_addr = \"{addr}\"\nbackend = \"tcp\"\n");
+    let setup = udp(&lab)
+        .frontend(&full)
+        .server("a", lab.server(1), "")
+        .and(&format!("[backends.tcp.servers.echo]\naddr = \"{}\"\n", lab.server(2)))
+        .and(&tcp("beside", lab.second_vip()));
+    let balancer = Balancer::start(&lab, &setup);
+    let overruns = || balancer.stat("/frontends/web/drops/receive_overrun").as_u64().unwrap();
+
+    let _flood = Flood::start(lab.vip(), 32 * workers);
+    wait_for("more than the workers can take", || (overruns() > 0).then_some(()));
+    // So many that every worker has some.
+    let mut clients: Vec<TcpStream> = (0..8 * workers).map(|_| connect(lab.second_vip())).collect();
+    clients.iter_mut().for_each(|client| ping(client).unwrap());
+    let new = SocketAddr::new(lab.ip(2), 8080);
+    balancer.save(&setup.and(&tcp("new", new)));
+    balancer.wait_for_log("reload: ");
+    ping(&mut connect(new)).unwrap();
+    let before = overruns();
+    wait_for("the flood to be too much still", || (overruns() > before).then_some(()));
+}
+
 fn a_reload_moves_only_the_clients_of_the_server_that_left() {
     let lab = Lab::new();
     let _servers = servers(&lab);
@@ -249,6 +301,23 @@ fn a_reload_moves_only_the_clients_of_the_server_that_left() {
     balancer.wait_for_log("reload: backend pool: + ");
     assert_eq!((of_a.ask().as_str(), of_b.ask().as_str()), ("b", "b"));
     assert_eq!(balancer.stat("/total_connections"), sessions, "the same sessions all the time");
+}
+
+fn a_session_that_moves_to_another_server_is_timed_once() {
+    let lab = Lab::new();
+    let _servers = servers(&lab);
+    let balancer = Balancer::start(&lab, &two(&lab));
+    let client = UdpClient::of(lab.vip());
+    assert_eq!(client.ask(), "a");
+    let only_b = udp(&lab).server("b", lab.server(2), "");
+    balancer.save(&only_b);
+    balancer.wait_for_log("reload: backend pool: - ");
+    assert_eq!(client.ask(), "b");
+    balancer.wait_for_stat("/backends/pool/servers/b/current_connections", 1);
+    assert_eq!(balancer.stat("/backends/pool/session_seconds/count"), 0, "it is not over");
+    balancer.save(&only_b.timeouts("udp_idle = 0.1"));
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+    assert_eq!(balancer.stat("/backends/pool/session_seconds/count"), 1);
 }
 
 fn a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back() {
@@ -281,7 +350,7 @@ fn a_frontend_that_is_taken_away_gives_its_port_back() {
     let client = UdpClient::of(lab.vip());
     assert_eq!(client.ask(), "a");
     balancer.save(&here.listen(&[lab.second_vip()]));
-    let _other = wait_for("the port to be free", || std::net::UdpSocket::bind(lab.vip()).ok());
+    let _other = wait_for("the port to be free", || UdpSocket::bind(lab.vip()).ok());
     assert_eq!(balancer.stat("/frontends/web/ended/cut"), 1);
     assert_eq!(balancer.stat("/frontends/web/current_connections"), 0);
 }
@@ -322,6 +391,28 @@ fn a_second_balancer_on_the_same_port_is_refused() {
         "{ran:?}"
     );
     drop(balancer);
+}
+
+fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do() {
+    let lab = Lab::new();
+    let _a = UdpServer::named("a", lab.server(1));
+    let setup = udp(&lab).server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let both = setup.listen(&[lab.vip(), lab.second_vip()]);
+
+    // Each worker needs two. One is missing.
+    balancer.leave_descriptors(2 * available_parallelism().unwrap().get() - 1);
+    balancer.save(&both);
+    balancer.wait_for_log(&format!("cannot listen on {}/udp: Too many open files", lab.second_vip()));
+    assert!(UdpSocket::bind(lab.second_vip()).is_ok(), "no worker listens");
+
+    balancer.leave_descriptors(1_000);
+    balancer.signal(Signal::HUP);
+    assert_eq!(UdpClient::of(lab.second_vip()).insist().0, "a");
+    // So many that every worker has some.
+    for _ in 0..20 {
+        assert_eq!(UdpClient::of(lab.second_vip()).ask(), "a");
+    }
 }
 
 fn names_are_resolved_by_every_server() {

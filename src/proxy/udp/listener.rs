@@ -1,20 +1,16 @@
 //! The task of one listening socket: it waits for datagrams, for time to pass and to be told to stop.
 
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use log::warn;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::relay::Relay;
-use super::socket::{Listening, readiness};
+use super::sockets::Listening;
 use crate::proxy::worker::Context;
 
 /// While a listener drains, who is silent for this long has finished: idle clients do not hold a stop up.
@@ -39,15 +35,8 @@ impl Listener {
     /// Starts to serve clients of a socket that is bound to `vip`.
     pub(in crate::proxy) fn start(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Listener {
         let (orders, received) = mpsc::unbounded_channel();
-        let started = || -> io::Result<()> {
-            let relay = Relay::new(vip, listening.clone(), context)?;
-            let (clients, answers) = (readiness(listening.clone())?, readiness(relay.answers())?);
-            tokio::spawn(Task::new(relay, listening).run(received, clients, answers));
-            Ok(())
-        };
-        if let Err(error) = started() {
-            warn!("cannot serve {vip}/udp: {error}");
-        }
+        let relay = Relay::new(vip, listening.clone(), context);
+        tokio::spawn(Task::new(relay, listening).run(received));
         Listener { orders }
     }
 
@@ -83,12 +72,8 @@ impl Task {
         Task { relay, listening, until: None, is_done: false }
     }
 
-    async fn run(
-        mut self,
-        mut orders: mpsc::UnboundedReceiver<Order>,
-        clients: AsyncFd<Listening>,
-        answers: AsyncFd<Arc<OwnedFd>>,
-    ) {
+    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let listening = self.listening.clone();
         let mut pulse = pin!(sleep(Duration::ZERO));
         while !self.is_over() || !orders.is_empty() {
             tokio::select! {
@@ -96,13 +81,13 @@ impl Task {
                     self.obey(order);
                     pulse.as_mut().reset(Instant::now());
                 }
-                ready = clients.readable() => match ready {
+                ready = listening.clients_sent() => match ready {
                     Ok(mut ready) if self.relay.forward() => ready.clear_ready(),
                     // A flood must leave time for the rest of the thread, which has connections of TCP too.
                     Ok(_) => yield_now().await,
                     Err(_) => return, // the thread ends
                 },
-                ready = answers.readable() => match ready {
+                ready = listening.servers_sent() => match ready {
                     Ok(mut ready) if self.relay.answer() => ready.clear_ready(),
                     Ok(_) => yield_now().await,
                     Err(_) => return,

@@ -5,12 +5,14 @@
 
 mod listener;
 mod relay;
+mod send;
 mod session;
 mod socket;
+mod sockets;
 mod table;
 
 pub(super) use listener::Listener;
-pub(super) use socket::{Listening, Sockets};
+pub(super) use sockets::{Listening, Sockets};
 
 use crate::snapshot::Slots;
 

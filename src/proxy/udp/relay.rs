@@ -2,19 +2,19 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_udp::UdpSocketState;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use tokio::time::Instant;
 
+use super::send::{Run, To, is_refusal};
 use super::session::{Parties, Session};
-use super::socket::{self, BATCH, Batch, Datagrams, Listening, is_refusal};
+use super::socket::{self, BATCH, Batch, Datagrams};
+use super::sockets::Listening;
 use super::table::{Key, Table};
 use crate::model::{Endpoint, Timestamp};
 use crate::proxy::worker::Context;
@@ -32,10 +32,6 @@ pub(super) struct Relay {
     vip: SocketAddr,
     context: Arc<Context>,
     listening: Listening,
-    /// How the socket, and those of the sessions, are to be used.
-    state: UdpSocketState,
-    /// Tells which sessions have answers: by their number.
-    answers: Arc<OwnedFd>,
     sessions: Table<Session>,
     /// Whether no sessions begin any more.
     pub(super) drains: bool,
@@ -44,32 +40,28 @@ pub(super) struct Relay {
     frontend: Option<Arc<Frontend>>,
     generation: u64,
     idle: Duration,
+    /// The address that was asked last, if it is no broadcast or multicast address: mostly the next client asks it too.
+    asked: Option<IpAddr>,
     /// Datagrams that the socket had no room for, as last read.
     overruns: u32,
 }
 
 impl Relay {
     /// Without sessions; the socket is bound to `vip`.
-    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> io::Result<Relay> {
-        Ok(Relay {
+    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Relay {
+        Relay {
             vip,
             context,
-            state: socket::prepare(listening.socket())?,
             overruns: socket::overruns(listening.socket()),
             listening,
-            answers: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
             sessions: Table::new(),
             drains: false,
             start: Instant::now(),
             frontend: None,
             generation: 0,
             idle: Duration::MAX,
-        })
-    }
-
-    /// Has something to be read when [`Relay::answer`] has something to do.
-    pub(super) fn answers(&self) -> Arc<OwnedFd> {
-        self.answers.clone()
+            asked: None,
+        }
     }
 
     /// Whether there are no sessions.
@@ -99,7 +91,9 @@ impl Relay {
         self.read_snapshot();
         let now = self.now();
         BATCH.with_borrow_mut(|batch| {
-            let Ok(received) = batch.receive(&self.state, self.listening.socket()) else { return true };
+            let Ok(received) = batch.receive(self.listening.state(), self.listening.socket()) else {
+                return true;
+            };
             let mut taken = 0;
             for datagrams in received {
                 taken += 1;
@@ -115,7 +109,9 @@ impl Relay {
     pub(super) fn answer(&mut self) -> bool {
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let at_once = Timespec::default();
-        let Ok((events, _)) = epoll::wait(&self.answers, &mut room, Some(&at_once)) else { return true };
+        let Ok((events, _)) = epoll::wait(self.listening.answers(), &mut room, Some(&at_once)) else {
+            return true;
+        };
         let now = self.now();
         let mut is_all = events.len() < EVENTS;
         for event in &*events {
@@ -137,7 +133,7 @@ impl Relay {
         for _ in 0..ATTEMPTS {
             self.settle(number)?;
             let Some((_, session)) = self.sessions.get_mut(number) else { break };
-            match socket::send(&self.state, &session.socket, datagrams, session.server(), None) {
+            match Run::of(datagrams).send(&session.socket, To::Server(session.server())) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
@@ -157,6 +153,9 @@ impl Relay {
         let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
             return Err(Counter::DroppedDraining);
         };
+        if key.asked.is_some_and(|asked| self.is_for_many(asked)) {
+            return Err(Counter::DroppedNotUnicast);
+        }
         if key.client.port() == 0 {
             return Err(Counter::DroppedUnsent); // nobody can be answered there
         }
@@ -171,6 +170,19 @@ impl Relay {
         let number = self.sessions.insert(key, opened?, now);
         self.listen_to(number)?;
         Ok(number)
+    }
+
+    /// Whether an address that was asked is one of many hosts: then each worker's socket has got a copy, and no answer
+    /// can come from there.
+    fn is_for_many(&mut self, asked: IpAddr) -> bool {
+        if self.asked == Some(asked) {
+            return false;
+        }
+        let is_for_many = socket::is_for_many(asked);
+        if !is_for_many {
+            self.asked = Some(asked);
+        }
+        is_for_many
     }
 
     /// Has the session go to a server that is there.
@@ -192,7 +204,7 @@ impl Relay {
     fn listen_to(&mut self, number: usize) -> Result<(), Counter> {
         let Some((_, session)) = self.sessions.get_mut(number) else { return Ok(()) };
         let event = EventData::new_u64(number as u64);
-        if epoll::add(&self.answers, &session.socket, event, EventFlags::IN).is_err() {
+        if epoll::add(self.listening.answers(), &session.socket, event, EventFlags::IN).is_err() {
             self.over(number);
             return Err(Counter::DroppedNoResources);
         }
@@ -202,22 +214,22 @@ impl Relay {
     /// Returns whether nothing of the session's server is left.
     fn answer_one(&mut self, number: usize, now: Timestamp) -> bool {
         let Some((key, session)) = self.sessions.get_mut(number) else { return true };
+        let (socket, to) = (self.listening.socket(), To::Client(key.client, key.asked));
         let mut taken = 0;
         let heard = BATCH.with_borrow_mut(|batch| {
-            for datagrams in batch.receive(&self.state, &session.socket)? {
+            let mut received = batch.receive(self.listening.state(), &session.socket)?.peekable();
+            while let Some(first) = received.next() {
+                let mut run = Run::of(first);
                 taken += 1;
-                let (counter, bytes) = match socket::send(
-                    &self.state,
-                    self.listening.socket(),
-                    datagrams,
-                    key.client,
-                    key.asked,
-                ) {
-                    Ok(()) => (Counter::PacketsTx, datagrams.bytes.len()),
+                while received.next_if(|datagrams| run.try_push(*datagrams)).is_some() {
+                    taken += 1;
+                }
+                let (counter, bytes) = match run.send(socket, to) {
+                    Ok(()) => (Counter::PacketsTx, run.bytes()),
                     Err(_) => (Counter::DroppedUnsent, 0),
                 };
-                session.count(counter, datagrams.count());
-                session.count(Counter::BytesTx, bytes as u64);
+                session.count(counter, run.count());
+                session.count(Counter::BytesTx, bytes);
             }
             io::Result::Ok(())
         });

@@ -82,7 +82,9 @@ impl Session {
             return Ok(false);
         }
         self.count_overruns();
-        (self.lease, self.socket) = found?;
+        let (mut lease, socket) = found?;
+        lease.go_on(&mut self.lease);
+        (self.lease, self.socket) = (lease, socket);
         if refused {
             self.lease.count(Counter::Retries, 1);
         }

@@ -1,100 +1,23 @@
-//! Datagrams from and to sockets, many with one system call.
+//! Sockets of UDP, and what comes to them, many datagrams with one system call.
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use std::mem::size_of_val;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ip_recvtos, set_ipv6_mtu_discover,
-    set_ipv6_recvtclass, set_socket_recv_buffer_size_force,
+    set_ipv6_recvtclass,
 };
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-
-use crate::proxy::socket::{bound, check_is_free};
-
-/// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
-/// `net.core.rmem_max`.
-const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
 /// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
 
-/// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
-/// closed while a client of any other has a session: the others would get each other's clients.
-pub(in crate::proxy) struct Sockets {
-    sockets: Vec<UdpSocket>,
-    /// Workers that are not done with theirs.
-    busy: AtomicUsize,
-}
-
-/// The socket of one worker. It keeps those of the others open.
-#[derive(Clone)]
-pub(in crate::proxy) struct Listening {
-    all: Arc<Sockets>,
-    worker: usize,
-}
-
-impl Sockets {
-    /// Binds `addr` `count` times. `ours` are the addresses that this process has bound.
-    pub(in crate::proxy) fn bind(
-        addr: SocketAddr,
-        count: usize,
-        ours: impl IntoIterator<Item = SocketAddr>,
-    ) -> io::Result<Arc<Sockets>> {
-        check_is_free(addr, Type::DGRAM, ours)?;
-        let socket = || -> io::Result<UdpSocket> {
-            let socket = bound(addr, Type::DGRAM)?;
-            if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-                socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-            }
-            Ok(socket.into())
-        };
-        let sockets = (0..count).map(|_| socket()).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Sockets { sockets, busy: AtomicUsize::new(0) }))
-    }
-
-    /// Each worker's, in order.
-    pub(in crate::proxy) fn split(self: Arc<Sockets>) -> impl Iterator<Item = Listening> {
-        (0..self.sockets.len()).map(move |worker| Listening { all: self.clone(), worker })
-    }
-}
-
-impl Listening {
-    pub(super) fn socket(&self) -> &UdpSocket {
-        &self.all.sockets[self.worker]
-    }
-
-    /// This worker has sessions, or may begin some.
-    pub(super) fn busy(&self) {
-        self.all.busy.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// This worker has no sessions and begins none. To be called once for each [`Listening::busy`].
-    pub(super) fn done(&self) {
-        self.all.busy.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether all workers are done.
-    pub(super) fn all_done(&self) -> bool {
-        self.all.busy.load(Ordering::Relaxed) == 0
-    }
-}
-
-impl AsRawFd for Listening {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket().as_raw_fd()
-    }
-}
-
-/// Prepares a listening socket for [`Batch::receive`] and [`send`].
+/// Prepares a listening socket for [`Batch::receive`].
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
     // That forbids fragments and asks for times. What we send on is as long as its sender made it, and may need them.
@@ -106,14 +29,6 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     }
     setsockopt(socket, sockopt::ReceiveTimestampns, &false)?;
     Ok(state)
-}
-
-/// Tells when there is something to be read.
-pub(super) fn readiness<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
-    #[expect(unsafe_code, reason = "tokio has no type of its own that shares a socket, or for an epoll")]
-    // SAFETY: a `Listening` and an `Arc<OwnedFd>` cannot change their descriptor, and keep it open.
-    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
-    Ok(registered?)
 }
 
 /// A socket that hears of this server alone, refusals included.
@@ -150,7 +65,7 @@ impl Batch {
     /// How many [`Datagrams`] it has room for.
     pub(super) const SIZE: usize = BATCH_SIZE;
 
-    fn new() -> Batch {
+    pub(super) fn new() -> Batch {
         Batch { bytes: vec![0; LARGEST * BATCH_SIZE].into(), metas: [RecvMeta::default(); BATCH_SIZE] }
     }
 
@@ -178,45 +93,25 @@ impl Datagrams<'_> {
         if self.is_single() { 1 } else { self.bytes.len().div_ceil(self.meta.stride) as u64 }
     }
 
-    fn is_single(&self) -> bool {
+    /// Bytes of each, but for the last of several.
+    pub(super) fn stride(&self) -> usize {
+        self.bytes.len().min(self.meta.stride)
+    }
+
+    pub(super) fn is_single(&self) -> bool {
         self.bytes.len() <= self.meta.stride
     }
 }
 
-/// Sends datagrams on, each as long as it came; `state` may be that of another socket. With `from` they come from this
-/// address of ours.
-///
-/// # Errors
-/// Those of the socket; then some of the datagrams may have been sent.
-pub(super) fn send(
-    state: &UdpSocketState,
-    socket: &UdpSocket,
-    datagrams: Datagrams<'_>,
-    to: SocketAddr,
-    from: Option<IpAddr>,
-) -> io::Result<()> {
-    let Datagrams { bytes, meta } = datagrams;
-    let send = |contents, segment_size| {
-        let transmit = Transmit { destination: to, ecn: meta.ecn, contents, segment_size, src_ip: from };
-        state.try_send(UdpSockRef::from(socket), &transmit)
+/// Whether an address that was asked is a broadcast or multicast address.
+pub(super) fn is_for_many(asked: IpAddr) -> bool {
+    // Only the kernel knows all broadcast addresses: it connects no socket to one that does not insist.
+    let is_refused = || -> io::Result<()> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.connect(&SocketAddr::new(asked, 9).into())
     };
-    if datagrams.is_single() {
-        return send(bytes, None);
-    }
-    if state.max_gso_segments() > 1 {
-        match send(bytes, Some(meta.stride)) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_refusal(&error) => {}
-            done => return done,
-        }
-    }
-    // This way out cannot take several at once: they are too long for it, or it has no offload.
-    bytes.chunks(meta.stride).try_for_each(|datagram| send(datagram, None))
-}
-
-/// Whether the error says that the other side cannot be reached.
-pub(super) fn is_refusal(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+    asked.is_multicast()
+        || asked.is_ipv4() && is_refused().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// How many datagrams the socket had no room for, since it was opened.
@@ -236,55 +131,22 @@ pub(super) fn overruns(socket: &UdpSocket) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    fn listener() -> (Listening, UdpSocketState) {
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let listening = Sockets::bind(free, 1, []).unwrap().split().next().unwrap();
-        let state = prepare(listening.socket()).unwrap();
-        (listening, state)
-    }
+    use crate::proxy::udp::send::is_refusal;
 
     #[test]
-    fn what_the_kernel_has_joined_is_sent_on_as_the_datagrams_it_was() {
-        let (listening, state) = listener();
-        let socket = listening.socket();
-        let (sender, sender_state) = listener();
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let to = receiver.local_addr().unwrap();
-        let bytes: Vec<u8> = (0..2_500).map(|byte| byte as u8).collect();
-        let joined = Transmit {
-            destination: socket.local_addr().unwrap(),
-            ecn: None,
-            contents: &bytes,
-            segment_size: Some(1_000),
-            src_ip: None,
-        };
-        sender_state.try_send(UdpSockRef::from(sender.socket()), &joined).unwrap();
-
-        let mut batch = Batch::new();
-        let mut sent = 0;
-        while sent < 3 {
-            // Nothing has come yet: look again.
-            let Ok(received) = batch.receive(&state, socket) else { continue };
-            for datagrams in received {
-                sent += datagrams.count();
-                send(&state, socket, datagrams, to, None).unwrap();
-            }
+    fn addresses_of_many_hosts_are_told_from_those_of_one() {
+        for many in ["127.255.255.255", "224.0.0.251", "ff02::1"] {
+            assert!(is_for_many(many.parse().unwrap()), "{many}");
         }
-        let mut buffer = [0; 2_000];
-        for expected in bytes.chunks(1_000) {
-            let n = receiver.recv(&mut buffer).unwrap();
-            assert_eq!(&buffer[..n], expected);
+        for one in ["127.0.0.1", "127.1.2.3", "::1", "fe80::1"] {
+            assert!(!is_for_many(one.parse().unwrap()), "{one}");
         }
     }
 
     #[test]
     fn a_socket_whose_server_is_gone_hears_of_it() {
-        let (_, state) = listener();
+        let state = prepare(&UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let server = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let socket = connect(server).unwrap();
         socket.send(b"anybody?").unwrap();
@@ -296,23 +158,6 @@ mod tests {
             }
         };
         assert!(is_refusal(&refused), "{refused}");
-    }
-
-    #[test]
-    fn an_address_that_somebody_has_bound_is_refused() {
-        let (first, _) = listener();
-        assert!(Sockets::bind(first.socket().local_addr().unwrap(), 2, []).is_err());
-    }
-
-    #[test]
-    fn no_worker_is_done_before_all_are() {
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let workers: Vec<Listening> = Sockets::bind(free, 2, []).unwrap().split().collect();
-        workers.iter().for_each(Listening::busy);
-        workers[0].done();
-        assert!(!workers[0].all_done());
-        workers[1].done();
-        assert!(workers.iter().all(Listening::all_done));
     }
 
     #[test]

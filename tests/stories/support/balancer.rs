@@ -1,12 +1,13 @@
 //! The program under test.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
 use super::{Lab, Process, ask, wait_for};
@@ -150,6 +151,18 @@ impl Balancer {
         let kinds: Vec<PathBuf> = links.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
         let count = |kind: &str| kinds.iter().filter(|link| link.to_string_lossy().starts_with(kind)).count();
         Fds { sockets: count("socket:"), pipes: count("pipe:") }
+    }
+
+    /// Lowers or raises its limit of open files, so that it can open this many more.
+    pub(crate) fn leave_descriptors(&self, n: usize) {
+        let open = fs::read_dir(self.proc("fd")).unwrap().flatten();
+        let open: BTreeSet<u64> =
+            open.map(|entry| entry.file_name().to_string_lossy().parse().unwrap()).collect();
+        // The next to be opened always gets the lowest number that is free.
+        let last = (0..).filter(|number| !open.contains(number)).nth(n).unwrap();
+        let pid = Pid::from_raw(self.process.id() as i32);
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        prlimit(pid, Resource::Nofile, Rlimit { current: Some(last), maximum }).unwrap();
     }
 
     /// Resident memory in bytes.

@@ -3,6 +3,7 @@
 mod balancer;
 mod client;
 mod lab;
+mod name_server;
 mod need;
 mod nginx;
 mod pattern;
@@ -16,13 +17,14 @@ mod wrk;
 pub(crate) use balancer::{Balancer, Fds, binary};
 pub(crate) use client::{ask, ask_from, connect, is_refused_with_reset, ping, reset, was_reset};
 pub(crate) use lab::Lab;
+pub(crate) use name_server::{NAME, NameServer};
 pub(crate) use need::{Need, raise_file_limit, tool};
 pub(crate) use nginx::Nginx;
 pub(crate) use pattern::{check_to_end, send};
 pub(crate) use process::{Process, Ran, run};
 pub(crate) use server::Server;
 pub(crate) use setup::Setup;
-pub(crate) use udp::{UdpClient, UdpServer};
+pub(crate) use udp::{Flood, UdpClient, UdpServer};
 pub(crate) use wait::{clock, wait_for};
 pub(crate) use wrk::Wrk;
 

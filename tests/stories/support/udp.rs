@@ -22,15 +22,19 @@ pub(crate) struct UdpServer {
 impl UdpServer {
     /// Answers with its name.
     pub(crate) fn named(name: &'static str, addr: SocketAddr) -> UdpServer {
-        UdpServer::start(addr, move |_| name.as_bytes())
+        UdpServer::start(addr, move |_, answer| answer(name.as_bytes()))
     }
 
     /// Sends back what it is sent.
     pub(crate) fn echo(addr: SocketAddr) -> UdpServer {
-        UdpServer::start(addr, |question| question)
+        UdpServer::start(addr, |question, answer| answer(question))
     }
 
-    fn start(addr: SocketAddr, answer: impl Fn(&[u8]) -> &[u8] + Send + 'static) -> UdpServer {
+    /// Lets `handle` have every datagram, and what sends an answer.
+    pub(crate) fn start(
+        addr: SocketAddr,
+        handle: impl Fn(&[u8], &mut dyn FnMut(&[u8])) + Send + 'static,
+    ) -> UdpServer {
         let socket = UdpSocket::bind(addr).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -40,7 +44,9 @@ impl UdpServer {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                let _ = socket.send_to(answer(&buffer[..n]), client);
+                handle(&buffer[..n], &mut |answer| {
+                    let _ = socket.send_to(answer, client);
+                });
             }
         });
         UdpServer { addr, stop, thread: Some(thread) }
@@ -53,6 +59,38 @@ impl Drop for UdpServer {
         let any = if self.addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         // Wakes the thread.
         let _ = UdpSocket::bind(any).and_then(|socket| socket.send_to(&[], self.addr));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Datagrams from many ports, as fast as one thread can send them, until it is dropped.
+pub(crate) struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    /// Floods `addr` from this many ports in turn.
+    pub(crate) fn start(addr: SocketAddr, ports: usize) -> Flood {
+        let clients: Vec<UdpClient> = (0..ports).map(|_| UdpClient::of(addr)).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                clients.iter().for_each(|client| {
+                    let _ = client.socket.send(b"flood");
+                });
+            }
+        });
+        Flood { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

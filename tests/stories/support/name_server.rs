@@ -1,0 +1,61 @@
+//! A name server whose answers change.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use super::{Lab, Process, tool, wait_for};
+
+/// What [`NameServer`] has records of.
+pub(crate) const NAME: &str = "app.convey.test";
+
+/// dnsmasq, which knows [`NAME`] and believes nobody else. Its answers are good for a second.
+pub(crate) struct NameServer<'a> {
+    lab: &'a Lab,
+    process: Process,
+}
+
+impl NameServer<'_> {
+    /// Starts it; it answers with these servers of the lab.
+    pub(crate) fn start<'a>(lab: &'a Lab, servers: &[u8]) -> NameServer<'a> {
+        write_hosts(lab, servers);
+        let addr = NameServer::addr(lab);
+        let mut command = Command::new(tool("dnsmasq").unwrap());
+        command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]);
+        command.args(["--no-resolv", "--no-hosts", "--bind-interfaces", "--log-facility=-"]);
+        command.args(["--local=/convey.test/", "--local-ttl=1"]);
+        command.arg(format!("--addn-hosts={}", hosts(lab).display()));
+        command.args([format!("--listen-address={}", addr.ip()), format!("--port={}", addr.port())]);
+        let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        wait_for("dnsmasq", || TcpStream::connect(addr).ok());
+        NameServer { lab, process }
+    }
+
+    /// Where that of a lab is.
+    pub(crate) fn addr(lab: &Lab) -> SocketAddr {
+        SocketAddr::new(lab.ip(53), 5353)
+    }
+
+    /// The lines of a configuration that has it asked.
+    pub(crate) fn dns(lab: &Lab) -> String {
+        format!("[dns]\nnameservers = \"{}\"\n", NameServer::addr(lab))
+    }
+
+    /// Answers with these servers from now on.
+    pub(crate) fn answer(&self, servers: &[u8]) {
+        write_hosts(self.lab, servers);
+        self.process.signal(Signal::HUP);
+    }
+}
+
+fn hosts(lab: &Lab) -> PathBuf {
+    lab.directory().join("hosts")
+}
+
+fn write_hosts(lab: &Lab, servers: &[u8]) {
+    let lines: String = servers.iter().map(|n| format!("{} {NAME}\n", lab.server(*n).ip())).collect();
+    fs::write(hosts(lab), lines).unwrap();
+}
