@@ -85,10 +85,24 @@ impl Site {
         for (name, size) in FILES {
             fs::write(site.path("www").join(name), "x".repeat(size))?;
         }
+        for role in [Role::Client(1), Role::Balancer] {
+            site.have_enough_ports(role)?;
+        }
         for role in SERVERS {
             site._servers.push(site.serve(role)?);
         }
         Ok(site)
+    }
+
+    /// Has a machine begin more connections a minute than it has ports by default: where a client ends first, looking for
+    /// a free port soon costs more than the connection. As the manual of HAProxy advises.
+    fn have_enough_ports(&self, role: Role) -> Result<()> {
+        // What is in this folder depends on the namespace of the thread that opens it.
+        let set = || -> std::io::Result<()> {
+            fs::write("/proc/sys/net/ipv4/ip_local_port_range", "1024 65535")?;
+            fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1")
+        };
+        Ok(self.lab.enter(role, set)??)
     }
 
     /// A file of this run.
