@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::config::{
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, Record, RecordType};
+use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 use tokio::time::timeout;
 
@@ -21,8 +24,11 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// How long what `/etc/hosts` says is believed: it has no times to live.
 const HOSTS_TTL: Duration = Duration::from_secs(5);
-/// A family that takes longer to be answered has failed.
+/// A family that takes longer to be answered by the only name server has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A name server that takes longer has failed, if there are others. It asks others itself; but mostly it knows.
+const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
+
 /// And so has one that takes this much longer than the other, if that has addresses: some name servers drop questions for
 /// AAAA records, and servers that are known should not wait for those. Long enough for a lost datagram to be sent again
 /// (hickory does so after a third of a second).
@@ -76,13 +82,19 @@ struct System {
     stamp: Stamp,
     hosts: Hosts,
     /// Or why nobody can be asked.
-    resolver: Result<TokioResolver, String>,
+    servers: Result<Vec<NameServer>, String>,
+}
+
+/// A name server that can be asked.
+struct NameServer {
+    ip: IpAddr,
+    resolver: TokioResolver,
 }
 
 impl System {
     fn read(stamp: Stamp) -> System {
-        let resolver = resolver(&stamp.0);
-        System { stamp, hosts: hosts(Path::new(HOSTS)).unwrap_or_default(), resolver }
+        let servers = servers(&stamp.0);
+        System { stamp, hosts: hosts(Path::new(HOSTS)).unwrap_or_default(), servers }
     }
 
     /// What the hosts file says, as far as it has the name: then nobody else is asked.
@@ -97,10 +109,26 @@ impl System {
         (v4.is_some() || v6.is_some()).then(|| (records(v4), records(v6)))
     }
 
+    /// Asks one name server after the other until one answers; that there are no records is an answer. As the C library
+    /// does it: of an internal name server and a public one both may know the name, and differ.
     async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
-        let resolver = self.resolver.as_ref().map_err(String::clone)?;
-        let asked = timeout(PATIENCE, resolver.lookup(host, kind)).await;
-        match asked.map_err(|_| format!("no answer within {PATIENCE:?}"))? {
+        let servers = self.servers.as_ref().map_err(String::clone)?;
+        let patience = patience(servers.len());
+        let mut errors = Vec::new();
+        for server in servers {
+            match timeout(patience, server.ask(host, kind)).await {
+                Ok(Ok(records)) => return Ok(records),
+                Ok(Err(error)) => errors.push(format!("{}: {error}", server.ip)),
+                Err(_) => errors.push(format!("{}: no answer within {patience:?}", server.ip)),
+            }
+        }
+        Err(errors.join("; "))
+    }
+}
+
+impl NameServer {
+    async fn ask(&self, host: &str, kind: RecordType) -> Answer {
+        match self.resolver.lookup(host, kind).await {
             Ok(found) => {
                 let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
                 let addresses = found.answers().iter().filter_map(address);
@@ -109,6 +137,15 @@ impl System {
             Err(error) if error.is_no_records_found() => Ok(Records::default()),
             Err(error) => Err(error.to_string()),
         }
+    }
+}
+
+/// How long one of so many name servers has time, so that the others have some too.
+fn patience(servers: usize) -> Duration {
+    match u32::try_from(servers) {
+        Ok(0 | 1) => PATIENCE,
+        Ok(servers) => (PATIENCE / servers).min(PATIENCE_IF_OTHERS),
+        Err(_) => Duration::ZERO,
     }
 }
 
@@ -136,19 +173,28 @@ async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: D
     timeout(patience, second).await.unwrap_or_else(late)
 }
 
-fn resolver(name_servers: &[SocketAddr]) -> Result<TokioResolver, String> {
-    let mut builder = match name_servers {
-        [] => TokioResolver::builder_tokio().map_err(|error| format!("{RESOLV_CONF}: {error}"))?,
-        _ => TokioResolver::builder_with_config(
-            ResolverConfig::from_name_servers(name_servers.iter().copied().map(name_server).collect()),
-            TokioRuntimeProvider::default(),
-        ),
+/// These name servers, or the system's if there are none, in their order.
+fn servers(name_servers: &[SocketAddr]) -> Result<Vec<NameServer>, String> {
+    let (config, mut options) = match name_servers {
+        [] => read_system_conf().map_err(|error| format!("{RESOLV_CONF}: {error}"))?,
+        _ => {
+            let servers = name_servers.iter().copied().map(name_server).collect();
+            (ResolverConfig::from_name_servers(servers), ResolverOpts::default())
+        }
     };
-    let options = builder.options_mut();
     // Who asks knows how long an answer holds.
     options.cache_size = 0;
     options.use_hosts_file = ResolveHosts::Never;
-    builder.build().map_err(|error| error.to_string())
+    let (domain, search, servers) = config.into_parts();
+    let one = |server: NameServerConfig| {
+        let ip = server.ip;
+        // One each: of several it would ask two at once, and believe the faster.
+        let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server]);
+        let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let resolver = builder.with_options(options.clone()).build().map_err(|error| error.to_string())?;
+        Ok(NameServer { ip, resolver })
+    };
+    servers.into_iter().map(one).collect()
 }
 
 fn address(record: &Record) -> Option<IpAddr> {
@@ -191,6 +237,11 @@ mod tests {
 
     async fn at_once<T>(asked: impl Future<Output = T>) -> T {
         timeout(PATIENCE, asked).await.expect("nobody waits for what never comes")
+    }
+
+    #[test]
+    fn of_several_name_servers_each_has_less_time() {
+        assert_eq!([1, 2, 3, 10].map(|n| patience(n).as_millis()), [5_000, 1_500, 1_500, 500]);
     }
 
     #[tokio::test]

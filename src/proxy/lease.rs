@@ -41,11 +41,13 @@ impl Session {
         data_waits: bool,
     ) -> Result<(Leg, Lease), Counter> {
         let mut pool = self.frontend().pool.clone();
-        let mut tried = Vec::new(); // allocates only once a connect has failed
+        // Allocate only once a connect has failed.
+        let (mut failed, mut tried) = (Vec::new(), Vec::new());
         for attempt in 0..ATTEMPTS {
             if attempt > 0 && !Arc::ptr_eq(&pool, &self.frontend().pool) {
                 pool = self.frontend().pool.clone();
-                tried.clear();
+                let has_failed = |server: &Server| failed.contains(&server.live.id);
+                tried = (0..pool.servers.len()).filter(|&index| has_failed(&pool.servers[index])).collect();
             }
             let mut lease = match self.try_lease(&pool, &tried) {
                 Ok(lease) => lease,
@@ -62,6 +64,7 @@ impl Session {
                     let addr = lease.server().config.addr;
                     debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
                     tried.push(lease.index);
+                    failed.push(lease.server().live.id);
                     lease.failed(&error, &self.context.shared.failures);
                 }
             }

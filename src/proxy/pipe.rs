@@ -6,13 +6,15 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Size of a pipe. For an unprivileged user the kernel may refuse to go above its default of
-/// 64 KiB (`fs.pipe-user-pages-soft`); then that is what it holds.
+/// Size of a pipe. For an unprivileged user the kernel may refuse to go above its default (`fs.pipe-user-pages-soft`).
 const SIZE: usize = 256 * 1024;
+
+/// The least that is of use, and the kernel's default; for an unprivileged user with many pipes that is two pages.
+const LEAST: usize = 64 * 1024;
 
 /// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
 const MOST: usize = 1024 * 1024;
@@ -83,7 +85,9 @@ impl Pipe {
             return Err(Errno::MFILE.into());
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let _ = fcntl_setpipe_size(&write, SIZE);
+        if fcntl_setpipe_size(&write, SIZE).is_err() && fcntl_getpipe_size(&write)? < LEAST {
+            return Err(Errno::NOBUFS.into());
+        }
         OPEN.set(OPEN.get() + 1);
         Ok(Pipe { read, write, held: 0 })
     }

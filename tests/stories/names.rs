@@ -15,6 +15,7 @@ stories!("names":
     an_answer_too_long_for_a_datagram_is_taken_whole [Need::Dnsmasq],
     a_name_server_that_dies_changes_nothing_but_what_is_told [Need::Dnsmasq],
     a_name_server_that_never_answers_for_aaaa_is_believed_for_a,
+    name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed,
     other_name_servers_are_asked_as_soon_as_the_file_has_them,
     a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::Dnsmasq],
     a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
@@ -97,6 +98,21 @@ fn other_name_servers_are_asked_as_soon_as_the_file_has_them() {
     assert_eq!(runs(&balancer), servers(&lab, &[1]));
     balancer.save(&before.replace(&NameServer::addr(&lab).to_string(), &other.to_string()));
     wait_for("the other's answer", || (runs(&balancer) == servers(&lab, &[2])).then_some(()));
+}
+
+fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed() {
+    let lab = Lab::new();
+    let [silent, other] = [54, 55].map(|host| SocketAddr::new(lab.ip(host), 5353));
+    let _silent = UdpSocket::bind(silent).unwrap();
+    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
+    answer_for_a(other, lab.server(2).ip(), ForAaaa::SayNone);
+    let named = |setup: Setup, n| setup.server(&format!("s{n}"), format!("s{n}.convey.test:8000"), "");
+    let asked = format!("nameservers = [\"{silent}\", \"{}\", \"{other}\"]", NameServer::addr(&lab));
+    let setup = (0..8).fold(Setup::new(&lab), named).and(&format!("[dns]\n{asked}\n"));
+    let balancer = Balancer::start(&lab, &setup);
+    let expected: BTreeSet<String> = (0..8).map(|n| format!("s{n}/{}", lab.server(1).ip())).collect();
+    wait_for("the names to be resolved", || (runs(&balancer).len() == 8).then_some(()));
+    assert_eq!(runs(&balancer), expected);
 }
 
 fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {

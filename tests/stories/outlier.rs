@@ -1,15 +1,16 @@
 //! Servers that fail their clients, and servers that come back.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Balancer, Lab, Server, Setup, ask, reset, stories, wait_for};
+use crate::support::{Balancer, Lab, Server, Setup, ask, connect, reset, stories, wait_for};
 
 stories!("outlier":
     a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed,
     an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time,
+    who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_others,
     a_dead_server_without_probes_fails_a_few_connects_and_no_more,
     at_most_half_of_the_servers_are_ejected,
     a_server_that_came_back_gets_a_twentieth_at_first_and_all_of_it_once_slow_start_is_off,
@@ -55,6 +56,22 @@ fn an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time() {
     wait_for("a to serve again", || (ask(lab.vip(), "/").ok()?.1 == "a").then_some(()));
     assert!(balancer.stat("/backends/pool/servers/a/ejected").is_null());
     assert_eq!(balancer.stat("/backends/pool/servers/a/ejections"), 2);
+}
+
+fn who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_others() {
+    let lab = Lab::new();
+    let (_a, _) = moody("a", lab.server(1), true);
+    let _b = Server::named("b", lab.server(2));
+    let balancer = Balancer::start(&lab, &judged(&two(&lab), ""));
+    wait_for("the server to be ejected", || {
+        for _ in 0..6 {
+            let mut silent = connect(lab.vip());
+            silent.shutdown(Shutdown::Write).unwrap();
+            let _ = silent.read(&mut [0]);
+        }
+        let _ = ask(lab.vip(), "/");
+        balancer.log().contains("is ejected").then_some(())
+    });
 }
 
 fn a_dead_server_without_probes_fails_a_few_connects_and_no_more() {
@@ -148,13 +165,20 @@ fn judged(setup: &Setup, lines: &str) -> Setup {
     setup.clone().and(&format!("[backends.pool.outlier_detection]\nconsecutive_failures = 3\n{lines}\n"))
 }
 
-/// Answers one HTTP request for each connection with its name or, while it is bad, with a reset.
+/// Answers one HTTP request for each connection with its name or, while it is bad, with a reset; and closes those
+/// that ask nothing.
 fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (Server, Arc<AtomicBool>) {
     let is_bad = Arc::new(AtomicBool::new(is_bad));
     let mood = is_bad.clone();
     let server = Server::start(addr, move |mut stream| {
         let mut lines = BufReader::new(stream.try_clone()?).lines();
-        while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+        let mut is_asked = false;
+        while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {
+            is_asked = true;
+        }
+        if !is_asked {
+            return Ok(());
+        }
         if mood.load(Ordering::Relaxed) {
             reset(stream);
             return Ok(());

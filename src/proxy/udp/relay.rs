@@ -130,6 +130,7 @@ impl Relay {
             }
             None => self.begin(key, now)?,
         };
+        let mut is_too_long = false;
         for _ in 0..ATTEMPTS {
             self.settle(number)?;
             let Some((_, session)) = self.sessions.get_mut(number) else { break };
@@ -139,13 +140,17 @@ impl Relay {
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
                     return Ok(());
                 }
-                // What a router said of an earlier datagram; this one has not been sent.
-                Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {}
+                // What a router said of an earlier datagram, and this one has not been sent; or it never can be.
+                Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
+                    is_too_long = true;
+                    continue;
+                }
                 Err(error) if is_refusal(&error) => session.on_refusal(parties(self.vip, key), &error),
                 Err(_) => return Err(Counter::DroppedUnsent),
             }
+            is_too_long = false;
         }
-        Err(Counter::DroppedNoServer)
+        Err(if is_too_long { Counter::DroppedUnsent } else { Counter::DroppedNoServer })
     }
 
     /// A session for a client that has none; returns its number. Where there is no room, another gives way.
