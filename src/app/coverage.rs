@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use crate::dataplane::{Filter, Guard, Offloader, Pipeline, Selection};
+use crate::dataplane::{Filter, Guard, Offloader, Pipeline, Selection, causes};
 use crate::model::{Interface, Layer};
 use crate::snapshot::NextHops;
 use crate::stats::PacketStats;
@@ -38,18 +38,10 @@ impl Coverage {
         interfaces: Vec<Interface>,
     ) -> io::Result<Coverage> {
         for interface in &interfaces {
-            drivers.capture(interface)?;
+            let layer = drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
+            drivers.capture(interface, layer)?;
         }
         Ok(Coverage { drivers, selection, captured: interfaces, refused: BTreeSet::new() })
-    }
-
-    /// Has the kernel follow the routes, where it forwards by itself.
-    pub(super) fn route(&mut self, network: &NextHops) {
-        if let Some(offloader) = &mut self.drivers.offloader
-            && let Err(error) = offloader.follow(network)
-        {
-            warn!("the kernel does not follow the routes: {error}");
-        }
     }
 
     /// Captures and guards by this selection from now on. Returns whether it is another than before.
@@ -104,6 +96,16 @@ impl Coverage {
         }
     }
 
+    /// Has the kernel follow the routes, where it forwards by itself; after [`Coverage::cover`], for it may not go by
+    /// every interface.
+    pub(super) fn route(&mut self, network: &NextHops) {
+        if let Some(offloader) = &mut self.drivers.offloader
+            && let Err(error) = offloader.follow(network)
+        {
+            warn!("the kernel does not follow the routes: {error}");
+        }
+    }
+
     /// What is captured and guarded.
     pub(super) fn selection(&self) -> &Selection {
         &self.selection
@@ -120,17 +122,37 @@ impl Coverage {
             let all: Vec<Interface> = self.captured.iter().chain([new]).cloned().collect();
             guard.cover(&self.selection, &all)?;
         }
-        if let Some(offloader) = &self.drivers.offloader {
-            offloader.attach(new)?;
-        }
-        Ok(self.drivers.capture(new)?)
+        let layer = self.drivers.attach(new);
+        self.drivers.capture(new, layer).inspect_err(|_| self.drivers.detach(new))?;
+        Ok(())
     }
 }
 
 impl Drivers {
-    fn capture(&mut self, interface: &Interface) -> io::Result<()> {
-        self.pipeline.capture(interface.index)?;
-        let layer = self.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
+    /// Attaches the flow cache, if it can be; who forwards open flows that come in there.
+    fn attach(&mut self, interface: &Interface) -> Layer {
+        let Some(offloader) = &mut self.offloader else { return Layer::Worker };
+        match offloader.attach(interface) {
+            Ok(()) => offloader.layer(),
+            Err(error) => {
+                let (name, layer) = (&interface.name, offloader.layer().name());
+                warn!(
+                    "every packet that comes in on {name} goes through a worker, the kernel cannot forward there by {layer}: {}",
+                    causes(&error)
+                );
+                Layer::Worker
+            }
+        }
+    }
+
+    fn detach(&mut self, interface: &Interface) {
+        if let Some(offloader) = &mut self.offloader {
+            offloader.detach(interface.index);
+        }
+    }
+
+    fn capture(&mut self, interface: &Interface, layer: Layer) -> io::Result<()> {
+        self.pipeline.capture(interface.index, layer != Layer::Worker)?;
         self.stats.set_layer(&interface.name, layer);
         Ok(())
     }

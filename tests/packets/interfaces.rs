@@ -16,7 +16,7 @@ pub(crate) fn stories() -> Vec<Story> {
 }
 
 /// The second link between the balancer and server 1, on either side.
-const LINK: &str = "back";
+pub(crate) const LINK: &str = "back";
 
 fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
     let mut network = Network::new(case, 1, 1);
@@ -56,7 +56,7 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
 }
 
 /// Makes the second link. What the server sends to the balancer takes it.
-fn link(network: &Network) {
+pub(crate) fn link(network: &Network) {
     let family = network.case.family;
     let [ours, theirs] = addresses(family);
     let server = network.lab.namespace(Role::Server(1));
@@ -82,7 +82,7 @@ fn addresses(family: Family) -> [&'static str; 2] {
 }
 
 /// A configuration whose server is at the end of the second link. Servers see the balancer's address on the first.
-fn through_link(case: Case) -> String {
+pub(crate) fn through_link(case: Case) -> String {
     let family = case.family;
     let config = Config { passthrough: snat(family), ..Config::new(1) };
     let [_, server] = addresses(family);
@@ -91,7 +91,7 @@ fn through_link(case: Case) -> String {
     config.text(case).replace(&place(&usual), &place(server))
 }
 
-fn snat(family: Family) -> &'static str {
+pub(crate) fn snat(family: Family) -> &'static str {
     format!("snat_addresses = [\"{}\"]", family.address(Role::Balancer)).leak()
 }
 
@@ -105,7 +105,7 @@ fn logged(network: &Network, text: &str) -> usize {
     network.log(Role::Balancer).matches(text).count()
 }
 
-fn ip(network: &Network, role: Role, arguments: &str) {
+pub(crate) fn ip(network: &Network, role: Role, arguments: &str) {
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     network.lab.run(role, "ip", &arguments).unwrap();
 }

@@ -1,6 +1,7 @@
 //! The kernel flow cache: BPF programs (`bpf/cache.bpf.c`) that send on the packets of flows that were decided on here,
 //! and the maps that tell them how. Loaded by [`KernelCache`], filled through it and [`FlowMap`].
 
+mod attachment;
 mod entry;
 mod flow_map;
 mod offloader;
