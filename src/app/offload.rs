@@ -49,11 +49,7 @@ pub(super) fn start(
         (Err(error), offload) => return Err(refused(&error, offload)),
     };
     let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    info!(
-        "the kernel forwards packets of open flows, by {} on {}",
-        offloader.layer().name(),
-        names.join(", ")
-    );
+    info!("the kernel forwards packets of open flows, by {} on {}", offloader.means(), names.join(", "));
     Ok(Some(offloader))
 }
 

@@ -1,6 +1,10 @@
 //! Interfaces that packets come to pass only later, and such as are made anew.
 
+use std::collections::BTreeSet;
+
+use convey::dataplane::{Guard, GuardKind, Selection};
 use convey::demo::lab::Role;
+use convey::model::Interface;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
@@ -9,10 +13,17 @@ use crate::support::wait_for;
 
 pub(crate) fn stories() -> Vec<Story> {
     // In DSR nothing comes back that would have to be captured.
-    stories![when Case::is_passthrough =>
+    let mut stories = stories![when Case::is_passthrough =>
         a_reload_may_put_a_server_behind_another_interface,
         an_interface_that_is_made_anew_is_captured_again,
-    ]
+    ];
+    // The family makes no difference.
+    stories.extend(stories![when |case| {
+            case.is_passthrough() && case.is_cached() && case.family == Family::V4
+        } =>
+        workers_forward_on_an_interface_that_takes_no_more_programs,
+    ]);
+    stories
 }
 
 /// The second link between the balancer and server 1, on either side.
@@ -53,6 +64,45 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
         assert_eq!(logged(&network, "forwarding packets on back from now on"), times);
         assert_eq!(network.ask(1).unwrap(), "s1");
     }
+}
+
+fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx_on(1, (case.family.any(), PORT).into());
+    network.balance(&Config { passthrough: snat(case.family), ..Config::new(1) });
+    link(&network);
+    // Linux takes 63. Convey's guard will be the last.
+    let _others: Vec<Guard> = (0..62).map(|_| idle_guard(&network)).collect();
+    network.save_with(&through_link(case));
+    wait_for("the link to be used", || {
+        (logged(&network, "forwarding packets on back from now on") == 1).then_some(())
+    });
+    network.wait_for_health(1, true);
+    for _ in 0..10 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+    assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
+    assert_eq!(logged(&network, "every packet that comes in on back goes through a worker"), 1);
+    // What it might be attached by instead would outlive a killed process.
+    let queues = network.lab.run(Role::Balancer, "tc", &["qdisc", "show", "dev", LINK]).unwrap();
+    assert!(!queues.contains("clsact"), "{queues}");
+}
+
+/// A program on the balancer's end of the second link that does nothing.
+fn idle_guard(network: &Network) -> Guard {
+    let nothing = Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
+    let back = Interface {
+        index: 0,
+        name: LINK.to_owned(),
+        mac: None,
+        mtu: 1500,
+        mtu_v6: 1500,
+        up: true,
+        loopback: false,
+        hands_over: false,
+        addresses: Vec::new(),
+    };
+    network.inside(Role::Balancer, || Guard::of_kind(GuardKind::Tcx, &nothing, &[back]).unwrap())
 }
 
 /// Makes the second link. What the server sends to the balancer takes it.

@@ -1,8 +1,10 @@
 //! The cache on one interface.
 
+use std::io::ErrorKind;
+
 use aya::programs::tc::{NlOptions, SchedClassifierLinkId, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::xdp::XdpLinkId;
-use aya::programs::{LinkOrder, TcAttachType, XdpMode};
+use aya::programs::{LinkOrder, ProgramError, TcAttachType, XdpMode};
 
 use super::{CacheError, KernelCache};
 use crate::model::Interface;
@@ -17,7 +19,9 @@ pub(super) struct Attachment {
 
 #[derive(Debug)]
 enum Link {
-    Tc(SchedClassifierLinkId),
+    Tcx(SchedClassifierLinkId),
+    /// May outlive us.
+    Filter(SchedClassifierLinkId),
     Xdp(XdpLinkId),
 }
 
@@ -31,16 +35,17 @@ impl Attachment {
         let (program, name) = (cache.tc()?, &interface.name);
         let first = TcAttachOptions::TcxOrder(LinkOrder::first());
         let tcx = match program.attach_with_options(name, TcAttachType::Ingress, first) {
-            Ok(link) => return Ok(Attachment { interface: interface.index, link: Link::Tc(link) }),
+            Ok(link) => return Ok(Attachment { interface: interface.index, link: Link::Tcx(link) }),
+            Err(tcx) if !is_unknown(&tcx) => return Err(tcx.into()),
             Err(tcx) => tcx,
         };
-        // Before Linux 6.6 there is no tcx, but a qdisc to attach filters to. It does nothing by itself and stays: to
-        // remove it is to remove the filters of others.
+        // There is a qdisc to attach filters to. It does nothing by itself and stays: to remove it is to remove the
+        // filters of others.
         let _ = qdisc_add_clsact(name); // there may be one
         let options = NlOptions { priority: 1, handle: filter_handle.into(), ..NlOptions::default() };
         let filter = TcAttachOptions::Netlink(options);
         match program.attach_with_options(name, TcAttachType::Ingress, filter) {
-            Ok(link) => Ok(Attachment { interface: interface.index, link: Link::Tc(link) }),
+            Ok(link) => Ok(Attachment { interface: interface.index, link: Link::Filter(link) }),
             Err(filter) => Err(CacheError::Attach { tcx: tcx.into(), filter }),
         }
     }
@@ -54,12 +59,27 @@ impl Attachment {
         Ok(Attachment { interface: interface.index, link: Link::Xdp(link) })
     }
 
+    /// What it is attached by, as logs have it.
+    pub(super) fn means(&self) -> &'static str {
+        match self.link {
+            Link::Tcx(_) => "tc (tcx)",
+            Link::Filter(_) => "tc (a clsact filter)",
+            Link::Xdp(_) => "xdp",
+        }
+    }
+
     /// Detaches it.
     pub(super) fn detach(self, cache: &mut KernelCache) -> Result<(), CacheError> {
         match self.link {
-            Link::Tc(link) => cache.tc()?.detach(link)?,
+            Link::Tcx(link) | Link::Filter(link) => cache.tc()?.detach(link)?,
             Link::Xdp(link) => cache.xdp()?.detach(link)?,
         }
         Ok(())
     }
+}
+
+/// Whether it is the kernel that does not know of tcx, as before Linux 6.6. It says so of a type of attachment that it has
+/// never heard of; what else may be in the way, an attachment that is there already or one too many, has other numbers.
+fn is_unknown(tcx: &ProgramError) -> bool {
+    matches!(tcx, ProgramError::SyscallError(error) if error.io_error.kind() == ErrorKind::InvalidInput)
 }

@@ -89,6 +89,11 @@ impl Offloader {
         self.layer
     }
 
+    /// What it is attached by, for people to read: its layer, and which kind of tc.
+    pub fn means(&self) -> &'static str {
+        self.attached.first().map_or(self.layer.name(), Attachment::means)
+    }
+
     /// Has packets go where these next hops are now. A driver without XDP drops what the program of another sends through
     /// it: with XDP what leads to interfaces without the cache is left to workers.
     pub fn follow(&mut self, network: &NextHops) -> Result<(), CacheError> {
