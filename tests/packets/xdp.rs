@@ -17,6 +17,7 @@ pub(crate) fn stories() -> Vec<Story> {
         files_arrive_byte_for_byte_in_both_directions,
         a_stream_of_datagrams_is_answered,
         a_connection_ends_in_order_and_leaves_the_cache,
+        an_interface_may_get_another_ethernet_address,
     ];
     // In DSR replies do not come by. The family makes no difference.
     stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
@@ -71,6 +72,29 @@ fn a_connection_ends_in_order_and_leaves_the_cache(case: Case) {
     assert_eq!(lab.network.stat("/frontends/web/current_connections"), 0);
     let ended = lab.network.stat("/frontends/web/ended");
     assert!(ended.as_object().unwrap().values().all(|n| n == 0), "in order: {ended:#}");
+}
+
+fn an_interface_may_get_another_ethernet_address(case: Case) {
+    let mut lab = Prepared::new(case);
+    let network = &mut lab.network;
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
+    let server = network.server(1, Server::echo);
+    let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
+    for _ in 0..20 {
+        ping(&mut stream).unwrap();
+    }
+    ip(network, Role::Balancer, &format!("link set {INTERFACE} address 02:00:00:00:77:77"));
+    for role in [Role::Client(1), Role::Server(1)] {
+        ip(network, role, "neigh flush all");
+    }
+    let forwarded = || network.stat("/packets/cache/forwarded").as_u64().unwrap();
+    // What was forwarded before may be counted a little later.
+    let before = forwarded();
+    wait_for("the driver to forward what is sent to the new address", || {
+        ping(&mut stream).unwrap();
+        (forwarded() >= before + 200).then_some(())
+    });
+    drop(server);
 }
 
 /// What the driver would send there the link drops, for its other end is not prepared.

@@ -22,7 +22,8 @@ enum Link {
     Tcx(SchedClassifierLinkId),
     /// May outlive us.
     Filter(SchedClassifierLinkId),
-    Xdp(XdpLinkId),
+    /// With the interface's address as the program was told.
+    Xdp(XdpLinkId, Option<[u8; 6]>),
 }
 
 impl Attachment {
@@ -52,11 +53,25 @@ impl Attachment {
 
     /// To its driver.
     pub(super) fn to_xdp(cache: &mut KernelCache, interface: &Interface) -> Result<Attachment, CacheError> {
-        if let Some(mac) = interface.mac {
-            cache.set_interface(interface.index, mac)?;
-        }
+        tell(cache, interface)?;
         let link = cache.xdp()?.attach_to_if_index(interface.index, XdpMode::Driver)?;
-        Ok(Attachment { interface: interface.index, link: Link::Xdp(link) })
+        Ok(Attachment { interface: interface.index, link: Link::Xdp(link, interface.mac) })
+    }
+
+    /// Goes by the interface as it is now.
+    pub(super) fn update(
+        &mut self,
+        cache: &mut KernelCache,
+        interface: &Interface,
+    ) -> Result<(), CacheError> {
+        match &mut self.link {
+            Link::Xdp(_, told) if *told != interface.mac => {
+                tell(cache, interface)?;
+                *told = interface.mac;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// What it is attached by, as logs have it.
@@ -64,7 +79,7 @@ impl Attachment {
         match self.link {
             Link::Tcx(_) => "tc (tcx)",
             Link::Filter(_) => "tc (a clsact filter)",
-            Link::Xdp(_) => "xdp",
+            Link::Xdp(..) => "xdp",
         }
     }
 
@@ -72,10 +87,15 @@ impl Attachment {
     pub(super) fn detach(self, cache: &mut KernelCache) -> Result<(), CacheError> {
         match self.link {
             Link::Tcx(link) | Link::Filter(link) => cache.tc()?.detach(link)?,
-            Link::Xdp(link) => cache.xdp()?.detach(link)?,
+            Link::Xdp(link, _) => cache.xdp()?.detach(link)?,
         }
         Ok(())
     }
+}
+
+/// Tells XDP the address of an interface, if it has one.
+fn tell(cache: &mut KernelCache, interface: &Interface) -> Result<(), CacheError> {
+    interface.mac.map_or(Ok(()), |mac| cache.set_interface(interface.index, mac))
 }
 
 /// Whether it is the kernel that does not know of tcx, as before Linux 6.6. It says so of a type of attachment that it has

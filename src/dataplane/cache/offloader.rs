@@ -98,6 +98,12 @@ impl Offloader {
     /// it: with XDP what leads to interfaces without the cache is left to workers.
     pub fn follow(&mut self, network: &NextHops) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
+        for attachment in &mut self.attached {
+            let mut interfaces = network.interfaces().iter();
+            if let Some(now) = interfaces.find(|interface| interface.index == attachment.interface) {
+                attachment.update(&mut cache, now)?;
+            }
+        }
         let (layer, attached) = (self.layer, &self.attached);
         let is_on = |interface: u32| attached.iter().any(|attachment| attachment.interface == interface);
         let leads_on = |hop: &&NextHop| layer != Layer::Xdp || is_on(hop.interface);
