@@ -71,6 +71,7 @@ impl Coverage {
         let there_is = |index: u32| network.interfaces().iter().any(|interface| interface.index == index);
         for gone in self.captured.extract_if(.., |interface| !there_is(interface.index)) {
             self.drivers.pipeline.release(gone.index);
+            self.drivers.detach(&gone);
             self.drivers.stats.forget_layer(&gone.name);
             warn!(
                 "interface {} is gone: no packets pass it until there is one of this name again",

@@ -13,6 +13,7 @@ pub(crate) fn stories() -> Vec<Story> {
         entries_are_read_as_they_were_written,
         entries_are_removed_and_those_that_are_gone_already_do_not_matter,
         a_full_cache_says_how_many_it_has_taken,
+        interfaces_that_are_gone_leave_their_room_to_others,
     ]
 }
 
@@ -69,4 +70,12 @@ fn a_full_cache_says_how_many_it_has_taken() {
     assert_eq!(flows.put(&keys, &entries).unwrap(), 8);
     assert_eq!(flows.get(&keys[7]).unwrap(), Some(entries[7]));
     assert_eq!(flows.get(&keys[8]).unwrap(), None);
+}
+
+fn interfaces_that_are_gone_leave_their_room_to_others() {
+    let mut cache = KernelCache::load(&SIZES).unwrap();
+    for index in 1..=5_000 {
+        cache.set_interface(index, [2, 0, 0, 0, 0, 1]).unwrap();
+        cache.forget_interface(index).unwrap();
+    }
 }

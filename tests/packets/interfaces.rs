@@ -1,6 +1,7 @@
 //! Interfaces that packets come to pass only later, and such as are made anew.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use convey::dataplane::{Guard, GuardKind, Selection};
 use convey::demo::lab::Role;
@@ -54,6 +55,7 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
     network.balance_with(&through_link(case));
     network.wait_for_health(1, true);
     assert_eq!(network.ask(1).unwrap(), "s1");
+    let held = descriptors(&network);
     for times in 1..=2 {
         ip(&network, Role::Balancer, &format!("link del {LINK}"));
         wait_for("it to be missed", || (logged(&network, "interface back is gone") == times).then_some(()));
@@ -63,6 +65,7 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
         wait_for("an answer", || (network.ask(1).ok()? == "s1").then_some(()));
         assert_eq!(logged(&network, "forwarding packets on back from now on"), times);
         assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(descriptors(&network), held, "programs, maps and what attaches them");
     }
 }
 
@@ -86,6 +89,13 @@ fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
     // What it might be attached by instead would outlive a killed process.
     let queues = network.lab.run(Role::Balancer, "tc", &["qdisc", "show", "dev", LINK]).unwrap();
     assert!(!queues.contains("clsact"), "{queues}");
+}
+
+/// How many things of BPF the balancer holds.
+fn descriptors(network: &Network) -> usize {
+    let directory = format!("/proc/{}/fd", network.convey(|convey| convey.id()));
+    let files = fs::read_dir(directory).unwrap().filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    files.filter(|file| file.to_string_lossy().contains("bpf")).count()
 }
 
 /// A program on the balancer's end of the second link that does nothing.

@@ -54,8 +54,13 @@ impl Attachment {
     /// To its driver.
     pub(super) fn to_xdp(cache: &mut KernelCache, interface: &Interface) -> Result<Attachment, CacheError> {
         tell(cache, interface)?;
-        let link = cache.xdp()?.attach_to_if_index(interface.index, XdpMode::Driver)?;
-        Ok(Attachment { interface: interface.index, link: Link::Xdp(link, interface.mac) })
+        match cache.xdp()?.attach_to_if_index(interface.index, XdpMode::Driver) {
+            Ok(link) => Ok(Attachment { interface: interface.index, link: Link::Xdp(link, interface.mac) }),
+            Err(error) => {
+                let _ = cache.forget_interface(interface.index);
+                Err(error.into())
+            }
+        }
     }
 
     /// Goes by the interface as it is now.
@@ -83,13 +88,15 @@ impl Attachment {
         }
     }
 
-    /// Detaches it.
-    pub(super) fn detach(self, cache: &mut KernelCache) -> Result<(), CacheError> {
-        match self.link {
-            Link::Tcx(link) | Link::Filter(link) => cache.tc()?.detach(link)?,
-            Link::Xdp(link, _) => cache.xdp()?.detach(link)?,
-        }
-        Ok(())
+    /// Detaches it. That fails where the interface is gone, and with it what was attached to it.
+    pub(super) fn detach(self, cache: &mut KernelCache) {
+        let _ = match self.link {
+            Link::Tcx(link) | Link::Filter(link) => cache.tc().map(|program| program.detach(link)),
+            Link::Xdp(link, _) => {
+                let _ = cache.forget_interface(self.interface);
+                cache.xdp().map(|program| program.detach(link))
+            }
+        };
     }
 }
 

@@ -154,6 +154,12 @@ impl KernelCache {
         Ok(interfaces.insert(index, mac, 0)?)
     }
 
+    /// Has XDP forward nothing more that comes in on an interface.
+    pub fn forget_interface(&mut self, index: u32) -> Result<(), CacheError> {
+        let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
+        Ok(interfaces.remove(&index)?)
+    }
+
     /// Limits who begins connections, and how fast; `None`: no longer.
     pub fn limit_syns(&mut self, limit: Option<&SynLimit>) -> Result<(), CacheError> {
         let mut map: Array<_, [u64; 4]> = Array::try_from(self.map(SYN_LIMIT)?)?;

@@ -79,8 +79,7 @@ impl Offloader {
     pub fn detach(&mut self, interface: u32) {
         let mut cache = lock(&self.cache);
         for attachment in self.attached.extract_if(.., |attachment| attachment.interface == interface) {
-            // Fails if the interface is gone: so is what was attached to it.
-            let _ = attachment.detach(&mut cache);
+            attachment.detach(&mut cache);
         }
     }
 
