@@ -84,9 +84,9 @@ impl Coverage {
                 continue;
             }
             match self.add(&new) {
-                Ok(()) => {
+                Ok(means) => {
                     self.refused.remove(&new.index);
-                    info!("forwarding packets on {} from now on", new.name);
+                    info!("forwarding packets on {} from now on, those of open flows by {means}", new.name);
                     self.captured.push(new);
                 }
                 Err(error) if self.refused.insert(new.index) => {
@@ -117,15 +117,17 @@ impl Coverage {
         self.drivers.pipeline.stop();
     }
 
-    /// Guards an interface before it is captured on: what the host's stack sees of it, it answers.
-    fn add(&mut self, new: &Interface) -> anyhow::Result<()> {
+    /// Guards an interface before it is captured on: what the host's stack sees of it, it answers. Returns what open flows
+    /// are forwarded by.
+    fn add(&mut self, new: &Interface) -> anyhow::Result<&'static str> {
         if let Some(guard) = &mut self.drivers.guard {
             let all: Vec<Interface> = self.captured.iter().chain([new]).cloned().collect();
             guard.cover(&self.selection, &all)?;
         }
         let layer = self.drivers.attach(new);
         self.drivers.capture(new, layer).inspect_err(|_| self.drivers.detach(new))?;
-        Ok(())
+        let offloader = self.drivers.offloader.as_ref().filter(|_| layer != Layer::Worker);
+        Ok(offloader.map_or(layer.name(), Offloader::means))
     }
 }
 

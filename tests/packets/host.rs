@@ -20,6 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
         the_host_sends_no_reset_of_its_own,
         programs_on_the_balancer_reach_the_servers,
         nothing_stays_attached_after_a_kill,
+        the_log_says_who_forwards_open_flows,
     ];
     // The family makes no difference.
     stories.extend(stories![when |case| case.is_cached() && case.family == Family::V4 =>
@@ -76,6 +77,15 @@ fn programs_on_the_balancer_reach_the_servers(case: Case) {
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "s1\n"), "{ran:?}");
         assert_eq!(network.ask(1).unwrap(), "s1");
     }
+}
+
+fn the_log_says_who_forwards_open_flows(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config::new(1));
+    let (log, cached) = (network.log(Role::Balancer), "the kernel forwards packets of open flows, by");
+    assert_eq!(log.contains(&format!("{cached} tc (tcx) on {INTERFACE}")), case.is_cached(), "{log}");
+    let workers = log.contains("every packet goes through a worker") && log.contains("offload = \"off\"");
+    assert_eq!(workers, !case.is_cached(), "{log}");
 }
 
 fn nothing_stays_attached_after_a_kill(case: Case) {

@@ -46,6 +46,8 @@ fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
         assert_eq!(network.ask(1).unwrap(), "s1");
     }
     assert!(passed(&network) > 0, "over the second link");
+    let means = if case.is_cached() { "tc (tcx)" } else { "worker" };
+    assert_eq!(logged(&network, &format!("on back from now on, those of open flows by {means}")), 1);
 }
 
 fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
