@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
 pub use entry::FlowEntry;
@@ -71,6 +72,9 @@ pub enum CacheError {
     /// The programs could not be loaded.
     #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
     Load(#[from] EbpfError),
+    /// The programs are such as the kernel takes only of who may see its memory.
+    #[error("loading the flow cache: this process lacks CAP_PERFMON")]
+    Unprivileged,
     /// The kernel refused a program.
     #[error("the flow cache's program: {0}")]
     Program(#[from] ProgramError),
@@ -102,10 +106,14 @@ impl KernelCache {
         loader.map_max_entries(NEXT_HOPS, sizes.next_hops);
         loader.map_max_entries(TRAFFIC, sizes.parties.into());
         let mut cache = KernelCache(loader.load(OBJECT)?);
-        cache.tc()?.load()?;
-        cache.xdp()?.load()?;
-        cache.filter()?.load()?;
-        Ok(cache)
+        match cache.load_programs() {
+            Ok(()) => Ok(cache),
+            // The verifier's reason would be a page about one instruction.
+            Err(CacheError::Program(ProgramError::LoadError { .. })) if lacks_perfmon() => {
+                Err(CacheError::Unprivileged)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The program for tc ingress.
@@ -209,9 +217,20 @@ impl KernelCache {
         Ok(sum)
     }
 
+    fn load_programs(&mut self) -> Result<(), CacheError> {
+        self.tc()?.load()?;
+        self.xdp()?.load()?;
+        Ok(self.filter()?.load()?)
+    }
+
     fn map(&mut self, name: &'static str) -> Result<&mut Map, CacheError> {
         self.0.map_mut(name).ok_or(CacheError::Missing(name))
     }
+}
+
+fn lacks_perfmon() -> bool {
+    let sufficient = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+    capabilities(None).is_ok_and(|held| !held.effective.intersects(sufficient))
 }
 
 /// `struct next_hop` of `bpf/maps.h`.
