@@ -144,7 +144,7 @@ fn start(balancer: &Namespace) -> Pipeline {
     };
     balancer.enter(|| {
         let mut pipeline = Pipeline::start(plan).unwrap();
-        pipeline.capture(balancer.index("front")).unwrap();
+        pipeline.capture(balancer.index("front"), false).unwrap();
         pipeline
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use crate::dataplane::{Filter, Guard, Offloader, Pipeline, Selection};
+use crate::dataplane::{Filter, Guard, Offloader, Pipeline, Selection, causes};
 use crate::model::{Interface, Layer};
 use crate::snapshot::NextHops;
 use crate::stats::PacketStats;
@@ -38,18 +38,10 @@ impl Coverage {
         interfaces: Vec<Interface>,
     ) -> io::Result<Coverage> {
         for interface in &interfaces {
-            drivers.capture(interface)?;
+            let layer = drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
+            drivers.capture(interface, layer)?;
         }
         Ok(Coverage { drivers, selection, captured: interfaces, refused: BTreeSet::new() })
-    }
-
-    /// Has the kernel follow the routes, where it forwards by itself.
-    pub(super) fn route(&mut self, network: &NextHops) {
-        if let Some(offloader) = &mut self.drivers.offloader
-            && let Err(error) = offloader.follow(network)
-        {
-            warn!("the kernel does not follow the routes: {error}");
-        }
     }
 
     /// Captures and guards by this selection from now on. Returns whether it is another than before.
@@ -79,6 +71,7 @@ impl Coverage {
         let there_is = |index: u32| network.interfaces().iter().any(|interface| interface.index == index);
         for gone in self.captured.extract_if(.., |interface| !there_is(interface.index)) {
             self.drivers.pipeline.release(gone.index);
+            self.drivers.detach(&gone);
             self.drivers.stats.forget_layer(&gone.name);
             warn!(
                 "interface {} is gone: no packets pass it until there is one of this name again",
@@ -91,9 +84,9 @@ impl Coverage {
                 continue;
             }
             match self.add(&new) {
-                Ok(()) => {
+                Ok(means) => {
                     self.refused.remove(&new.index);
-                    info!("forwarding packets on {} from now on", new.name);
+                    info!("forwarding packets on {} from now on, those of open flows by {means}", new.name);
                     self.captured.push(new);
                 }
                 Err(error) if self.refused.insert(new.index) => {
@@ -101,6 +94,16 @@ impl Coverage {
                 }
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Has the kernel follow the routes, where it forwards by itself; after [`Coverage::cover`], for it may not go by
+    /// every interface.
+    pub(super) fn route(&mut self, network: &NextHops) {
+        if let Some(offloader) = &mut self.drivers.offloader
+            && let Err(error) = offloader.follow(network)
+        {
+            warn!("the kernel does not follow the routes: {error}");
         }
     }
 
@@ -114,23 +117,45 @@ impl Coverage {
         self.drivers.pipeline.stop();
     }
 
-    /// Guards an interface before it is captured on: what the host's stack sees of it, it answers.
-    fn add(&mut self, new: &Interface) -> anyhow::Result<()> {
+    /// Guards an interface before it is captured on: what the host's stack sees of it, it answers. Returns what open flows
+    /// are forwarded by.
+    fn add(&mut self, new: &Interface) -> anyhow::Result<&'static str> {
         if let Some(guard) = &mut self.drivers.guard {
             let all: Vec<Interface> = self.captured.iter().chain([new]).cloned().collect();
             guard.cover(&self.selection, &all)?;
         }
-        if let Some(offloader) = &self.drivers.offloader {
-            offloader.attach(new)?;
-        }
-        Ok(self.drivers.capture(new)?)
+        let layer = self.drivers.attach(new);
+        self.drivers.capture(new, layer).inspect_err(|_| self.drivers.detach(new))?;
+        let offloader = self.drivers.offloader.as_ref().filter(|_| layer != Layer::Worker);
+        Ok(offloader.map_or(layer.name(), Offloader::means))
     }
 }
 
 impl Drivers {
-    fn capture(&mut self, interface: &Interface) -> io::Result<()> {
-        self.pipeline.capture(interface.index)?;
-        let layer = self.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
+    /// Attaches the flow cache, if it can be; who forwards open flows that come in there.
+    fn attach(&mut self, interface: &Interface) -> Layer {
+        let Some(offloader) = &mut self.offloader else { return Layer::Worker };
+        match offloader.attach(interface) {
+            Ok(()) => offloader.layer(),
+            Err(error) => {
+                let (name, layer) = (&interface.name, offloader.layer().name());
+                warn!(
+                    "every packet that comes in on {name} goes through a worker, the kernel cannot forward there by {layer}: {}",
+                    causes(&error)
+                );
+                Layer::Worker
+            }
+        }
+    }
+
+    fn detach(&mut self, interface: &Interface) {
+        if let Some(offloader) = &mut self.offloader {
+            offloader.detach(interface.index);
+        }
+    }
+
+    fn capture(&mut self, interface: &Interface, layer: Layer) -> io::Result<()> {
+        self.pipeline.capture(interface.index, layer != Layer::Worker)?;
         self.stats.set_layer(&interface.name, layer);
         Ok(())
     }

@@ -13,6 +13,10 @@ const NEXT_HOPS: u32 = 1 << 16;
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
 const PARTIES: u16 = 1 << 14;
 
+/// What the log says where there is no flow cache.
+const WORKERS: &str =
+    "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache";
+
 /// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker. Filters of tc, where it takes
 /// them, get this handle.
 ///
@@ -30,7 +34,10 @@ pub(super) fn start(
     let start = |layer| Offloader::start(layer, sizes, selection, interfaces, filter_handle);
     let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
     let started = match (settings.offload, settings.offload.layer(&nics)) {
-        (_, Layer::Worker) => return Ok(None),
+        (_, Layer::Worker) => {
+            info!("{WORKERS} (passthrough.offload = \"{}\")", settings.offload);
+            return Ok(None);
+        }
         (Offload::Auto, Layer::Xdp) => start(Layer::Xdp).or_else(|error| {
             info!("no native XDP: {}", causes(&error));
             start(Layer::Tc)
@@ -40,20 +47,13 @@ pub(super) fn start(
     let offloader = match (started, settings.offload) {
         (Ok(offloader), _) => offloader,
         (Err(error), Offload::Auto) => {
-            warn!(
-                "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache: {}",
-                causes(&error)
-            );
+            warn!("{WORKERS}: {}", causes(&error));
             return Ok(None);
         }
         (Err(error), offload) => return Err(refused(&error, offload)),
     };
     let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    info!(
-        "the kernel forwards packets of open flows, by {} on {}",
-        offloader.layer().name(),
-        names.join(", ")
-    );
+    info!("the kernel forwards packets of open flows, by {} on {}", offloader.means(), names.join(", "));
     Ok(Some(offloader))
 }
 

@@ -190,7 +190,6 @@ impl PacketPath {
 
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) {
-        self.coverage.route(&snapshot.network);
         let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
         let is_other = self.coverage.select(selection);
@@ -206,6 +205,7 @@ impl PacketPath {
         let (vips, servers): (Vec<IpAddr>, _) = (vips.into_iter().collect(), servers_of(snapshot));
         let named = &self.settings.interfaces;
         self.coverage.cover(passed(named, &vips, &servers, network), network);
+        self.coverage.route(network);
         if is_other && !named.is_empty() {
             for interface in passed(&[], &vips, &servers, network) {
                 if !named.contains(&interface.name) {

@@ -17,7 +17,7 @@ fn missing(held: CapabilitySet) -> Option<String> {
         needed.iter().filter(|(_, one)| !held.contains(*one)).map(|(name, _)| *name).collect();
     (!lacking.is_empty()).then(|| {
         format!(
-            "this process lacks {}, which packet modes need (and CAP_BPF, for the guard by BPF): run convey as root \
+            "this process lacks {}, which packet modes need (and CAP_BPF and CAP_PERFMON, to forward in the kernel): run convey as root \
              (sudo), or grant them",
             lacking.join(" and ")
         )
@@ -34,7 +34,7 @@ mod tests {
         assert_eq!(missing(admin | CapabilitySet::NET_RAW), None);
         let said = missing(admin).unwrap();
         assert!(
-            said.starts_with("this process lacks CAP_NET_RAW, which packet modes need (and CAP_BPF,"),
+            said.starts_with("this process lacks CAP_NET_RAW, which packet modes need (and CAP_BPF and"),
             "{said}"
         );
         assert!(missing(CapabilitySet::empty()).unwrap().contains("CAP_NET_RAW and CAP_NET_ADMIN, which"));

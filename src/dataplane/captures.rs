@@ -22,7 +22,7 @@ pub(super) const MOST: usize = 256;
 pub(super) struct Captures {
     pub(super) running: Running,
     pub(super) filter: Filter,
-    /// A program that filters in its place, and follows selections by itself.
+    /// A program that filters in its place where the flow cache is, and follows selections by itself.
     pub(super) program: Option<OwnedFd>,
     pub(super) ids: Ids,
     pub(super) dispatch: Dispatch,
@@ -45,12 +45,15 @@ struct Thread {
     /// Index of its counters.
     number: usize,
     handle: CaptureHandle,
+    /// Whether the program filters.
+    by_program: bool,
     thread: JoinHandle<()>,
 }
 
 impl Captures {
-    /// Begins to capture on an interface, in this thread's network namespace.
-    pub(super) fn begin(&mut self, interface: u32) -> io::Result<()> {
+    /// Begins to capture on an interface, in this thread's network namespace; what the flow cache does not forward, if it
+    /// is there.
+    pub(super) fn begin(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
         let mut running = self.running.lock();
         let mut numbers = self.first..self.first + MOST;
         let Some(number) = numbers.find(|number| running.iter().all(|thread| thread.number != *number))
@@ -58,7 +61,8 @@ impl Captures {
             return Err(io::Error::other(format!("{MOST} interfaces are captured on, and that is the most")));
         };
         let (capture, handle) = Capture::open(interface, &self.filter)?;
-        if let Some(program) = &self.program {
+        let program = self.program.as_ref().filter(|_| is_cached);
+        if let Some(program) = program {
             handle.set_program(program.as_fd())?;
         }
         let reader = Reader {
@@ -72,7 +76,8 @@ impl Captures {
             stats: self.stats.clone(),
         };
         let thread = named(format!("capture-{interface}"), move || reader.run())?;
-        running.push(Thread { interface, number, handle, thread });
+        let by_program = program.is_some();
+        running.push(Thread { interface, number, handle, by_program, thread });
         Ok(())
     }
 
@@ -88,10 +93,9 @@ impl Captures {
     /// the old one stays.
     pub(super) fn set_filter(&mut self, filter: &Filter) -> io::Result<()> {
         self.filter = filter.clone();
-        if self.program.is_some() {
-            return Ok(());
-        }
-        self.running.lock().iter().try_for_each(|thread| thread.handle.set_filter(filter))
+        let running = self.running.lock();
+        let mut by_filter = running.iter().filter(|thread| !thread.by_program);
+        by_filter.try_for_each(|thread| thread.handle.set_filter(filter))
     }
 
     /// Ends all of them. Nobody is left then who sends to the workers.

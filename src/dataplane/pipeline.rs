@@ -130,12 +130,13 @@ impl Pipeline {
         Ok(Pipeline { captures, threads })
     }
 
-    /// Begins to capture on the interface with this index, in this thread's network namespace.
+    /// Begins to capture on the interface with this index, in this thread's network namespace; where the flow cache is
+    /// attached, only what that leaves.
     ///
     /// # Errors
     /// The interface cannot be captured on, or there are too many.
-    pub fn capture(&mut self, interface: u32) -> io::Result<()> {
-        self.captures.begin(interface)
+    pub fn capture(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
+        self.captures.begin(interface, is_cached)
     }
 
     /// Ends the capture on an interface; it may be gone.

@@ -13,6 +13,7 @@ pub(crate) fn stories() -> Vec<Story> {
         entries_are_read_as_they_were_written,
         entries_are_removed_and_those_that_are_gone_already_do_not_matter,
         a_full_cache_says_how_many_it_has_taken,
+        interfaces_that_are_gone_leave_their_room_to_others,
     ]
 }
 
@@ -75,4 +76,12 @@ fn a_full_cache_says_how_many_it_has_taken() {
         Some(entries[0]),
         "what is there is replaced, whatever is before it"
     );
+}
+
+fn interfaces_that_are_gone_leave_their_room_to_others() {
+    let mut cache = KernelCache::load(&SIZES).unwrap();
+    for index in 1..=5_000 {
+        cache.set_interface(index, [2, 0, 0, 0, 0, 1]).unwrap();
+        cache.forget_interface(index).unwrap();
+    }
 }

@@ -20,10 +20,13 @@ pub(crate) fn stories() -> Vec<Story> {
         the_host_sends_no_reset_of_its_own,
         programs_on_the_balancer_reach_the_servers,
         nothing_stays_attached_after_a_kill,
+        the_log_says_who_forwards_open_flows,
     ];
     // The family makes no difference.
     stories.extend(stories![when |case| case.is_cached() && case.family == Family::V4 =>
         nothing_stays_in_the_driver_after_a_kill,
+        root_who_may_do_no_more_than_the_readme_lists_gets_the_cache,
+        who_lacks_a_capability_for_the_cache_alone_is_told_which,
         where_bpf_is_not_permitted_workers_forward_everything,
         where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks,
     ]);
@@ -78,6 +81,15 @@ fn programs_on_the_balancer_reach_the_servers(case: Case) {
     }
 }
 
+fn the_log_says_who_forwards_open_flows(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config::new(1));
+    let (log, cached) = (network.log(Role::Balancer), "the kernel forwards packets of open flows, by");
+    assert_eq!(log.contains(&format!("{cached} tc (tcx) on {INTERFACE}")), case.is_cached(), "{log}");
+    let workers = log.contains("every packet goes through a worker") && log.contains("offload = \"off\"");
+    assert_eq!(workers, !case.is_cached(), "{log}");
+}
+
 fn nothing_stays_attached_after_a_kill(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
@@ -123,9 +135,37 @@ fn link(network: &Network) -> String {
 
 /// Runs convey as root who may do anything with networks, but with no program of the kernel's.
 fn without_bpf(network: &Network) -> Command {
+    bounded(network, "-bpf,-perfmon,-sys_admin")
+}
+
+/// Runs it as root with these capabilities.
+fn bounded(network: &Network, capabilities: &str) -> Command {
     let mut command = network.lab.command(Role::Balancer, "setpriv");
-    command.args(["--bounding-set", "-bpf,-perfmon,-sys_admin"]).arg(binary().get_program());
+    command.args(["--bounding-set", capabilities]).arg(binary().get_program());
     command
+}
+
+fn root_who_may_do_no_more_than_the_readme_lists_gets_the_cache(case: Case) {
+    let readme = include_str!("../../README.md");
+    let row = readme.lines().find(|line| line.starts_with("| privileges")).unwrap();
+    let listed = row.split('`').filter_map(|word| word.strip_prefix("CAP_"));
+    let capabilities: String = listed.map(|name| format!(",+{}", name.to_lowercase())).collect();
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx(1);
+    let command = bounded(&network, &format!("-all{capabilities}"));
+    network.balance_by(command, &Config { health: UNCHECKED, ..Config::new(1) });
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "tc");
+    let log = network.log(Role::Balancer);
+    assert!(log.contains("a BPF program on tcx\n"), "{log}");
+}
+
+fn who_lacks_a_capability_for_the_cache_alone_is_told_which(case: Case) {
+    let mut network = Network::new(Case { offload: Offload::Auto, ..case }, 1, 1);
+    network.balance_by(bounded(&network, "-perfmon,-sys_admin"), &Config::new(1));
+    let log = network.log(Role::Balancer);
+    let told = "kernel's flow cache: loading the flow cache: this process lacks CAP_PERFMON\n";
+    assert!(log.contains(told), "{log}");
 }
 
 fn where_bpf_is_not_permitted_workers_forward_everything(case: Case) {

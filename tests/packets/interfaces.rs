@@ -1,6 +1,11 @@
 //! Interfaces that packets come to pass only later, and such as are made anew.
 
+use std::collections::BTreeSet;
+use std::fs;
+
+use convey::dataplane::{Guard, GuardKind, Selection};
 use convey::demo::lab::Role;
+use convey::model::Interface;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
@@ -9,14 +14,21 @@ use crate::support::wait_for;
 
 pub(crate) fn stories() -> Vec<Story> {
     // In DSR nothing comes back that would have to be captured.
-    stories![when Case::is_passthrough =>
+    let mut stories = stories![when Case::is_passthrough =>
         a_reload_may_put_a_server_behind_another_interface,
         an_interface_that_is_made_anew_is_captured_again,
-    ]
+    ];
+    // The family makes no difference.
+    stories.extend(stories![when |case| {
+            case.is_passthrough() && case.is_cached() && case.family == Family::V4
+        } =>
+        workers_forward_on_an_interface_that_takes_no_more_programs,
+    ]);
+    stories
 }
 
 /// The second link between the balancer and server 1, on either side.
-const LINK: &str = "back";
+pub(crate) const LINK: &str = "back";
 
 fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
     let mut network = Network::new(case, 1, 1);
@@ -34,6 +46,8 @@ fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
         assert_eq!(network.ask(1).unwrap(), "s1");
     }
     assert!(passed(&network) > 0, "over the second link");
+    let means = if case.is_cached() { "tc (tcx)" } else { "worker" };
+    assert_eq!(logged(&network, &format!("on back from now on, those of open flows by {means}")), 1);
 }
 
 fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
@@ -43,6 +57,7 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
     network.balance_with(&through_link(case));
     network.wait_for_health(1, true);
     assert_eq!(network.ask(1).unwrap(), "s1");
+    let held = descriptors(&network);
     for times in 1..=2 {
         ip(&network, Role::Balancer, &format!("link del {LINK}"));
         wait_for("it to be missed", || (logged(&network, "interface back is gone") == times).then_some(()));
@@ -52,11 +67,58 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
         wait_for("an answer", || (network.ask(1).ok()? == "s1").then_some(()));
         assert_eq!(logged(&network, "forwarding packets on back from now on"), times);
         assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(descriptors(&network), held, "programs, maps and what attaches them");
     }
 }
 
+fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx_on(1, (case.family.any(), PORT).into());
+    network.balance(&Config { passthrough: snat(case.family), ..Config::new(1) });
+    link(&network);
+    // Linux takes 63. Convey's guard will be the last.
+    let _others: Vec<Guard> = (0..62).map(|_| idle_guard(&network)).collect();
+    network.save_with(&through_link(case));
+    wait_for("the link to be used", || {
+        (logged(&network, "forwarding packets on back from now on") == 1).then_some(())
+    });
+    network.wait_for_health(1, true);
+    for _ in 0..10 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+    assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
+    assert_eq!(logged(&network, "every packet that comes in on back goes through a worker"), 1);
+    // What it might be attached by instead would outlive a killed process.
+    let queues = network.lab.run(Role::Balancer, "tc", &["qdisc", "show", "dev", LINK]).unwrap();
+    assert!(!queues.contains("clsact"), "{queues}");
+}
+
+/// How many things of BPF the balancer holds.
+fn descriptors(network: &Network) -> usize {
+    let directory = format!("/proc/{}/fd", network.convey(|convey| convey.id()));
+    let files = fs::read_dir(directory).unwrap().filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    files.filter(|file| file.to_string_lossy().contains("bpf")).count()
+}
+
+/// A program on the balancer's end of the second link that does nothing.
+fn idle_guard(network: &Network) -> Guard {
+    let nothing = Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
+    let back = Interface {
+        index: 0,
+        name: LINK.to_owned(),
+        mac: None,
+        mtu: 1500,
+        mtu_v6: 1500,
+        up: true,
+        loopback: false,
+        hands_over: false,
+        addresses: Vec::new(),
+    };
+    network.inside(Role::Balancer, || Guard::of_kind(GuardKind::Tcx, &nothing, &[back]).unwrap())
+}
+
 /// Makes the second link. What the server sends to the balancer takes it.
-fn link(network: &Network) {
+pub(crate) fn link(network: &Network) {
     let family = network.case.family;
     let [ours, theirs] = addresses(family);
     let server = network.lab.namespace(Role::Server(1));
@@ -82,7 +144,7 @@ fn addresses(family: Family) -> [&'static str; 2] {
 }
 
 /// A configuration whose server is at the end of the second link. Servers see the balancer's address on the first.
-fn through_link(case: Case) -> String {
+pub(crate) fn through_link(case: Case) -> String {
     let family = case.family;
     let config = Config { passthrough: snat(family), ..Config::new(1) };
     let [_, server] = addresses(family);
@@ -91,7 +153,7 @@ fn through_link(case: Case) -> String {
     config.text(case).replace(&place(&usual), &place(server))
 }
 
-fn snat(family: Family) -> &'static str {
+pub(crate) fn snat(family: Family) -> &'static str {
     format!("snat_addresses = [\"{}\"]", family.address(Role::Balancer)).leak()
 }
 
@@ -105,7 +167,7 @@ fn logged(network: &Network, text: &str) -> usize {
     network.log(Role::Balancer).matches(text).count()
 }
 
-fn ip(network: &Network, role: Role, arguments: &str) {
+pub(crate) fn ip(network: &Network, role: Role, arguments: &str) {
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     network.lab.run(role, "ip", &arguments).unwrap();
 }

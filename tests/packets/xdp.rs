@@ -4,19 +4,27 @@ use aya::programs::XdpMode;
 use convey::dataplane::{KernelCache, Sizes};
 use convey::demo::lab::{INTERFACE, Role};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
-use crate::network::Network;
+use crate::interfaces::{LINK, ip, link, snat, through_link};
+use crate::network::{Network, PORT};
 use crate::support::{Server, connect, ping, wait_for};
 use crate::transfer::{MIB, download, upload};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
+    let mut stories = stories![
         files_arrive_byte_for_byte_in_both_directions,
         a_stream_of_datagrams_is_answered,
         a_connection_ends_in_order_and_leaves_the_cache,
-    ]
+        an_interface_may_get_another_ethernet_address,
+    ];
+    // In DSR replies do not come by. The family makes no difference.
+    stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+        clients_behind_an_interface_without_xdp_are_answered,
+        a_reload_may_put_a_server_behind_an_interface_without_xdp,
+    ]);
+    stories
 }
 
 const BYTES: u64 = 64 * MIB;
@@ -64,6 +72,75 @@ fn a_connection_ends_in_order_and_leaves_the_cache(case: Case) {
     assert_eq!(lab.network.stat("/frontends/web/current_connections"), 0);
     let ended = lab.network.stat("/frontends/web/ended");
     assert!(ended.as_object().unwrap().values().all(|n| n == 0), "in order: {ended:#}");
+}
+
+fn an_interface_may_get_another_ethernet_address(case: Case) {
+    let mut lab = Prepared::new(case);
+    let network = &mut lab.network;
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
+    let server = network.server(1, Server::echo);
+    let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
+    for _ in 0..20 {
+        ping(&mut stream).unwrap();
+    }
+    ip(network, Role::Balancer, &format!("link set {INTERFACE} address 02:00:00:00:77:77"));
+    for role in [Role::Client(1), Role::Server(1)] {
+        ip(network, role, "neigh flush all");
+    }
+    let forwarded = || network.stat("/packets/cache/forwarded").as_u64().unwrap();
+    // What was forwarded before may be counted a little later.
+    let before = forwarded();
+    wait_for("the driver to forward what is sent to the new address", || {
+        ping(&mut stream).unwrap();
+        (forwarded() >= before + 200).then_some(())
+    });
+    drop(server);
+}
+
+/// What the driver would send there the link drops, for its other end is not prepared.
+fn clients_behind_an_interface_without_xdp_are_answered(case: Case) {
+    let mut lab = Prepared::new(case);
+    let network = &mut lab.network;
+    let client = Role::Client(1);
+    let of_client = network.lab.namespace(client);
+    ip(network, Role::Balancer, &format!("link add {LINK} type veth peer name {LINK} netns {of_client}"));
+    ip(network, Role::Balancer, &format!("link set {LINK} up"));
+    ip(network, client, &format!("link set {LINK} up"));
+    // Replies come in where the client does not send.
+    let all_ways = ["-qw", "net.ipv4.conf.all.rp_filter=0", &format!("net.ipv4.conf.{LINK}.rp_filter=0")];
+    network.lab.run(client, "sysctl", &all_ways).unwrap();
+    ip(network, Role::Balancer, &format!("route add {} dev {LINK}", case.family.address(client)));
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
+    let server = network.server(1, Server::echo);
+    let mut stream = network.inside(client, || connect(network.vip()));
+    for _ in 0..20 {
+        ping(&mut stream).unwrap();
+    }
+    drop(server);
+    lab.has_forwarded(20);
+    assert!(lab.network.stat("/packets/cache/no_next_hop").as_u64() >= Some(20), "left to a worker");
+}
+
+fn a_reload_may_put_a_server_behind_an_interface_without_xdp(case: Case) {
+    let mut lab = Prepared::new(case);
+    let network = &mut lab.network;
+    let _server = network.nginx_on(1, (case.family.any(), PORT).into());
+    network.balance(&Config { passthrough: snat(case.family), ..Config::new(1) });
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    link(network);
+    // The driver has no room for a frame of that length.
+    ip(network, Role::Server(1), &format!("link set {LINK} mtu 9000"));
+    network.save_with(&through_link(case));
+    wait_for("the link to be used", || {
+        network.log(Role::Balancer).contains("forwarding packets on back from now on").then_some(())
+    });
+    network.wait_for_health(1, true);
+    for _ in 0..10 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+    assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
+    let log = network.log(Role::Balancer);
+    assert!(log.contains("every packet that comes in on back goes through a worker"), "{log}");
 }
 
 /// A network whose switch hands the balancer packets with finished checksums, and takes what its driver sends back.

@@ -1,6 +1,7 @@
 //! The kernel flow cache: BPF programs (`bpf/cache.bpf.c`) that send on the packets of flows that were decided on here,
 //! and the maps that tell them how. Loaded by [`KernelCache`], filled through it and [`FlowMap`].
 
+mod attachment;
 mod entry;
 mod flow_map;
 mod offloader;
@@ -15,6 +16,7 @@ use std::os::fd::AsFd;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
 pub use entry::FlowEntry;
@@ -70,6 +72,9 @@ pub enum CacheError {
     /// The programs could not be loaded.
     #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
     Load(#[from] EbpfError),
+    /// The programs are such as the kernel takes only of who may see its memory.
+    #[error("loading the flow cache: this process lacks CAP_PERFMON")]
+    Unprivileged,
     /// The kernel refused a program.
     #[error("the flow cache's program: {0}")]
     Program(#[from] ProgramError),
@@ -101,10 +106,14 @@ impl KernelCache {
         loader.map_max_entries(NEXT_HOPS, sizes.next_hops);
         loader.map_max_entries(TRAFFIC, sizes.parties.into());
         let mut cache = KernelCache(loader.load(OBJECT)?);
-        cache.tc()?.load()?;
-        cache.xdp()?.load()?;
-        cache.filter()?.load()?;
-        Ok(cache)
+        match cache.load_programs() {
+            Ok(()) => Ok(cache),
+            // The verifier's reason would be a page about one instruction.
+            Err(CacheError::Program(ProgramError::LoadError { .. })) if lacks_perfmon() => {
+                Err(CacheError::Unprivileged)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The program for tc ingress.
@@ -151,6 +160,12 @@ impl KernelCache {
     pub fn set_interface(&mut self, index: u32, mac: [u8; 6]) -> Result<(), CacheError> {
         let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
         Ok(interfaces.insert(index, mac, 0)?)
+    }
+
+    /// Has XDP forward nothing more that comes in on an interface.
+    pub fn forget_interface(&mut self, index: u32) -> Result<(), CacheError> {
+        let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
+        Ok(interfaces.remove(&index)?)
     }
 
     /// Limits who begins connections, and how fast; `None`: no longer.
@@ -202,9 +217,20 @@ impl KernelCache {
         Ok(sum)
     }
 
+    fn load_programs(&mut self) -> Result<(), CacheError> {
+        self.tc()?.load()?;
+        self.xdp()?.load()?;
+        Ok(self.filter()?.load()?)
+    }
+
     fn map(&mut self, name: &'static str) -> Result<&mut Map, CacheError> {
         self.0.map_mut(name).ok_or(CacheError::Missing(name))
     }
+}
+
+fn lacks_perfmon() -> bool {
+    let sufficient = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+    capabilities(None).is_ok_and(|held| !held.effective.intersects(sufficient))
 }
 
 /// `struct next_hop` of `bpf/maps.h`.

@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aya::programs::tc::{NlOptions, TcAttachOptions, qdisc_add_clsact};
-use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, Xdp, XdpMode};
+use aya::programs::{SchedClassifier, Xdp};
 
+use super::attachment::Attachment;
 use super::parties::{Numbers, Tally};
 use super::writer::Writer;
 use super::{CacheError, KernelCache, Sizes, SynGate, TC, Told};
@@ -23,6 +23,7 @@ pub struct Offloader {
     sizes: Sizes,
     filter_handle: u32,
     numbers: Numbers,
+    attached: Vec<Attachment>,
     /// Next hops as the cache was told.
     hops: Vec<Option<NextHop>>,
 }
@@ -45,12 +46,13 @@ impl Offloader {
     ) -> Result<Offloader, CacheError> {
         let mut cache = KernelCache::load(&sizes)?;
         cache.select(selection)?;
-        let offloader = Offloader {
+        let mut offloader = Offloader {
             cache: Arc::new(Mutex::new(cache)),
             layer,
             sizes,
             filter_handle,
             numbers: Numbers::default(),
+            attached: Vec::new(),
             hops: Vec::new(),
         };
         interfaces.iter().try_for_each(|interface| offloader.attach(interface))?;
@@ -58,18 +60,26 @@ impl Offloader {
     }
 
     /// Attaches the cache to one more interface.
-    pub fn attach(&self, interface: &Interface) -> Result<(), CacheError> {
-        let mut cache = self.cache();
-        match self.layer {
-            Layer::Worker => Ok(()),
-            Layer::Tc => attach_tc(cache.tc()?, &interface.name, self.filter_handle),
-            Layer::Xdp => {
-                if let Some(mac) = interface.mac {
-                    cache.set_interface(interface.index, mac)?;
-                }
-                cache.xdp()?.attach_to_if_index(interface.index, XdpMode::Driver)?;
-                Ok(())
-            }
+    ///
+    /// # Errors
+    /// The kernel or the interface's driver refuses; then packets that come in there are left to workers, and with XDP
+    /// those that would go out there, too.
+    pub fn attach(&mut self, interface: &Interface) -> Result<(), CacheError> {
+        let mut cache = lock(&self.cache);
+        let attachment = match self.layer {
+            Layer::Worker => return Ok(()),
+            Layer::Tc => Attachment::to_tc(&mut cache, interface, self.filter_handle)?,
+            Layer::Xdp => Attachment::to_xdp(&mut cache, interface)?,
+        };
+        self.attached.push(attachment);
+        Ok(())
+    }
+
+    /// Detaches it from an interface.
+    pub fn detach(&mut self, interface: u32) {
+        let mut cache = lock(&self.cache);
+        for attachment in self.attached.extract_if(.., |attachment| attachment.interface == interface) {
+            attachment.detach(&mut cache);
         }
     }
 
@@ -78,13 +88,28 @@ impl Offloader {
         self.layer
     }
 
-    /// Has packets go where these next hops are now.
+    /// What it is attached by, for people to read: its layer, and which kind of tc.
+    pub fn means(&self) -> &'static str {
+        self.attached.first().map_or(self.layer.name(), Attachment::means)
+    }
+
+    /// Has packets go where these next hops are now. A driver without XDP drops what the program of another sends through
+    /// it: with XDP what leads to interfaces without the cache is left to workers.
     pub fn follow(&mut self, network: &NextHops) -> Result<(), CacheError> {
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = lock(&self.cache);
+        for attachment in &mut self.attached {
+            let mut interfaces = network.interfaces().iter();
+            if let Some(now) = interfaces.find(|interface| interface.index == attachment.interface) {
+                attachment.update(&mut cache, now)?;
+            }
+        }
+        let (layer, attached) = (self.layer, &self.attached);
+        let is_on = |interface: u32| attached.iter().any(|attachment| attachment.interface == interface);
+        let leads_on = |hop: &&NextHop| layer != Layer::Xdp || is_on(hop.interface);
         let count = network.count().min(self.sizes.next_hops);
         self.hops.resize(count as usize, None);
         for (index, known) in (0..count).zip(&mut self.hops) {
-            let hop = network.get(index);
+            let hop = network.get(index).filter(leads_on);
             if hop != known.as_ref() {
                 cache.set_next_hop(index, hop)?;
                 *known = hop.copied();
@@ -131,7 +156,7 @@ impl Offloader {
     }
 
     fn cache(&self) -> MutexGuard<'_, KernelCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cache)
     }
 }
 
@@ -144,17 +169,6 @@ impl Drop for Offloader {
     }
 }
 
-/// Before others: what we forward concerns nobody else, and the guard drops what we do not.
-fn attach_tc(program: &mut SchedClassifier, interface: &str, handle: u32) -> Result<(), CacheError> {
-    let first = TcAttachOptions::TcxOrder(LinkOrder::first());
-    let Err(tcx) = program.attach_with_options(interface, TcAttachType::Ingress, first) else {
-        return Ok(());
-    };
-    // Before Linux 6.6 there is no tcx, but a qdisc to attach filters to. It does nothing by itself and stays: to remove it
-    // is to remove the filters of others.
-    let _ = qdisc_add_clsact(interface); // there may be one
-    let options = NlOptions { priority: 1, handle: handle.into(), ..NlOptions::default() };
-    let attached =
-        program.attach_with_options(interface, TcAttachType::Ingress, TcAttachOptions::Netlink(options));
-    attached.map(drop).map_err(|filter| CacheError::Attach { tcx: tcx.into(), filter })
+fn lock(cache: &Mutex<KernelCache>) -> MutexGuard<'_, KernelCache> {
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
 }

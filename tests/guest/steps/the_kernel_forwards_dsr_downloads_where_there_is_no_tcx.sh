@@ -4,7 +4,7 @@ for server in 11 12; do
 done
 count_resets dsr
 balance dsr "$IPV6"
-logged "by tc on eth0" || fail "the kernel forwards nothing"
+logged "by tc (a clsact filter) on eth0" || fail "the kernel forwards nothing"
 logged "nftables, table netdev convey_" || fail "another guard than that of nftables"
 wait_for "healthy servers" servers_are_up 4
 in_stats '"eth0": *"tc"' || fail "/stats do not say who forwards"
