@@ -104,10 +104,15 @@ impl Balancer {
             failures: failure,
             networks: network,
         };
+        let mut state = State::new(columns);
+        if let Some(kernel) = &kernel {
+            // Frames are captured before the first news of the kernel's.
+            state.set_network(kernel.network.clone());
+        }
         let data_path = Paths::start(&parts, kernel).await?;
         serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;
         let mut task = Task {
-            state: State::new(columns),
+            state,
             snapshot,
             schedule: Schedule::new(outcome),
             resolver: Resolver::default(),

@@ -1,5 +1,7 @@
 //! A configuration and the host it is to run on.
 
+use std::sync::Arc;
+
 use anyhow::Context;
 
 use super::Failure;
@@ -14,7 +16,7 @@ pub(super) struct Kernel {
     pub(super) netlink: Netlink,
     pub(super) table: Table,
     /// The ways in the table.
-    pub(super) network: NextHops,
+    pub(super) network: Arc<NextHops>,
 }
 
 /// Loads a configuration and holds it against this host, whose kernel is asked if a frontend is in a packet mode. For a
@@ -37,5 +39,5 @@ async fn ask() -> anyhow::Result<Kernel> {
     let netlink = Netlink::open()?;
     let table = netlink.table().await?;
     let network = NextHops::new(&table.interfaces, table.routes.clone(), &table.neighbours);
-    Ok(Kernel { netlink, table, network })
+    Ok(Kernel { netlink, table, network: Arc::new(network) })
 }

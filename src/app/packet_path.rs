@@ -197,9 +197,6 @@ impl PacketPath {
             self.claims.keep(self.coverage.selection().listen());
         }
         let network = &snapshot.network;
-        if network.interfaces().is_empty() {
-            return; // the first snapshot: nothing is known of this host yet
-        }
         let vips: BTreeSet<IpAddr> =
             self.coverage.selection().listen().map(|listen| listen.addr.ip()).collect();
         let (vips, servers): (Vec<IpAddr>, _) = (vips.into_iter().collect(), servers_of(snapshot));

@@ -207,8 +207,8 @@ impl State {
 
     /// Takes over where packets go next. It must be made from what was set before, so that next hops keep their
     /// indices. Nothing is published before [`State::settle`].
-    pub fn set_network(&mut self, network: NextHops) {
-        self.network = Arc::new(network);
+    pub fn set_network(&mut self, network: impl Into<Arc<NextHops>>) {
+        self.network = network.into();
         self.is_stale = true;
     }
 

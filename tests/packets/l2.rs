@@ -67,12 +67,12 @@ fn datagrams_reach_servers_that_have_the_vip(case: Case) {
     network.balance(&Config { backend: BACKEND, health: UNCHECKED, ..Config::udp(ECHO, 2) });
     let vip = case.family.vip(ECHO);
     let _echos = [1, 2].map(|number| network.inside(Role::Server(number), || UdpEcho::start(vip)));
-    network.inside(Role::Client(1), || {
-        for (seed, length) in [1, 1400, 4096, 1, 1400, 4096].into_iter().enumerate() {
-            let sent = datagram(length, seed as u8);
-            assert!(exchange(&socket_to(vip), &sent).unwrap() == sent, "{length} bytes");
-        }
-    });
+    for (seed, length) in [1, 1400, 4096, 1, 1400, 4096].into_iter().enumerate() {
+        let sent = datagram(length, seed as u8);
+        let answer = network.inside(Role::Client(1), || exchange(&socket_to(vip), &sent));
+        let is_same = answer.as_ref().is_ok_and(|answer| *answer == sent);
+        assert!(is_same, "number {seed}, {length} bytes: {:?}; {:#}", answer.err(), network.stat("/packets"));
+    }
 }
 
 fn a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back(case: Case) {

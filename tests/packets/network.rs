@@ -167,11 +167,13 @@ impl Network {
         stats.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {stats:#}")).clone()
     }
 
-    /// Waits until a server is there and considered up, or down.
+    /// Waits until a server is there and considered up, or down, because a probe said so: before, it is taken to be up.
     pub(crate) fn wait_for_health(&self, server: u8, up: bool) {
-        let pointer = format!("/backends/pool/servers/s{server}/up");
-        wait_for(&format!("{pointer} = {up}"), || {
-            (self.stats(Role::Balancer).pointer(&pointer) == Some(&up.into())).then_some(())
+        let pointer = format!("/backends/pool/servers/s{server}/health");
+        wait_for(&format!("{pointer}: up = {up}"), || {
+            let stats = self.stats(Role::Balancer);
+            let health = stats.pointer(&pointer)?;
+            (health["up"] == up && health["reason"] != "not probed yet").then_some(())
         });
     }
 
