@@ -37,14 +37,7 @@ fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
     assert_eq!(network.ask(1).unwrap(), "s1");
     assert_eq!(logged(&network, "forwarding packets on"), 1);
     link(&network);
-    network.save_with(&through_link(case));
-    wait_for("the link to be used", || {
-        (logged(&network, "forwarding packets on back from now on") == 1).then_some(())
-    });
-    network.wait_for_health(1, true);
-    for _ in 0..10 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
-    }
+    use_link(&network);
     assert!(passed(&network) > 0, "over the second link");
     let means = if case.is_cached() { "tc (tcx)" } else { "worker" };
     assert_eq!(logged(&network, &format!("on back from now on, those of open flows by {means}")), 1);
@@ -78,19 +71,24 @@ fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
     link(&network);
     // Linux takes 63. Convey's guard will be the last.
     let _others: Vec<Guard> = (0..62).map(|_| idle_guard(&network)).collect();
-    network.save_with(&through_link(case));
-    wait_for("the link to be used", || {
-        (logged(&network, "forwarding packets on back from now on") == 1).then_some(())
-    });
-    network.wait_for_health(1, true);
-    for _ in 0..10 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
-    }
+    use_link(&network);
     assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
     assert_eq!(logged(&network, "every packet that comes in on back goes through a worker"), 1);
     // What it might be attached by instead would outlive a killed process.
     let queues = network.lab.run(Role::Balancer, "tc", &["qdisc", "show", "dev", LINK]).unwrap();
     assert!(!queues.contains("clsact"), "{queues}");
+}
+
+/// Has the balancer reload to the server's address on the second link, and clients be served over it.
+fn use_link(network: &Network) {
+    network.save_with(&through_link(network.case));
+    wait_for("the link to be used", || {
+        (logged(network, "forwarding packets on back from now on") == 1).then_some(())
+    });
+    network.wait_for_health(1, true);
+    for _ in 0..10 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
 }
 
 /// How many things of BPF the balancer holds.
