@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use convey::demo::lab::{Role, VIP, VIP_V6};
 use convey::model::{Mode, Offload};
 
+use crate::support::Need;
+
 /// How a story is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
@@ -28,14 +30,20 @@ pub(crate) struct Story {
     pub(crate) tell: fn(Case),
     /// Whether there is something to tell.
     pub(crate) when: fn(Case) -> bool,
+    /// What else it takes to tell it.
+    pub(crate) needs: &'static [Need],
 }
 
-/// Stories that are told in each mode and family, or `when` a condition holds.
+/// Stories that are told in each mode and family, or `when` a condition holds; `long` ones only if `CONVEY_LONG` is set.
 macro_rules! stories {
-    (when $when:expr => $($story:ident),+ $(,)?) => {
-        vec![$($crate::case::Story { name: stringify!($story), tell: $story, when: $when }),+]
+    (long when $when:expr => $($story:ident),+ $(,)?) => {
+        $crate::case::stories![@ &[$crate::support::Need::Long], $when => $($story),+]
     };
-    ($($story:ident),+ $(,)?) => { stories![when |_| true => $($story),+] };
+    (when $when:expr => $($story:ident),+ $(,)?) => { $crate::case::stories![@ &[], $when => $($story),+] };
+    (@ $needs:expr, $when:expr => $($story:ident),+) => {
+        vec![$($crate::case::Story { name: stringify!($story), tell: $story, when: $when, needs: $needs }),+]
+    };
+    ($($story:ident),+ $(,)?) => { $crate::case::stories![when |_| true => $($story),+] };
 }
 pub(crate) use stories;
 

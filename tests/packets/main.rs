@@ -3,7 +3,8 @@
 //!
 //! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
 //! worker; some with the driver of a virtual link. They need root and some tools; where one is missing they are
-//! reported as ignored, with the reason. `CONVEY_BIN` names another binary to test.
+//! reported as ignored, with the reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary
+//! to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod case;
@@ -100,7 +101,11 @@ fn main() -> ExitCode {
                     (story.tell)(case);
                     Ok(())
                 };
-                trials.push(Trial::test(name, tell));
+                let trial = Trial::test(name, tell);
+                trials.push(match story.needs.iter().find_map(|need| need.missing()) {
+                    Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+                    None => trial,
+                });
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::raw::Wire;
 use crate::support::{Server, clock, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_cached() =>
+    stories![long when |case| case.is_cached() =>
         a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged,
         however_many_syns_are_forged_clients_connect,
     ]

@@ -1,7 +1,7 @@
 //! What a user of convey would tell: the real binary between real clients and real servers, on loopback.
 //!
 //! A story whose tool, privilege or limit is missing on this machine is reported as ignored, with the
-//! reason. `CONVEY_BIN` names another binary to test.
+//! reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod support;

@@ -15,6 +15,9 @@ pub(crate) enum Need {
     Dig,
     Promtool,
     Prlimit,
+    /// Patience: the story takes longer than a newcomer waits.
+    #[allow(dead_code, reason = "not every program of stories has a long one")]
+    Long,
     /// The address `::1`.
     Ipv6,
     /// A hard limit of open files of at least this.
@@ -32,6 +35,10 @@ impl Need {
             Need::Dig => without("dig", "bind9-dnsutils"),
             Need::Promtool => without("promtool", "prometheus"),
             Need::Prlimit => without("prlimit", "util-linux"),
+            Need::Long => {
+                let reason = || "takes long; CONVEY_LONG=1 has it told".to_owned();
+                std::env::var_os("CONVEY_LONG").is_none().then(reason)
+            }
             Need::Ipv6 => {
                 TcpListener::bind("[::1]:0").err().map(|error| format!("no IPv6 loopback: {error}"))
             }
