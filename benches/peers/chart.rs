@@ -23,7 +23,7 @@ const VALUES: i32 = 70;
 
 /// Draws the chart into a file.
 pub(crate) fn draw(results: &Results, file: &Path) -> Result<()> {
-    let panel = TITLE + ROW * Peer::of(results.mode).len() as i32 + ROW;
+    let panel = TITLE + ROW * results.peers.len() as i32 + ROW;
     let height = panel as u32 * LOADS.len() as u32;
     let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
     area.fill(&WHITE).map_err(drawing)?;
@@ -39,7 +39,7 @@ pub(crate) fn draw(results: &Results, file: &Path) -> Result<()> {
 
 /// A bar for each peer, with a line from the smallest to the largest value.
 fn bars(area: &Area, results: &Results, load: &Load, metric: Metric) -> Result<()> {
-    let peers = Peer::of(results.mode);
+    let peers = &results.peers;
     let figures = peers.iter().filter_map(|peer| Some((*peer, results.figure(load, *peer, metric)?)));
     let figures: Vec<_> = figures.collect();
     let largest = figures.iter().map(|(_, figure)| figure.max).fold(f64::MIN_POSITIVE, f64::max);

@@ -1,7 +1,7 @@
 //! convey beside HAProxy, nginx and the kernel's own NAT: the same loads through each of them in turn, in one run,
 //! between the same namespaces. `benches/README.md` says what is measured and how.
 //!
-//!     cargo bench --bench peers -- [proxy|passthrough|dsr]... [--quick|--smoke]
+//!     cargo bench --bench peers -- [proxy|passthrough|dsr]... [--quick|--smoke] [--before BINARY]
 
 mod chart;
 mod http;
@@ -20,6 +20,7 @@ mod steady;
 #[allow(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
 mod support;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -45,6 +46,9 @@ struct Options {
     /// One round of a second, with few idle connections: shows that it works; results are not kept
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
+    /// Another build of convey to compare with; results are not kept
+    #[arg(long, value_name = "BINARY")]
+    before: Option<PathBuf>,
     /// What cargo says to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -67,14 +71,15 @@ fn main() -> ExitCode {
 
 fn measure(options: Options) -> Result<()> {
     let (plan, kept) = match (options.quick, options.smoke) {
-        (false, false) => (Plan::FULL, true),
+        (false, false) => (Plan::FULL, options.before.is_none()),
         (true, _) => (Plan::QUICK, false),
         (_, true) => (Plan::SMOKE, false),
     };
     site::check()?;
     let modes = if options.modes.is_empty() { Mode::ALL.to_vec() } else { options.modes };
     for mode in modes {
-        let results = compare(mode, &plan).with_context(|| format!("in mode {}", mode.name()))?;
+        let results = compare(mode, &plan, options.before.clone())
+            .with_context(|| format!("in mode {}", mode.name()))?;
         let folder = report::write(&results, kept)?;
         println!("{}", report::markdown(&results));
         eprintln!("{}: table, chart and every sample are in {}", mode.name(), folder.display());
@@ -83,15 +88,16 @@ fn measure(options: Options) -> Result<()> {
 }
 
 /// Every load through every peer, the peers taking turns.
-fn compare(mode: Mode, plan: &Plan) -> Result<Results> {
-    let site = Site::new()?;
-    let mut results = Results::new(mode, plan.idle_connections());
+fn compare(mode: Mode, plan: &Plan, before: Option<PathBuf>) -> Result<Results> {
+    let site = Site::new(before)?;
+    let peers = Peer::of(mode, site.before.is_some());
+    let mut results = Results::new(mode, peers.clone(), plan.idle_connections());
     let mut rate = None;
     for load in &LOADS {
         for round in 0..plan.rounds {
-            let mut peers = Peer::of(mode).to_vec();
+            let mut peers = peers.clone();
             // Nobody always follows the same one.
-            peers.rotate_left(round % Peer::of(mode).len());
+            peers.rotate_left(round % results.peers.len());
             for peer in peers {
                 let running = Running::start(&site, peer, mode).with_context(|| peer.name())?;
                 let sample = load

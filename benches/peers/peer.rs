@@ -25,6 +25,8 @@ pub(crate) enum Peer {
     /// No balancer: half of the connections to each server.
     Direct,
     Convey,
+    /// Another build of convey.
+    Before,
     Haproxy,
     /// HAProxy with `option splice-auto`.
     HaproxySplice,
@@ -45,21 +47,35 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 6] =
-        [Peer::Direct, Peer::Convey, Peer::Haproxy, Peer::HaproxySplice, Peer::Nginx, Peer::Nftables];
+    pub(crate) const ALL: [Peer; 7] = [
+        Peer::Direct,
+        Peer::Convey,
+        Peer::Before,
+        Peer::Haproxy,
+        Peer::HaproxySplice,
+        Peer::Nginx,
+        Peer::Nftables,
+    ];
 
-    /// Whom convey is compared with in a mode, itself included.
-    pub(crate) fn of(mode: Mode) -> &'static [Peer] {
-        match mode {
-            Mode::Proxy => &Peer::ALL[..5],
-            Mode::Passthrough | Mode::Dsr => &Peer::ALL,
-        }
+    /// Whom convey is compared with in a mode, itself included, and another build of it if there is one.
+    pub(crate) fn of(mode: Mode, has_before: bool) -> Vec<Peer> {
+        let takes_part = |peer: &Peer| match peer {
+            Peer::Before => has_before,
+            Peer::Nftables => mode != Mode::Proxy,
+            _ => true,
+        };
+        Peer::ALL.into_iter().filter(takes_part).collect()
+    }
+
+    fn is_convey(self) -> bool {
+        matches!(self, Peer::Convey | Peer::Before)
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Direct => "direct",
             Peer::Convey => "convey",
+            Peer::Before => "convey before",
             Peer::Haproxy => "HAProxy",
             Peer::HaproxySplice => "HAProxy, splice",
             Peer::Nginx => "nginx stream",
@@ -90,7 +106,7 @@ impl Running<'_> {
         let port = [("PORT", peer.port().to_string())];
         match peer {
             Peer::Direct => {}
-            Peer::Convey => running.start_convey()?,
+            Peer::Convey | Peer::Before => running.start_convey()?,
             Peer::Haproxy | Peer::HaproxySplice => {
                 let config = site.configure("haproxy.cfg", include_str!("config/haproxy.cfg"), &port)?;
                 let mut command = site.lab.command(Role::Balancer, "haproxy");
@@ -139,7 +155,12 @@ impl Running<'_> {
             ("ALGORITHM", algorithm.to_owned()),
         ];
         let config = self.site.configure("convey.toml", include_str!("config/convey.toml"), &words)?;
-        let mut command = self.site.lab.command(Role::Balancer, binary().get_program());
+        let ours = binary();
+        let program = match &self.site.before {
+            Some(before) if self.peer == Peer::Before => before.as_os_str(),
+            _ => ours.get_program(),
+        };
+        let mut command = self.site.lab.command(Role::Balancer, program);
         command.arg("--config").arg(config).env_remove("RUST_LOG");
         self.spawn(command)?;
         // Asked any earlier, it might drop a client's first packet, and the second comes after a second.
@@ -203,7 +224,7 @@ impl Running<'_> {
             self.forward_in_kernel(false)?;
             self.site.lab.run(Role::Balancer, "nft", &["delete", "table", "ip", "peers"])?;
         }
-        if self.peer == Peer::Convey && self.mode == Mode::Dsr {
+        if self.peer.is_convey() && self.mode == Mode::Dsr {
             for server in SERVERS {
                 let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tc/dsr-server-nft.sh");
                 self.site.lab.run(server, "sh", &[script, "down"]).context("ending direct answers")?;

@@ -32,7 +32,7 @@ pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
 
 /// The table with what one has to know to read it.
 pub(crate) fn markdown(results: &Results) -> String {
-    let (mode, peers) = (results.mode.name(), Peer::of(results.mode));
+    let (mode, peers) = (results.mode.name(), &results.peers);
     let rounds = results.samples.len() / LOADS.len() / peers.len();
     let mut text = format!(
         "# convey in mode {mode} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {rounds}, \

@@ -9,6 +9,8 @@ use crate::peer::Peer;
 /// The samples of a run in one mode.
 pub(crate) struct Results {
     pub(crate) mode: Mode,
+    /// Who is compared, in the order of the table.
+    pub(crate) peers: Vec<Peer>,
     /// Of the load that has some.
     pub(crate) idle_connections: usize,
     /// Load, peer, and what came out of it in one round.
@@ -24,8 +26,8 @@ pub(crate) struct Figure {
 }
 
 impl Results {
-    pub(crate) fn new(mode: Mode, idle_connections: usize) -> Results {
-        Results { mode, idle_connections, samples: Vec::new() }
+    pub(crate) fn new(mode: Mode, peers: Vec<Peer>, idle_connections: usize) -> Results {
+        Results { mode, peers, idle_connections, samples: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, load: &Load, peer: Peer, sample: Sample) {

@@ -41,6 +41,8 @@ pub(crate) struct Site {
     _servers: Vec<Process>,
     directory: TempDir,
     pub(crate) lab: Lab,
+    /// Another build of convey to compare with.
+    pub(crate) before: Option<PathBuf>,
 }
 
 /// Makes sure of everything that is needed, and that this process and those it starts may open enough files.
@@ -77,10 +79,10 @@ pub(crate) fn cores() -> usize {
 
 impl Site {
     /// Builds the lab and starts the servers.
-    pub(crate) fn new() -> Result<Site> {
+    pub(crate) fn new(before: Option<PathBuf>) -> Result<Site> {
         let lab = Lab::new(1, SERVERS.len() as u8)?;
         let directory = tempfile::Builder::new().prefix("convey-peers-").tempdir()?;
-        let mut site = Site { _servers: Vec::new(), directory, lab };
+        let mut site = Site { _servers: Vec::new(), directory, lab, before };
         fs::create_dir(site.path("www"))?;
         for (name, size) in FILES {
             fs::write(site.path("www").join(name), "x".repeat(size))?;
