@@ -68,6 +68,11 @@ impl Case {
         })
     }
 
+    /// Whether a newcomer has it told, too: each mode, family and offload is among these.
+    pub(crate) fn is_typical(self) -> bool {
+        (self.family == Family::V4) == self.is_cached()
+    }
+
     pub(crate) fn is_dsr(self) -> bool {
         self.mode == Mode::Dsr
     }

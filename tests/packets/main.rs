@@ -2,9 +2,9 @@
 //! network namespace of its own.
 //!
 //! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
-//! worker; some with the driver of a virtual link. They need root and some tools; where one is missing they are
-//! reported as ignored, with the reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary
-//! to test.
+//! worker; some with the driver of a virtual link. Unless `CONVEY_LONG` is set each is told in half of these ways, and long
+//! ones are not. They need root and some tools; where one is missing they are reported as ignored, with the reason.
+//! `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod case;
@@ -44,6 +44,7 @@ use convey::model::Offload;
 use libtest_mimic::{Arguments, Trial};
 
 use case::Case;
+use support::Need;
 
 /// Tools, and the Debian packages that have them.
 const TOOLS: [(&str, &str); 13] = [
@@ -93,16 +94,21 @@ fn main() -> ExitCode {
     ];
     let mut trials: Vec<Trial> = lab::trials();
     for (room, stories) in rooms {
-        for (story, case) in stories.iter().flat_map(|story| Case::all().map(move |case| (*story, case))) {
+        for story in stories {
             // Virtual links have XDP if they are prepared for it.
-            if (story.when)(case) && (case.offload == Offload::Xdp) == (room == "xdp") {
+            let cases: Vec<Case> = Case::all()
+                .filter(|case| (story.when)(*case) && (case.offload == Offload::Xdp) == (room == "xdp"))
+                .collect();
+            let has_typical = cases.iter().any(|case| case.is_typical());
+            for case in cases {
                 let name = format!("{case}::{room}::{}", story.name);
                 let tell = move || {
                     (story.tell)(case);
                     Ok(())
                 };
+                let patience = (has_typical && !case.is_typical()).then_some(&Need::Long);
                 let trial = Trial::test(name, tell);
-                trials.push(match story.needs.iter().find_map(|need| need.missing()) {
+                trials.push(match story.needs.iter().chain(patience).find_map(|need| need.missing()) {
                     Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
                     None => trial,
                 });
