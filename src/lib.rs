@@ -10,6 +10,7 @@ pub mod dataplane;
 pub mod demo;
 pub mod forward;
 pub mod health;
+pub mod logging;
 pub mod model;
 pub mod net;
 pub mod proxy;

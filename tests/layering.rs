@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// What each room may import; whatever is in no list may import nothing.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("main", &["app", "cli"]),
+    ("main", &["app", "cli", "logging"]),
     (
         "app",
         &[
@@ -20,6 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "demo",
             "forward",
             "health",
+            "logging",
             "model",
             "net",
             "proxy",
@@ -38,6 +39,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("health", &["model"]),
     ("config", &["model"]),
     ("cli", &["model"]),
+    ("logging", &[]),
     ("net", &["model"]),
     ("wire", &["model"]),
     ("stats", &["model"]),

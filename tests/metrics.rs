@@ -60,6 +60,7 @@ fn scrape(snapshot: Snapshot) -> String {
         now: Box::new(|| Timestamp(0)),
         draining: Arc::default(),
         packets: Some(Arc::new(PacketStats::new(1))),
+        dropped_log_lines: || 0,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

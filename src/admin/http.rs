@@ -35,6 +35,8 @@ pub struct Source {
     pub draining: Arc<AtomicBool>,
     /// What packet modes count.
     pub packets: Option<Arc<PacketStats>>,
+    /// How many lines of the log nobody read in time.
+    pub dropped_log_lines: fn() -> u64,
 }
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
@@ -116,7 +118,7 @@ fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
 impl Source {
     fn report(&self) -> Report {
         let report = Report::new(&self.snapshot.load(), self.started, (self.now)());
-        report.with_packets(self.packets.as_deref())
+        report.with_packets(self.packets.as_deref()).with_dropped_log_lines((self.dropped_log_lines)())
     }
 }
 
@@ -166,6 +168,7 @@ mod tests {
             now: Box::new(|| Timestamp(5_000_000_000)),
             draining: Arc::default(),
             packets: None,
+            dropped_log_lines: || 3,
         })
     }
 

@@ -35,6 +35,8 @@ pub struct Report {
     pub total_packets_rx: u64,
     /// Packets or datagrams sent by all frontends, those that are gone too.
     pub total_packets_tx: u64,
+    /// Lines of the log that were dropped because nobody read them in time.
+    pub log_lines_dropped: u64,
     /// The frontends there are now, by name.
     pub frontends: BTreeMap<String, FrontendReport>,
     /// The backends there are now, by name.
@@ -208,6 +210,7 @@ impl Report {
             total_bytes_tx: totals.bytes_tx,
             total_packets_rx: totals.packets_rx,
             total_packets_tx: totals.packets_tx,
+            log_lines_dropped: 0,
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
@@ -218,6 +221,11 @@ impl Report {
     /// The same with what packet modes count.
     pub fn with_packets(self, stats: Option<&PacketStats>) -> Self {
         Report { packets: stats.map(PacketReport::new), ..self }
+    }
+
+    /// The same with what has become of the log.
+    pub fn with_dropped_log_lines(self, log_lines_dropped: u64) -> Self {
+        Report { log_lines_dropped, ..self }
     }
 }
 
@@ -349,7 +357,7 @@ mod tests {
             "version": env!("CARGO_PKG_VERSION"),
             "started": "2023-11-14T22:13:20.000Z", "uptime_seconds": 61,
             "total_connections": 0, "current_connections": 0, "total_bytes_rx": 0, "total_bytes_tx": 0,
-            "total_packets_rx": 0, "total_packets_tx": 0,
+            "total_packets_rx": 0, "total_packets_tx": 0, "log_lines_dropped": 0,
             "frontends": {}, "backends": {},
         });
         assert_eq!(stats, expected);

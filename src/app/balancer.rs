@@ -20,6 +20,7 @@ use crate::admin;
 use crate::config::{self, Config};
 use crate::control::{Events, File, State, Task};
 use crate::health::Schedule;
+use crate::logging;
 use crate::model::Mode;
 use crate::net::Resolver;
 use crate::snapshot::Snapshot;
@@ -216,6 +217,7 @@ async fn serve_statistics(
         now: Box::new(clock::now),
         draining,
         packets,
+        dropped_log_lines: logging::dropped_lines,
     };
     tokio::spawn(admin::serve(listener, Arc::new(source)));
     Ok(())

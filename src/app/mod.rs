@@ -37,17 +37,19 @@ use crate::model::{Fault, Lookup, Missing, Mode};
 use crate::net::Resolver;
 
 /// Carries out the command line.
-pub fn run(cli: &Cli) -> ExitCode {
-    let done = match cli.command {
+///
+/// # Errors
+/// If the configuration cannot be used, or start-up failed.
+pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
         None => balance(&cli.options),
         Some(Command::Check) => check(&cli.options),
         Some(Command::Demo) => try_out(&cli.options),
-    };
-    done.unwrap_or_else(|failure| failure.report())
+    }
 }
 
 /// Why a command could not be carried out.
-enum Failure {
+pub enum Failure {
     /// What is wrong with the configuration, a line each.
     Config(LoadError),
     /// Start-up failed.
@@ -61,7 +63,8 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
-    fn report(&self) -> ExitCode {
+    /// Tells it on standard error; the exit code says so too.
+    pub fn report(&self) -> ExitCode {
         match self {
             Failure::Config(LoadError::Invalid(problems)) => {
                 problems.iter().for_each(|problem| eprintln!("error: {problem}"));

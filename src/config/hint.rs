@@ -3,10 +3,14 @@
 /// The candidate closest to `word`, if it is so close that it was probably meant.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
+    let length = lower.chars().count();
+    let most = |candidate: &str| candidate.chars().count().div_ceil(3);
     candidates
         .into_iter()
+        // The distance is the difference in length at least, and takes time for a word without end.
+        .filter(|candidate| length.abs_diff(candidate.chars().count()) <= most(candidate))
         .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
-        .filter(|(distance, candidate)| *distance <= candidate.chars().count().div_ceil(3))
+        .filter(|(distance, candidate)| *distance <= most(candidate))
         .min()
         .map(|(_, candidate)| candidate)
 }

@@ -13,6 +13,7 @@ mod drain;
 mod health;
 mod limits;
 mod list;
+mod log;
 mod memory;
 mod names;
 mod outlier;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         health::stories(),
         limits::stories(),
         list::stories(),
+        log::stories(),
         memory::stories(),
         names::stories(),
         outlier::stories(),

@@ -38,6 +38,12 @@ fn totals(page: &mut Page, report: &Report) {
         packets_tx: report.total_packets_tx,
     };
     traffic(page, "convey", "all frontends, removed ones included", &[(Vec::new(), totals)], |all| all);
+    page.counter(
+        "convey_log_lines_dropped_total",
+        "Lines of the log that were dropped because nobody read them in time.",
+        &[(Vec::new(), report.log_lines_dropped)],
+        |n| *n as f64,
+    );
 }
 
 fn frontends(page: &mut Page, report: &Report) {
@@ -354,7 +360,7 @@ mod tests {
 
     fn text(snapshot: &Snapshot, process: &Process) -> String {
         let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        render(&Report::new(snapshot, started, Timestamp(0)), process).unwrap()
+        render(&Report::new(snapshot, started, Timestamp(0)).with_dropped_log_lines(9), process).unwrap()
     }
 
     #[test]
@@ -369,6 +375,7 @@ mod tests {
         for sample in [
             concat!("convey_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
             "convey_received_bytes_total 123",
+            "convey_log_lines_dropped_total 9",
             "convey_frontend_connections_total{frontend=\"web\"} 3",
             "convey_frontend_open_connections{frontend=\"web\"} 2",
             "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"no_server\"} 1",

@@ -1,0 +1,97 @@
+//! A log that nobody reads.
+
+use std::fs;
+use std::io::{BufRead, BufReader, PipeReader, pipe};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::support::{Lab, Process, Server, Setup, ask, binary, stories, wait_for};
+
+stories!("log":
+    who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped,
+    who_does_not_read_the_log_does_not_hold_the_end_up,
+    the_log_is_whole_at_the_end,
+);
+
+fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
+    let lab = Lab::new();
+    let _server = Server::named("a", lab.server(1));
+    let (balancer, log) = start(&lab);
+    let dropped = fill(&lab, &balancer);
+    for _ in 0..20 {
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+        assert_eq!(ask(lab.stats(), "/healthz").unwrap().0, 200);
+    }
+
+    let lines = read(log);
+    let told = lines.iter().find_map(|line| {
+        let (before, _) = line.split_once(" lines of the log were dropped here: nobody read them in time")?;
+        before.rsplit(' ').next()?.parse::<u64>().ok()
+    });
+    let told = told.expect("a line tells how many were dropped");
+    assert!(told >= dropped, "told of {told}, {dropped} were dropped");
+    fs::write(lab.directory().join("config.toml"), setup(&lab).to_string()).unwrap();
+    balancer.signal(Signal::HUP);
+    assert!(lines.iter().any(|line| line.contains("nothing that matters has changed")), "the log goes on");
+}
+
+fn who_does_not_read_the_log_does_not_hold_the_end_up() {
+    let lab = Lab::new();
+    let _server = Server::named("a", lab.server(1));
+    let (mut balancer, _log) = start(&lab);
+    fill(&lab, &balancer);
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait().code(), Some(0));
+}
+
+fn the_log_is_whole_at_the_end() {
+    let lab = Lab::new();
+    let _server = Server::named("a", lab.server(1));
+    let (mut balancer, log) = start(&lab);
+    let lines = read(log);
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait().code(), Some(0));
+    let last = lines.iter().last().unwrap();
+    assert!(last.contains("stopped: every connection had ended"), "{last}");
+}
+
+/// A balancer that serves, and the end of the pipe that it logs to.
+fn start(lab: &Lab) -> (Process, PipeReader) {
+    let (reader, writer) = pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+    fs::write(lab.directory().join("config.toml"), setup(lab).to_string()).unwrap();
+    let balancer = Process::spawn(binary().current_dir(lab.directory()).stderr(writer));
+    wait_for("the balancer to serve", || ask(lab.vip(), "/").ok());
+    (balancer, reader)
+}
+
+fn setup(lab: &Lab) -> Setup {
+    Setup::new(lab).server("a", lab.server(1), "")
+}
+
+/// Has more logged than fits anywhere. Returns how many lines were dropped when some were.
+fn fill(lab: &Lab, balancer: &Process) -> u64 {
+    let wrong = format!("{} = 1\n", "a".repeat(100_000));
+    fs::write(lab.directory().join("config.toml"), wrong).unwrap();
+    wait_for("lines to be dropped", || {
+        balancer.signal(Signal::HUP);
+        let metrics = ask(lab.stats(), "/metrics").ok()?.1;
+        let dropped = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("convey_log_lines_dropped_total "))?
+            .parse()
+            .ok();
+        dropped.filter(|dropped| *dropped > 0)
+    })
+}
+
+/// The lines, as they come.
+fn read(log: PipeReader) -> Receiver<String> {
+    let (line, lines) = channel();
+    thread::spawn(move || {
+        BufReader::new(log).lines().map_while(Result::ok).try_for_each(|read| line.send(read))
+    });
+    lines
+}
