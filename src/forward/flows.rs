@@ -7,7 +7,7 @@ use super::flow::{Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
 use super::queues::Queues;
-use super::state::{Direction, FlowState, Segment, View};
+use super::state::{Direction, FlowState, SYN, Segment, View};
 use super::wheel::{Slot, Wheel, tick, tick_from, ticks};
 use crate::model::{Addr, FlowKey, FlowTimeouts, Timestamp};
 
@@ -186,27 +186,32 @@ impl FlowTable {
         Ok(Inserted { id, evicted })
     }
 
-    /// Notes that a segment of a flow has passed: its state follows, its deadline is put off.
+    /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put off. While the flow begins,
+    /// only what changes its state does that, and the client's SYN: a server repeats its answer to a forged one, too.
     #[inline]
-    pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
+    pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.hear(direction, segment);
-        flow.deadline = tick_from(now) + self.timeouts[state as usize];
+        let deadline = tick_from(at) + self.timeouts[state as usize];
         if state != flow.state {
+            // What is told of late may have been followed by a SYN that was not.
+            flow.deadline = if state.is_handshake() { flow.deadline.max(deadline) } else { deadline };
             self.set_state(id, state);
+        } else if !state.is_handshake() || (direction == Direction::ToServer && segment.flags & SYN != 0) {
+            flow.deadline = deadline;
         }
         self.keep_in_time(id);
     }
 
-    /// Notes that the flow cache has forwarded the rest of a flow's handshake, and how far its client has got by then: that
-    /// of another connection does not fit, and changes nothing.
-    pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, now: Timestamp) {
+    /// Notes that the flow cache has forwarded the rest of a flow's handshake by `at`, and how far its client had got then:
+    /// that of another connection does not fit, and changes nothing.
+    pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         if !flow.may_have_got(progress.sent) {
             return;
         }
         flow.catch_up(progress);
-        flow.deadline = tick_from(now) + self.timeouts[FlowState::Established as usize];
+        flow.deadline = tick_from(at) + self.timeouts[FlowState::Established as usize];
         self.set_state(id, FlowState::Established);
         self.keep_in_time(id);
     }

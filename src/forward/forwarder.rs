@@ -244,23 +244,18 @@ impl Forwarder {
     fn expire(&mut self, now: Timestamp, gone: &mut Vec<(Flow, End)>) -> bool {
         for _ in 0..BUDGET {
             let Some(id) = self.flows.due(now) else { return true };
-            let last = if self.flows.is_silent(id, now) { self.last_in_cache(id, now) } else { None };
+            let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
             gone.extend(self.flows.settle(id, last, now).map(|flow| (flow, End::Own)));
         }
         self.flows.due(now).is_none()
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.
-    fn is_replaced(
-        &mut self,
-        id: FlowId,
-        direction: Direction,
-        Packet { headers, now, .. }: Packet<'_>,
-    ) -> bool {
+    fn is_replaced(&mut self, id: FlowId, direction: Direction, Packet { headers, .. }: Packet<'_>) -> bool {
         if !opens(direction, headers) {
             return false;
         }
-        self.ask_cache(id, now);
+        self.ask_cache(id);
         self.flows.get(id).is_over()
     }
 
@@ -280,7 +275,7 @@ impl Forwarder {
         // Of a SYN it was asked already, to know whether the flow is over.
         let is_handshake = self.flows.get(id).state().is_handshake() && !opens(direction, headers);
         if headers.flags.0 & (FIN | RST) != 0 || is_handshake {
-            self.catch_up(id, packet.now);
+            self.catch_up(id);
         }
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
@@ -345,7 +340,7 @@ impl Forwarder {
         frame: &mut Frame<'_>,
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
-        self.catch_up(id, packet.now);
+        self.catch_up(id);
         let (flow, headers) = (self.flows.get(id), packet.headers);
         check_error(frame, headers)?;
         if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {

@@ -29,6 +29,7 @@ mod reload;
 mod rivals;
 mod scripts;
 mod siege;
+mod silence;
 mod spread;
 #[path = "../stories/support/mod.rs"]
 #[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories of proxy mode")]
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         ("failure", failure::stories()),
         ("flood", flood::stories()),
         ("siege", siege::stories()),
+        ("silence", silence::stories()),
         ("reload", reload::stories()),
         ("drain", drain::stories()),
         ("ends", ends::stories()),

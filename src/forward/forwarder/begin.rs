@@ -214,7 +214,7 @@ impl Forwarder {
             to_client,
             segment: segment(packet.headers),
         };
-        self.spare_the_open(packet.now);
+        self.spare_the_open();
         let Ok(inserted) = self.flows.insert(&flow, packet.now) else {
             if let (Some(ports), View::BothSides) = (&mut self.ports, view) {
                 ports.release(endpoint, key.protocol, back);

@@ -39,23 +39,23 @@ impl Forwarder {
         self.hear(id, direction, segment, now);
         if self.flows.get(id).state() == before {
             // More has passed than the numbers allow; or it is the same FIN again.
-            self.catch_up(id, now);
+            self.catch_up(id);
             self.hear(id, direction, segment, now);
         }
         self.hear_of_server(id, before);
     }
 
     /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
-    pub(super) fn ask_cache(&mut self, id: FlowId, now: Timestamp) {
+    pub(super) fn ask_cache(&mut self, id: FlowId) {
         if !self.flows.get(id).is_cached() {
             return;
         }
-        self.catch_up(id, now);
+        self.catch_up(id);
         for (direction, key) in keys(self.flows.get(id)) {
             let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
-            if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, .. }) = seen {
+            if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, at, .. }) = seen {
                 let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
-                self.hear(id, direction, fin, now);
+                self.hear(id, direction, fin, at);
             }
         }
     }
@@ -74,20 +74,21 @@ impl Forwarder {
     }
 
     /// Before something of a flow is held against its state and its sequence numbers: learns how far they have got.
-    pub(super) fn catch_up(&mut self, id: FlowId, now: Timestamp) {
+    pub(super) fn catch_up(&mut self, id: FlowId) {
         let flow = self.flows.get(id);
         let before = flow.state();
         let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
-        let mut progress = |key: FlowKey| cache.seen(&key)?.progress;
-        match (flow.state().is_handshake(), progress(flow.client())) {
-            (true, Some(progress)) => self.open(id, progress, now),
+        // As long ago as the packet: each look at a flow would put its deadline off.
+        let mut seen = |key: FlowKey| cache.seen(&key).and_then(|seen| Some((seen.progress?, seen.at)));
+        match (flow.state().is_handshake(), seen(flow.client())) {
+            (true, Some((progress, at))) => self.open(id, progress, at),
             (true, None) if flow.view() == View::BothSides => {
-                if let Some(Progress { sent, acked }) = progress(flow.server()) {
+                if let Some((Progress { sent, acked }, at)) = seen(flow.server()) {
                     let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
-                    self.flows.on_segment(id, Direction::ToClient, answer, now);
+                    self.flows.on_segment(id, Direction::ToClient, answer, at);
                 }
             }
-            (false, Some(progress)) => self.flows.get_mut(id).catch_up(progress),
+            (false, Some((progress, _))) => self.flows.get_mut(id).catch_up(progress),
             _ => {}
         }
         self.hear_of_server(id, before);
@@ -115,10 +116,13 @@ impl Forwarder {
     }
 
     /// When the last packet came of a flow that is in the cache. Of one that begins it may have heard the rest without
-    /// telling.
-    pub(super) fn last_in_cache(&mut self, id: FlowId, now: Timestamp) -> Option<Timestamp> {
+    /// telling; else a server's answers do not keep it.
+    pub(super) fn last_in_cache(&mut self, id: FlowId) -> Option<Timestamp> {
         if self.flows.get(id).state().is_handshake() {
-            self.catch_up(id, now);
+            self.catch_up(id);
+            if self.flows.get(id).state().is_handshake() {
+                return None;
+            }
         }
         let flow = self.flows.get(id);
         let cache = self.cache.as_mut().filter(|_| flow.is_cached())?;
@@ -126,29 +130,29 @@ impl Forwarder {
     }
 
     /// Before a flow is recorded: one that has opened in the cache does not give way because nobody has told of it yet.
-    pub(super) fn spare_the_open(&mut self, now: Timestamp) {
+    pub(super) fn spare_the_open(&mut self) {
         while let Some(id) = self.flows.victim()
             && self.flows.get(id).is_cached()
             && self.flows.get(id).state().is_handshake()
         {
-            self.catch_up(id, now);
+            self.catch_up(id);
             if self.flows.get(id).state().is_handshake() {
                 break;
             }
         }
     }
 
-    /// The cache has forwarded the rest of a handshake.
-    fn open(&mut self, id: FlowId, progress: Progress, now: Timestamp) {
-        self.flows.open_by(id, progress, now);
+    /// The cache has forwarded the rest of a handshake, at this time or a little before.
+    fn open(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
+        self.flows.open_by(id, progress, at);
         // Its entries may have been replaced meanwhile by what was known before.
-        if self.handshakes_replaced.is_none_or(|at| now.since(at) >= TOLD_WITHIN) {
+        if self.handshakes_replaced.is_none_or(|replaced| at.since(replaced) >= TOLD_WITHIN) {
             return;
         }
         let flow = self.flows.get(id);
         let knows = |cache: &mut Box<dyn FlowCache>| cache.seen(&flow.client()).is_some();
         if !flow.state().is_handshake() && !self.cache.as_mut().is_some_and(knows) {
-            self.reroute_in_cache(id, now);
+            self.reroute_in_cache(id, at);
         }
     }
 

@@ -24,6 +24,7 @@ mod cache;
 mod change;
 mod drain;
 mod dsr;
+mod expiry;
 mod forged;
 mod fragments;
 mod hops;

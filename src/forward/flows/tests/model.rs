@@ -73,15 +73,20 @@ impl Known {
         unseen_end || closing.contains(&self.state)
     }
 
-    /// A packet; a segment that is forged changes nothing.
-    fn hear(&mut self, direction: Direction, flags: u8, is_forged: bool) {
+    /// A packet; a segment that is forged changes nothing. While it begins only the client keeps it, by its SYN.
+    fn hear(&mut self, direction: Direction, flags: u8, is_forged: bool, now: Duration) {
         let is_udp = self.client >= CLIENTS / 2;
+        let before = self.state;
         // The server's reset of a SYN is known by what it acknowledges.
         let is_nothing = direction == ToClient && self.state == FlowState::SynSent && flags == RST;
         if is_udp || !(is_nothing || is_forged) {
             self.state = self.state.next(self.view(), direction, flags);
         }
         self.is_met &= self.state != FlowState::SynSent;
+        let is_syn = direction == ToServer && flags & SYN != 0;
+        if self.state != before || !self.state.is_handshake() || is_syn {
+            self.heard = now;
+        }
     }
 
     /// Ends at the first quarter of a second that is no earlier than the timeout says.
@@ -157,8 +162,7 @@ proptest! {
                         flows.on_segment(id, direction, packet, now);
                         let flow = known.iter_mut().find(|flow| flow.client == client).unwrap();
                         let was = flow.class();
-                        flow.hear(direction, flags, is_forged);
-                        flow.heard = clock;
+                        flow.hear(direction, flags, is_forged, clock);
                         if flow.class() != was {
                             flow.since = number;
                         }

@@ -1,0 +1,49 @@
+//! Connections that fall silent, or whose client does not exist.
+
+use std::net::{IpAddr, SocketAddr};
+
+use convey::demo::lab::{INTERFACE, Role};
+use convey::wire::TestPacket;
+
+use crate::case::{Case, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
+use crate::raw::Wire;
+use crate::support::{Server, connect, ping, wait_for};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![when |case| case.is_passthrough() =>
+        slots_that_forged_syns_hold_are_free_soon_although_the_server_answers]
+}
+
+fn slots_that_forged_syns_hold_are_free_soon_although_the_server_answers(case: Case) {
+    let mut network = Network::new(case, 2, 1);
+    let (frontend, passthrough) = ("max_connections = 50", "timeouts.half_open = 2");
+    let nobody = nobody_on_the_link(&network);
+    network.balance(&Config { health: UNCHECKED, frontend, passthrough, ..Config::new(1) });
+    let _server = network.server(1, Server::echo);
+    let mut wire = network.inside(Role::Client(2), Wire::open);
+    for port in 5_000..5_060 {
+        let syn = TestPacket::from(SocketAddr::new(nobody, port)).to(network.vip()).syn().seq(7);
+        wire.send(&syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes());
+    }
+    wait_for("all slots to be held", || (open(&network) == 50).then_some(()));
+    wait_for("all slots to be free", || (open(&network) == 0).then_some(()));
+    network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
+}
+
+/// An address that nobody has: what the balancer sends there, the second client gets, and drops.
+fn nobody_on_the_link(network: &Network) -> IpAddr {
+    let mac = Role::Client(2).mac().map(|byte| format!("{byte:02x}")).join(":");
+    let nobody = match network.vip().ip() {
+        IpAddr::V4(vip) => IpAddr::V4((u32::from(vip) + 100).into()),
+        IpAddr::V6(vip) => IpAddr::V6((u128::from(vip) + 100).into()),
+    };
+    let neighbour = ["neigh", "add", &nobody.to_string(), "lladdr", &mac, "dev", INTERFACE];
+    network.lab.run(Role::Balancer, "ip", &neighbour).unwrap();
+    nobody
+}
+
+fn open(network: &Network) -> u64 {
+    network.stat("/frontends/web/current_connections").as_u64().unwrap()
+}
