@@ -8,6 +8,7 @@ mod flood;
 mod host;
 mod left_over;
 mod limits;
+mod neighbours;
 mod offload;
 mod packet_path;
 mod packet_plan;

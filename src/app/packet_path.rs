@@ -19,11 +19,11 @@ use super::packet_plan::{
     dispatch, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
 };
 use super::paths::Parts;
-use super::{clock, flood, offload, privileges};
+use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{CacheError, Filter, Guard, Offloader, Pipeline, Plan, PlannedCache, Selection};
 use crate::model::{Interface, PacketSettings, Wanted};
-use crate::net::{Asking, Claim, ReservedPorts};
+use crate::net::{Claim, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -86,7 +86,7 @@ impl PacketPath {
             let (filter, tally) = (offloader.filter()?, offloader.tally());
             Ok(PlannedCache { filter, tally, told: offloader.told()? })
         };
-        let (wanted, mut asked) = mpsc::channel::<Wanted>(256);
+        let (wanted, asked) = mpsc::channel::<Wanted>(256);
         let pipeline = Pipeline::start(Plan {
             filter: Filter::new(&selection),
             dispatch: dispatch(config, workers, &snat_addresses),
@@ -118,17 +118,8 @@ impl PacketPath {
         if let Some(gate) = gate {
             tasks.spawn(flood::keep_away(stats.clone(), gate));
         }
-        let (networks, resolver) = (parts.networks.clone(), netlink.clone());
-        tasks.spawn(async move {
-            let mut asking = Asking::default();
-            while let Some(wanted) = asked.recv().await {
-                if asking.allows(wanted, clock::now())
-                    && let Err(error) = resolver.resolve(wanted).await
-                {
-                    warn!("cannot resolve {}: {error}", wanted.ip);
-                }
-            }
-        });
+        tasks.spawn(neighbours::resolve(netlink.clone(), asked));
+        let networks = parts.networks.clone();
         tasks.spawn(async move {
             let (mut table, mut is_news) = (table, true);
             let mut looks = tokio::time::interval(LOOK);

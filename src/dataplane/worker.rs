@@ -168,10 +168,16 @@ impl Worker {
                 round.out.push((interface, buffer));
             }
             Verdict::Drop(reason) if self.may_wait(reason, &buffer) => {
-                if let Err(parcel) = self.waiting.push(since, (interface, buffer), round.now) {
-                    self.stats.dropped(self.core, reason, 1);
+                // One that follows a fragment is for the same neighbour, which need not be known any more.
+                let neighbour = match reason {
+                    DropReason::NextHopUnresolved => self.forwarder.news().unresolved,
+                    _ => None,
+                };
+                let Worker { waiting, stats, core, .. } = self;
+                waiting.push(since, neighbour, (interface, buffer), round.now, |parcel| {
+                    stats.dropped(*core, DropReason::NextHopUnresolved, 1);
                     round.spare.push(parcel);
-                }
+                });
             }
             Verdict::Drop(reason) => {
                 self.stats.dropped(self.core, reason, 1);
@@ -263,7 +269,8 @@ mod tests {
             now: || Timestamp(0),
         };
         for _ in 0..3 {
-            worker.waiting.push(Timestamp(0), (1, Buffer::default()), Timestamp(0)).unwrap();
+            let parcel = (1, Buffer::default());
+            worker.waiting.push(Timestamp(0), None, parcel, Timestamp(0), |_| panic!("there is room"));
         }
         drop(inbox);
         worker.run();

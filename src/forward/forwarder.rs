@@ -6,6 +6,7 @@ mod fit;
 mod refuse;
 mod served;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use self::begin::{To, UNRESOLVED, is_martian};
@@ -87,6 +88,9 @@ pub struct News {
     pub answered: Vec<Parties>,
     /// Neighbours whose Ethernet address is wanted.
     pub wanted: Vec<Wanted>,
+    /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
+    /// address.
+    pub unresolved: Option<(u32, IpAddr)>,
 }
 
 /// A packet at hand, and what it is held against.
@@ -284,6 +288,10 @@ impl Forwarder {
         let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
         let mut part =
             if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
+        if part == Part::Later && opens(direction, headers) {
+            self.ask_for_client_again(id, packet.snapshot);
+        }
+        let flow = self.flows.get(id);
         if part == Part::First {
             if flow.is_over() {
                 self.news.ended.push(Ended { flow: parties, how: End::Own });

@@ -1,12 +1,9 @@
 //! BPF filters of tc. They stay attached when the process ends that made them.
 
-use futures_util::{StreamExt, TryStreamExt};
-use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHeader, TcMessage, TcOption};
+use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption};
 
-use super::Netlink;
-use super::netlink::Error;
+use super::{Error, Netlink};
 
 /// A BPF filter on the ingress of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,28 +20,20 @@ pub struct BpfFilter {
 impl Netlink {
     /// The BPF filters on the ingress of an interface; none on one that no filter can be attached to.
     pub async fn ingress_filters(&self, interface: u32) -> Result<Vec<BpfFilter>, Error> {
-        let _alone = self.lists.lock().await;
-        let mut filters = self.handle.traffic_filter(interface as i32);
-        let list = filters.get().ingress().execute().try_collect::<Vec<TcMessage>>().await;
-        let list = list.map_err(|source| Error { what: "filters", source })?;
-        Ok(list.into_iter().filter_map(bpf_filter).collect())
+        let mut question = TcMessage::with_index(interface as i32);
+        question.header.parent = TcHandle { major: 0xffff, minor: TcHandle::MIN_INGRESS };
+        let question = RouteNetlinkMessage::GetTrafficFilter(question);
+        let list = self.lists.list("filters", question, |answer| match answer {
+            RouteNetlinkMessage::NewTrafficFilter(filter) => bpf_filter(filter),
+            _ => None,
+        });
+        list.await
     }
 
     /// Detaches a filter.
     pub async fn remove_filter(&self, filter: &BpfFilter) -> Result<(), Error> {
-        let failed = |source| Error { what: "remove a filter", source };
         let message = TcMessage::from_parts(filter.header.clone(), Vec::new());
-        let mut request = NetlinkMessage::from(RouteNetlinkMessage::DelTrafficFilter(message));
-        request.header.flags = NLM_F_REQUEST | NLM_F_ACK;
-        let mut answers = self.handle.clone().request(request).map_err(failed)?;
-        while let Some(answer) = answers.next().await {
-            if let NetlinkPayload::Error(error) = answer.payload
-                && error.code.is_some()
-            {
-                return Err(failed(rtnetlink::Error::NetlinkError(error)));
-            }
-        }
-        Ok(())
+        self.lists.order("remove a filter", RouteNetlinkMessage::DelTrafficFilter(message), 0).await
     }
 }
 

@@ -3,21 +3,26 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt};
-use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use log::warn;
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_REPLACE, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
-use thiserror::Error;
-use tokio::sync::Mutex;
+use rtnetlink::sys::AsyncSocket;
+use rtnetlink::{MulticastGroup, RouteMessageBuilder};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use tokio::task::JoinSet;
 
 use super::Table;
 use super::news::{News, Pending};
+use super::requests::{Error, Requests};
 use crate::model::Wanted;
 
 /// What may change the way of a packet.
@@ -31,43 +36,36 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Neigh,
 ];
 
-/// A connection to the kernel, in the network namespace of the thread that opened it. Made and used within a
-/// tokio runtime; closed when dropped.
+/// Bytes of news that may wait for us: some thousand neighbours' at once. What finds no room is lost, and to read
+/// everything anew takes seconds where there are a million routes.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// Before news are subscribed to again. They come thick and fast if they were lost.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The same if that fails.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Connections to the kernel, in the network namespace of the thread that opened them. Made and used within a tokio
+/// runtime, all threads of which are in that namespace; closed when dropped.
 #[derive(Debug)]
 pub struct Netlink {
-    pub(super) handle: Handle,
-    /// The kernel makes one list at a time for a socket, and refuses a second.
-    pub(super) lists: Mutex<()>,
+    /// For lists and what is done once. They may be long.
+    pub(super) lists: Requests,
+    /// For neighbours that are asked for.
+    asks: Requests,
     news: Arc<News>,
     _tasks: JoinSet<()>,
 }
 
-/// The kernel refused a request.
-#[derive(Debug, Error)]
-#[error("netlink: {what}: {source}")]
-pub struct Error {
-    pub(super) what: &'static str,
-    pub(super) source: rtnetlink::Error,
-}
-
 impl Netlink {
-    /// Opens the connection. Changes from now on are heard of.
+    /// Opens the connections. Changes from now on are heard of.
     pub fn open() -> io::Result<Netlink> {
-        let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
+        let subscription = Subscription::open()?;
         let news = Arc::new(News::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(connection);
-        tasks.spawn({
-            let news = news.clone();
-            // The end of all messages is told as well, so that reading the tables tells of the error.
-            async move {
-                while let Some((message, _)) = messages.next().await {
-                    news.hear(&message);
-                }
-                news.anything();
-            }
-        });
-        Ok(Netlink { handle, lists: Mutex::default(), news, _tasks: tasks })
+        tasks.spawn(listen(subscription, news.clone()));
+        Ok(Netlink { lists: Requests::open()?, asks: Requests::open()?, news, _tasks: tasks })
     }
 
     /// Waits until something has changed since the last call; many changes are told as one. Most are only a
@@ -91,32 +89,45 @@ impl Netlink {
     /// Brings up to date what the kernel tells nobody of (`net.ipv6.conf.X.mtu`, `tc qdisc`), and returns whether any of it
     /// has changed. On error the table is as before.
     pub async fn look_at_links(&self, table: &mut Table) -> Result<bool, Error> {
-        let _alone = self.lists.lock().await;
         Ok(table.look_at(&self.links().await?))
     }
 
     /// Reads the tables, of both families.
     pub async fn table(&self) -> Result<Table, Error> {
-        let failed = |what| move |source| Error { what, source };
-        let handle = &self.handle;
-        let _alone = self.lists.lock().await;
+        use RouteNetlinkMessage::{GetAddress, GetNeighbour, GetRoute, NewAddress, NewNeighbour, NewRoute};
+        let lists = &self.lists;
         let links = self.links().await?;
-        let addresses = handle.address().get().execute().try_collect().await.map_err(failed("addresses"))?;
+        let question = GetAddress(AddressMessage::default());
+        let addresses = lists.list("addresses", question, |answer| match answer {
+            NewAddress(address) => Some(address),
+            _ => None,
+        });
+        let addresses = addresses.await?;
         let mut routes = Vec::new();
         for family in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
         {
-            let list = handle.route().get(family).execute();
-            routes.extend(list.try_collect::<Vec<_>>().await.map_err(failed("routes"))?);
+            let list = lists.list("routes", GetRoute(family), |answer| match answer {
+                NewRoute(route) => Some(route),
+                _ => None,
+            });
+            routes.extend(list.await?);
         }
-        let neighbours =
-            handle.neighbours().get().execute().try_collect().await.map_err(failed("neighbours"))?;
-        Ok(Table::new(links, addresses, routes, neighbours))
+        let question = GetNeighbour(NeighbourMessage::default());
+        let neighbours = lists.list("neighbours", question, |answer| match answer {
+            NewNeighbour(neighbour) => Some(neighbour),
+            _ => None,
+        });
+        Ok(Table::new(links, addresses, routes, neighbours.await?))
     }
 
     async fn links(&self) -> Result<Vec<LinkMessage>, Error> {
-        let list = self.handle.link().get().execute().try_collect();
-        list.await.map_err(|source| Error { what: "interfaces", source })
+        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let list = self.lists.list("interfaces", question, |answer| match answer {
+            RouteNetlinkMessage::NewLink(link) => Some(link),
+            _ => None,
+        });
+        list.await
     }
 
     /// Has the kernel find a neighbour's Ethernet address. The answer comes as a change. One of ours is kept fresh from
@@ -127,43 +138,91 @@ impl Netlink {
             return Ok(());
         }
         match self.ask(wanted, wanted.is_ours).await {
-            Err(rtnetlink::Error::NetlinkError(_)) if wanted.is_ours => self.ask(wanted, false).await,
+            Err(error) if wanted.is_ours && error.is_refusal() => self.ask(wanted, false).await,
             done => done,
         }
-        .map_err(|source| Error { what: "resolve a neighbour", source })
     }
 
-    async fn ask(&self, wanted: Wanted, managed: bool) -> Result<(), rtnetlink::Error> {
-        let Wanted { interface, ip, .. } = wanted;
-        let mut request = self.handle.neighbours().add(interface, ip).replace().state(NeighbourState::None);
+    async fn ask(&self, wanted: Wanted, managed: bool) -> Result<(), Error> {
+        let mut neighbour = neighbour(wanted);
         if managed {
             let keep = NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed);
-            request.message_mut().attributes.push(keep);
+            neighbour.attributes.push(keep);
         } else {
-            request = request.flags(NeighbourFlags::Use);
+            neighbour.header.flags = NeighbourFlags::Use;
         }
-        request.execute().await
+        let order = RouteNetlinkMessage::NewNeighbour(neighbour);
+        self.asks.order("resolve a neighbour", order, NLM_F_CREATE | NLM_F_REPLACE).await
     }
 
     async fn is_static(&self, wanted: Wanted) -> Result<bool, Error> {
-        let failed = |source| Error { what: "a neighbour", source };
-        let mut question = NeighbourMessage::default();
-        question.header.ifindex = wanted.interface;
-        let (family, ip) = match wanted.ip {
-            IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
-            IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
-        };
-        question.header.family = family;
-        question.attributes.push(NeighbourAttribute::Destination(ip));
-        let mut question = NetlinkMessage::from(RouteNetlinkMessage::GetNeighbour(question));
-        question.header.flags = NLM_F_REQUEST;
-        let mut answers = self.handle.clone().request(question).map_err(failed)?;
-        // Whatever else is said, that there is none above all, it is not static.
-        Ok(answers.next().await.is_some_and(|answer| match answer.payload {
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {
-                entry.header.state == NeighbourState::Permanent
+        let question = RouteNetlinkMessage::GetNeighbour(neighbour(wanted));
+        match self.asks.one("a neighbour", question).await {
+            Ok(Some(RouteNetlinkMessage::NewNeighbour(entry))) => {
+                Ok(entry.header.state == NeighbourState::Permanent)
             }
-            _ => false,
-        }))
+            // Whatever else is said, that there is none above all, it is not static.
+            Ok(_) => Ok(false),
+            Err(error) if error.is_refusal() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What a request says of whom is asked for.
+fn neighbour(Wanted { interface, ip, .. }: Wanted) -> NeighbourMessage {
+    let (family, ip) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+    };
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = interface;
+    message.header.family = family;
+    message.attributes.push(NeighbourAttribute::Destination(ip));
+    message
+}
+
+/// A socket that hears of changes.
+struct Subscription {
+    messages: BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>,
+    _connection: JoinSet<()>,
+}
+
+impl Subscription {
+    fn open() -> io::Result<Subscription> {
+        let (mut connection, _, messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
+        let socket = connection.socket_mut().socket_ref();
+        // Without privileges in the first user namespace, as much as `net.core.rmem_max` allows.
+        set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
+            .or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER))?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection);
+        Ok(Subscription { messages: messages.map(|(message, _)| message).boxed(), _connection: tasks })
+    }
+}
+
+/// Hears of changes for as long as somebody waits for news. When some were lost, a new socket takes the place of the old
+/// one, and then everything is read anew.
+async fn listen(mut subscription: Subscription, news: Arc<News>) {
+    loop {
+        while let Some(message) = subscription.messages.next().await {
+            let are_lost = matches!(message.payload, NetlinkPayload::Overrun(_));
+            news.hear(&message);
+            if are_lost {
+                break;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+        subscription = loop {
+            match Subscription::open() {
+                Ok(subscription) => break subscription,
+                Err(error) => {
+                    warn!("cannot hear of changes to routes and neighbours: {error}");
+                    news.anything();
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        };
+        news.anything();
     }
 }

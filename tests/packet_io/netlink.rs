@@ -22,6 +22,7 @@ pub(crate) fn stories() -> Vec<Story> {
         of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
         tables_are_read_while_neighbours_are_asked_for,
+        news_that_find_no_room_keep_no_neighbour_from_being_resolved,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
     ]
@@ -37,7 +38,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn ours(address: &str, interface: u32) -> Wanted {
-    Wanted { interface, ip: ip(address), is_ours: true }
+    Wanted { interface, ip: ip(address), is_ours: true, is_repeated: false }
 }
 
 /// Netlink, by which the server's addresses were asked for.
@@ -326,12 +327,53 @@ fn tables_are_read_while_neighbours_are_asked_for() {
         block_on(async {
             let netlink = Netlink::open().unwrap();
             for _ in 0..5 {
-                let (resolved, table) = tokio::join!(
-                    netlink.resolve(Wanted { interface: link, ip: ip("10.79.0.2"), is_ours: true }),
-                    netlink.table()
-                );
+                let (resolved, table) =
+                    tokio::join!(netlink.resolve(ours("10.79.0.2", link)), netlink.table());
                 resolved.unwrap();
                 table.unwrap();
+            }
+        });
+    });
+}
+
+/// As when clients are forged on the link. Whoever reads the news is busy, or slow.
+fn news_that_find_no_room_keep_no_neighbour_from_being_resolved() {
+    let (balancer, _server) = pair();
+    let link = balancer.index("back");
+    let batch = |number: u8, last: u8| {
+        let batch = tempfile::NamedTempFile::new().unwrap();
+        let add = |n: u32| {
+            format!(
+                "neigh replace 100.64.{}.{} lladdr 02:00:00:00:{number:02}:{last:02} dev back\n",
+                n / 250,
+                n % 250
+            )
+        };
+        std::fs::write(&batch, (0..12_000).map(add).collect::<String>()).unwrap();
+        balancer.ip(&format!("-batch {}", batch.path().display()));
+    };
+    balancer.enter(|| {
+        block_on(async {
+            let (netlink, mut hops) = (Netlink::open().unwrap(), NextHops::default());
+            let mut table = netlink.table().await.unwrap();
+            for number in 1..=3 {
+                // Nobody reads meanwhile: this thread does.
+                batch(number, 1);
+                let wanted = Wanted { is_ours: false, ..ours("10.79.0.2", link) };
+                let resolved = tokio::time::timeout(DEADLINE, netlink.resolve(wanted)).await;
+                resolved.expect("it is answered").unwrap();
+                wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
+                // What was lost is read.
+                let all = async {
+                    let ours = |mac: [u8; 6]| mac[4..] == [number, 1];
+                    while table.neighbours.iter().filter(|n| ours(n.mac)).count() < 12_000 {
+                        netlink.changed().await;
+                        netlink.update(&mut table).await.unwrap();
+                    }
+                };
+                tokio::time::timeout(DEADLINE, all).await.expect("all are known");
+                balancer.ip("neigh flush to 10.79.0.2");
+                wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_err()).await;
             }
         });
     });

@@ -2,15 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
 use convey::dataplane::{Guard, GuardKind, Selection};
-use convey::demo::lab::Role;
+use convey::demo::lab::{INTERFACE, Role};
 use convey::model::Interface;
 
 use crate::case::{Case, Family, Story, stories};
-use crate::config::Config;
+use crate::config::{Config, UNCHECKED};
+use crate::flood::{alone, forge};
 use crate::network::{Network, PORT};
-use crate::support::wait_for;
+use crate::raw::Wire;
+use crate::support::{Server, clock, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     // In DSR nothing comes back that would have to be captured.
@@ -23,6 +28,12 @@ pub(crate) fn stories() -> Vec<Story> {
             case.is_passthrough() && case.is_cached() && case.family == Family::V4
         } =>
         workers_forward_on_an_interface_that_takes_no_more_programs,
+    ]);
+    // Each family and each way, but not all of them: it takes some seconds.
+    stories.extend(stories![when |case| {
+            case.is_passthrough() && case.is_cached() == (case.family == Family::V6)
+        } =>
+        clients_are_served_while_others_are_forged_on_the_link,
     ]);
     stories
 }
@@ -77,6 +88,46 @@ fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
     // What it might be attached by instead would outlive a killed process.
     let queues = network.lab.run(Role::Balancer, "tc", &["qdisc", "show", "dev", LINK]).unwrap();
     assert!(!queues.contains("clsact"), "{queues}");
+}
+
+/// A thousand addresses a second that nobody has, all on the balancer's link. Four clients that are new to the balancer
+/// and do not introduce themselves, since they know its Ethernet address.
+fn clients_are_served_while_others_are_forged_on_the_link(case: Case) {
+    const CLIENTS: [u8; 4] = [1, 3, 4, 5];
+    let _alone = alone();
+    let mut network = Network::new(case, 5, 1);
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
+    let _server = network.server(1, Server::echo);
+    let (vip, mac) = (network.vip(), Role::Balancer.mac().map(|byte| format!("{byte:02x}")).join(":"));
+    let forged = if case.family == Family::V4 { "198.18.0.0/15" } else { "2001:2::/64" };
+    ip(&network, Role::Balancer, &format!("route add {forged} dev {INTERFACE}"));
+    for client in CLIENTS.map(Role::Client) {
+        ip(&network, client, &format!("neigh replace {} lladdr {mac} dev {INTERFACE}", vip.ip()));
+        let address = case.family.address(client);
+        ip(&network, Role::Balancer, &format!("neigh flush to {address}"));
+    }
+    let (sent, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut wire, mut random) =
+                (network.inside(Role::Client(2), Wire::open), fastrand::Rng::with_seed(7));
+            while !is_over.load(Relaxed) && sent.fetch_add(1, Relaxed) < 30_000 {
+                wire.send(&forge(vip, &mut random));
+                thread::sleep(Duration::from_micros(900));
+            }
+        });
+        wait_for("the forged to be in everybody's way", || (sent.load(Relaxed) > 2_500).then_some(()));
+        let served = CLIENTS.map(|client| {
+            let begin = clock();
+            let serve = move || ping(&mut connect(vip)).map(|()| begin.elapsed());
+            let network = &network;
+            scope.spawn(move || network.inside(Role::Client(client), serve))
+        });
+        let served = served.map(|client| client.join().map_err(|_| "not served"));
+        is_over.store(true, Relaxed);
+        assert!(served.iter().all(|served| matches!(served, Ok(Ok(_)))), "{served:?}");
+        eprintln!("{case}: {} forged, served within {served:?}", sent.load(Relaxed));
+    });
 }
 
 /// Has the balancer reload to the server's address on the second link, and clients be served over it.

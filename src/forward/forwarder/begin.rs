@@ -251,12 +251,27 @@ impl Forwarder {
 
     /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
     pub(super) fn find_hop(&mut self, to: To, snapshot: &Snapshot) -> Result<u32, Stop> {
+        self.look_for_hop(to, snapshot, false)
+    }
+
+    /// A client has sent its SYN again: it is there, other than most of those that are asked for in vain.
+    pub(super) fn ask_for_client_again(&mut self, id: FlowId, snapshot: &Snapshot) {
+        let flow = self.flows.get(id);
+        let hop = flow.rewrite(Direction::ToClient).next_hop;
+        if flow.view() == View::BothSides && snapshot.network.get(hop).is_none() {
+            // When the answer comes, or came already, it finds what is known then.
+            let _ = self.look_for_hop(To::end(flow, Direction::ToClient), snapshot, true);
+        }
+    }
+
+    fn look_for_hop(&mut self, to: To, snapshot: &Snapshot, is_repeated: bool) -> Result<u32, Stop> {
         to.lookup(&snapshot.network).map_err(|unreachable| match unreachable {
             Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
             Unreachable::NotOnLink => Stop::Silent(DropReason::ServerNotOnLink),
             Unreachable::Unresolved { ip, interface } => {
                 let is_client = matches!(to, To::Client(client) if client == ip);
-                let neighbour = Wanted { interface, ip, is_ours: !is_client };
+                let neighbour = Wanted { interface, ip, is_ours: !is_client, is_repeated };
+                self.news.unresolved = Some((interface, ip));
                 let wanted = &mut self.news.wanted;
                 if wanted.len() < MOST_WANTED && !wanted.contains(&neighbour) {
                     wanted.push(neighbour);

@@ -102,7 +102,7 @@ pub(crate) const fn neighbour(interface: u32, ip: IpAddr, mac: u8) -> Neighbour 
 
 /// A server or a router that is asked for.
 pub(crate) const fn wanted(interface: u32, ip: IpAddr) -> Wanted {
-    Wanted { interface, ip, is_ours: true }
+    Wanted { interface, ip, is_ours: true, is_repeated: false }
 }
 
 impl World {

@@ -1,0 +1,239 @@
+//! A netlink socket for requests alone. News of changes, of which there may be any number, take another one: the kernel
+//! drops answers that find the receive buffer full.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use rtnetlink::Handle;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use thiserror::Error;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How long to wait for the next part of an answer. The kernel answers at once; what takes longer was lost.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+type Message = NetlinkMessage<RouteNetlinkMessage>;
+
+/// A request failed.
+#[derive(Debug, Error)]
+#[error("netlink: {what}: {source}")]
+pub struct Error {
+    what: &'static str,
+    source: io::Error,
+}
+
+impl Error {
+    /// Whether the kernel has answered, and refused.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.source.raw_os_error().is_some()
+    }
+}
+
+/// One request at a time: the kernel makes one list at a time for a socket, and refuses a second. After an answer that
+/// was lost the next request gets a new socket.
+#[derive(Debug)]
+pub(super) struct Requests(Mutex<Option<Socket>>);
+
+impl Requests {
+    /// In the network namespace of this thread; a new socket is in that of the thread which needs it.
+    pub(super) fn open() -> io::Result<Requests> {
+        Ok(Requests(Mutex::new(Some(Socket::open()?))))
+    }
+
+    /// Has the kernel list what `pick` finds in its answers.
+    pub(super) async fn list<T>(
+        &self,
+        what: &'static str,
+        question: RouteNetlinkMessage,
+        mut pick: impl FnMut(RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
+        let mut list = Vec::new();
+        self.request(what, question, NLM_F_DUMP, |answer| list.extend(pick(answer))).await?;
+        Ok(list)
+    }
+
+    /// Asks a question that has one answer.
+    pub(super) async fn one(
+        &self,
+        what: &'static str,
+        question: RouteNetlinkMessage,
+    ) -> Result<Option<RouteNetlinkMessage>, Error> {
+        let mut one = None;
+        self.request(what, question, 0, |answer| one = Some(answer)).await?;
+        Ok(one)
+    }
+
+    /// Has the kernel do something, and waits until it is done.
+    pub(super) async fn order(
+        &self,
+        what: &'static str,
+        order: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<(), Error> {
+        self.request(what, order, NLM_F_ACK | flags, |_| {}).await
+    }
+
+    async fn request(
+        &self,
+        what: &'static str,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        each: impl FnMut(RouteNetlinkMessage),
+    ) -> Result<(), Error> {
+        let failed = |source| Error { what, source };
+        let mut place = self.0.lock().await;
+        // Put back when the answer is whole: of one that is not, parts may still come, also if nobody waits any more.
+        let mut socket = match place.take() {
+            Some(socket) => socket,
+            None => Socket::open().map_err(failed)?,
+        };
+        let mut message = Message::from(message);
+        message.header.flags = NLM_F_REQUEST | flags;
+        let answer = socket.request(message, each).await.map_err(failed)?;
+        *place = Some(socket);
+        answer.map_err(failed)
+    }
+}
+
+/// An open socket. Its connection ends when it is dropped.
+struct Socket {
+    handle: Handle,
+    /// What no request is answered with: that something was lost.
+    unasked: BoxStream<'static, Message>,
+    _connection: JoinSet<()>,
+}
+
+impl Socket {
+    fn open() -> io::Result<Socket> {
+        let (mut connection, handle, unasked) = rtnetlink::new_connection()?;
+        // An answer that does not end with one of these is not whole.
+        connection.set_forward_done(true);
+        connection.set_forward_ack(true);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection);
+        Ok(Socket { handle, unasked: unasked.map(|(message, _)| message).boxed(), _connection: tasks })
+    }
+
+    /// What the kernel said at last; an error if that is lost.
+    async fn request(
+        &mut self,
+        message: Message,
+        mut each: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<io::Result<()>> {
+        let is_acknowledged = message.header.flags & NLM_F_ACK != 0;
+        let mut answers = self.handle.request(message).map_err(|_| closed())?;
+        loop {
+            let next = async {
+                tokio::select! {
+                    biased;
+                    answer = answers.next() => answer,
+                    _ = self.unasked.next() => None,
+                }
+            };
+            let answer = timeout(PATIENCE, next).await.map_err(|_| lost())?.ok_or_else(closed)?;
+            match answer.payload {
+                NetlinkPayload::InnerMessage(part) => {
+                    each(part);
+                    if answer.header.flags & NLM_F_MULTIPART == 0 && !is_acknowledged {
+                        return Ok(Ok(()));
+                    }
+                }
+                NetlinkPayload::Done(done) if done.code != 0 => {
+                    return Ok(Err(io::Error::from_raw_os_error(done.code.abs())));
+                }
+                NetlinkPayload::Error(error) if error.code.is_some() => return Ok(Err(error.to_io())),
+                NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => return Ok(Ok(())),
+                _ => return Err(closed()),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Socket").finish_non_exhaustive()
+    }
+}
+
+fn lost() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the kernel has not answered within 2 s")
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "an answer of the kernel was lost")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::poll_immediate;
+    use rtnetlink::packet_route::link::LinkMessage;
+
+    use super::*;
+
+    async fn links(requests: &Requests) -> Result<usize, Error> {
+        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        Ok(requests.list("interfaces", question, Some).await?.len())
+    }
+
+    /// Whatever is asked there is never answered.
+    fn mute() -> (Socket, impl Sized) {
+        let (connection, handle, unasked) = rtnetlink::new_connection().unwrap();
+        let unasked = unasked.map(|(message, _)| message).boxed();
+        (Socket { handle, unasked, _connection: JoinSet::new() }, connection)
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn an_answer_that_was_lost_is_waited_for_no_longer_than_2_s_and_the_next_comes_on_another_socket() {
+        block_on(async {
+            let (socket, _connection) = mute();
+            let requests = Requests(Mutex::new(Some(socket)));
+            let error = timeout(4 * PATIENCE, links(&requests)).await.expect("it gives up").unwrap_err();
+            assert!(error.to_string().contains("interfaces") && !error.is_refusal(), "{error}");
+            assert!(links(&requests).await.unwrap() > 0);
+        });
+    }
+
+    #[test]
+    fn a_list_that_ends_with_its_connection_is_none() {
+        block_on(async {
+            let (socket, connection) = mute();
+            let requests = Requests(Mutex::new(Some(socket)));
+            drop(connection);
+            assert!(links(&requests).await.is_err());
+            assert!(links(&requests).await.unwrap() > 0);
+        });
+    }
+
+    #[test]
+    fn a_request_that_nobody_waits_for_any_more_leaves_nothing_to_the_next() {
+        block_on(async {
+            let requests = Requests::open().unwrap();
+            assert!(poll_immediate(links(&requests)).await.is_none());
+            assert!(links(&requests).await.unwrap() > 0);
+        });
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_told_as_it_says() {
+        block_on(async {
+            let requests = Requests::open().unwrap();
+            let mut nothing = LinkMessage::default();
+            nothing.header.index = i32::MAX as u32;
+            let question = RouteNetlinkMessage::GetLink(nothing);
+            let error = requests.one("an interface", question).await.unwrap_err();
+            assert!(error.is_refusal(), "{error}");
+            assert!(links(&requests).await.unwrap() > 0);
+        });
+    }
+}
