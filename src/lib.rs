@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod dataplane;
 pub mod demo;
+pub mod files;
 pub mod forward;
 pub mod health;
 pub mod logging;

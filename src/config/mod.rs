@@ -19,7 +19,6 @@ pub use list::{List, load_list};
 pub use mode::{Network, validate_mode};
 pub use problem::{LoadError, Problem};
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -27,6 +26,7 @@ use toml::de::DeTable;
 
 use self::file::File;
 use self::problem::Report;
+use crate::files;
 use crate::model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
 
 /// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
@@ -121,7 +121,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {
-    fs::read_to_string(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })
+    files::read_text(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })
 }
 
 /// Validates the text of a file; `file` is what problems call it.

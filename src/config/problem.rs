@@ -45,6 +45,9 @@ pub enum LoadError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no thread to read it.
+    #[error("cannot read the file: there is no thread to be had")]
+    NoThread,
     /// Everything that is wrong with the text, in the order of the file.
     #[error("{}", one_per_line(.0))]
     Invalid(Vec<Problem>),
@@ -68,6 +71,9 @@ pub(super) struct Placed<T> {
     pub(super) place: Place,
 }
 
+/// Nobody mends more at once, and each takes a look for its line through the whole text.
+const MAX_PROBLEMS: usize = 100;
+
 /// Collects problems while a file is read and checked.
 pub(super) struct Report<'a> {
     file: &'a str,
@@ -83,7 +89,7 @@ impl<'a> Report<'a> {
         let mut report =
             Report { file, text, lost_at: None, errors: RefCell::default(), warnings: RefCell::default() };
         let mut problems = Vec::new();
-        for error in syntax_errors {
+        for error in syntax_errors.iter().take(MAX_PROBLEMS) {
             let span = error.span().unwrap_or(0..0);
             let found = text.get(span.clone()).unwrap_or_default();
             // The parser drops the second value and carries on: the only error it cannot get lost on.
@@ -104,9 +110,13 @@ impl<'a> Report<'a> {
 
     /// Something is wrong with what stands at `place`.
     pub(super) fn error(&self, place: &Place, message: impl Into<String>) {
+        let mut errors = self.errors.borrow_mut();
+        if errors.len() >= MAX_PROBLEMS {
+            return;
+        }
         let problem = self.problem(place, message.into());
         if self.lost_at.is_none_or(|line| problem.line < line) {
-            self.errors.borrow_mut().push(problem);
+            errors.push(problem);
         }
     }
 
@@ -120,8 +130,10 @@ impl<'a> Report<'a> {
 
     /// What stands at `place` works but is hardly meant.
     pub(super) fn warning(&self, place: &Place, message: impl Into<String>) {
-        let problem = self.problem(place, message.into());
-        self.warnings.borrow_mut().push(problem);
+        let mut warnings = self.warnings.borrow_mut();
+        if warnings.len() < MAX_PROBLEMS {
+            warnings.push(self.problem(place, message.into()));
+        }
     }
 
     /// The line of a place, from 1.
@@ -167,5 +179,16 @@ mod tests {
         let text = "a\nb = \"äöü\" x";
         assert_eq!(position(text, text.len() - 1), (2, 11));
         assert_eq!(position(text, text.len() + 9), (2, 12));
+    }
+
+    #[test]
+    fn of_problems_without_end_a_hundred_are_told() {
+        let report = Report::new("test.toml", "", &[]);
+        for n in 0..1_000 {
+            report.warning(&Place { key: n.to_string(), at: 0 }, "odd");
+            report.error(&Place { key: n.to_string(), at: 0 }, "wrong");
+        }
+        assert_eq!(report.warnings.borrow().len(), MAX_PROBLEMS);
+        assert_eq!(report.finish().unwrap_err().len(), MAX_PROBLEMS);
     }
 }

@@ -4,31 +4,39 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{self, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+
+use crate::files;
 
 /// Events this close together belong to one save.
 const QUIET: Duration = Duration::from_millis(100);
 /// Other files of the directory may keep it busy; the file is looked at this often all the same. Also how
 /// long the file may be gone or empty before that counts as a change.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the end waits for a call of `on_change`, or for a disk.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Watches until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    wake: SyncSender<Wake>,
-    thread: Option<JoinHandle<()>>,
+    wake: SyncSender<()>,
+    stopped: Arc<AtomicBool>,
+    /// Disconnected once the thread is gone.
+    gone: Receiver<()>,
 }
 
 /// Calls `on_change`, from a thread of its own, within a second of every change of the file's content
 /// since this call. A file that stays missing or empty counts as one change. To miss nothing, begin
 /// watching before the file is first loaded.
 ///
-/// Dropping the [`Watch`] waits for a call of `on_change` that is under way.
+/// Dropping the [`Watch`] waits for a call of `on_change` that is under way, for a second at most.
 ///
 /// # Errors
 /// If the file's directory cannot be watched.
@@ -41,30 +49,33 @@ pub fn watch(path: &Path, on_change: impl Fn() + Send + 'static) -> notify::Resu
         if event.is_ok_and(|event| only_read(event.kind)) {
             return;
         }
-        let _ = sender.try_send(Wake::Event);
+        let _ = sender.try_send(());
     })?;
     let mut watched = Watched { path, watcher, directories: BTreeSet::new() };
     watched.follow()?;
     let content = watched.content();
-    let thread = thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
-        let _ = watched.run(&woken, content, on_change);
+    let stopped = Arc::new(AtomicBool::new(false));
+    let events = Events { woken, stopped: stopped.clone() };
+    let (alive, gone) = sync_channel(0);
+    thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
+        let _alive: SyncSender<()> = alive;
+        let _ = watched.run(&events, content, on_change);
     })?;
-    Ok(Watch { wake, thread: Some(thread) })
+    Ok(Watch { wake, stopped, gone })
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let _ = self.wake.send(Wake::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.stopped.store(true, Ordering::Release);
+        let _ = self.wake.try_send(());
+        let _ = self.gone.recv_timeout(LAST_LOOK);
     }
 }
 
-#[derive(Debug)]
-enum Wake {
-    Event,
-    Stop,
+/// What the thread waits for.
+struct Events {
+    woken: Receiver<()>,
+    stopped: Arc<AtomicBool>,
 }
 
 /// The [`Watch`] was dropped.
@@ -73,6 +84,31 @@ struct Stopped;
 /// Without this our own look at the file would be the next event.
 fn only_read(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+}
+
+impl Events {
+    /// Waits for an event.
+    fn next(&self) -> Result<(), Stopped> {
+        let woken = self.woken.recv();
+        self.unless_stopped(woken.map_err(|_| Stopped))
+    }
+
+    /// Waits for an event; `false` if there is none before the deadline.
+    fn one_before(&self, deadline: Instant) -> Result<bool, Stopped> {
+        let left = deadline.saturating_duration_since(now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        self.unless_stopped(match self.woken.recv_timeout(left) {
+            Ok(()) => Ok(true),
+            Err(RecvTimeoutError::Timeout) => Ok(false),
+            Err(RecvTimeoutError::Disconnected) => Err(Stopped),
+        })
+    }
+
+    fn unless_stopped<T>(&self, result: Result<T, Stopped>) -> Result<T, Stopped> {
+        if self.stopped.load(Ordering::Acquire) { Err(Stopped) } else { result }
+    }
 }
 
 /// The file, and the directories an event may come from.
@@ -85,27 +121,27 @@ struct Watched {
 impl Watched {
     fn run(
         mut self,
-        woken: &Receiver<Wake>,
+        events: &Events,
         mut known: Option<Vec<u8>>,
         on_change: impl Fn(),
     ) -> Result<(), Stopped> {
-        while let Ok(Wake::Event) = woken.recv() {
-            let mut content = self.settled(woken)?;
+        loop {
+            events.next()?;
+            let mut content = self.settled(events)?;
             if content.is_none() && known.is_some() {
-                content = self.back(woken)?;
+                content = self.back(events)?;
             }
             if content != known {
                 known = content;
                 on_change();
             }
         }
-        Err(Stopped)
     }
 
     /// The content once nothing has happened for a moment.
-    fn settled(&mut self, woken: &Receiver<Wake>) -> Result<Option<Vec<u8>>, Stopped> {
+    fn settled(&mut self, events: &Events) -> Result<Option<Vec<u8>>, Stopped> {
         let deadline = now() + PATIENCE;
-        while event_before(deadline.min(now() + QUIET), woken)? {}
+        while events.one_before(deadline.min(now() + QUIET))? {}
         // The save may have moved a link or a directory.
         if let Err(error) = self.follow() {
             log::warn!("{}: changes may go unnoticed: {error}", self.path.display());
@@ -114,20 +150,18 @@ impl Watched {
     }
 
     /// The content of a file that has none: perhaps it was unlinked or truncated only to be written anew.
-    fn back(&mut self, woken: &Receiver<Wake>) -> Result<Option<Vec<u8>>, Stopped> {
+    fn back(&mut self, events: &Events) -> Result<Option<Vec<u8>>, Stopped> {
         let deadline = now() + PATIENCE;
         let mut content = None;
-        while content.is_none() && event_before(deadline, woken)? {
-            content = self.settled(woken)?;
+        while content.is_none() && events.one_before(deadline)? {
+            content = self.settled(events)?;
         }
         Ok(content)
     }
 
-    /// `None` if there is nothing to load. Only a regular file is read: looking into a pipe would empty it.
+    /// `None` if there is nothing to load.
     fn content(&self) -> Option<Vec<u8>> {
-        let regular = fs::metadata(&self.path).is_ok_and(|metadata| metadata.is_file());
-        let content = if regular { fs::read(&self.path).ok() } else { None };
-        content.filter(|content| !content.is_empty())
+        files::read(&self.path).ok().filter(|content| !content.is_empty())
     }
 
     /// Watches the directories that matter now, anew: another one may be in the place of each.
@@ -159,19 +193,6 @@ fn directories_on_the_way(path: &Path, links: u32, found: &mut BTreeSet<PathBuf>
             directories_on_the_way(&parent.join(target), links - 1, found);
             found.insert(parent.to_owned());
         }
-    }
-}
-
-/// Waits for an event; `false` if there is none before the deadline.
-fn event_before(deadline: Instant, woken: &Receiver<Wake>) -> Result<bool, Stopped> {
-    let left = deadline.saturating_duration_since(now());
-    if left.is_zero() {
-        return Ok(false);
-    }
-    match woken.recv_timeout(left) {
-        Ok(Wake::Event) => Ok(true),
-        Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => Err(Stopped),
-        Err(RecvTimeoutError::Timeout) => Ok(false),
     }
 }
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use log::{error, info, warn};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{FaultChange, HealthChange, NameChange, State};
 use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
+use crate::files;
 use crate::health::{Change, Outcome, Schedule};
 use crate::model::{ConnectFailures, Fault, Lookup, Missing, Mode, PacketSettings, Timestamp};
 use crate::net::{self, Resolver};
@@ -129,13 +130,18 @@ impl<D: DataPath> Task<D> {
 
     /// Handles events until the program ends (never returns; drop the future to stop).
     pub async fn run(&mut self, events: &mut Events) {
+        let mut reading = Reading::default();
         loop {
             let time = until(self.state.due(), (self.now)());
             tokio::select! {
                 () = time => self.on_time(),
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
-                Some(()) = events.reloads.recv() => self.reload().await,
+                Some(()) = events.reloads.recv() => reading.begin(&self.file),
+                loaded = reading.end() => {
+                    self.reload(loaded).await;
+                    reading.begin_again(&self.file);
+                }
                 Some(table) = events.networks.recv() => self.on_network(&table),
                 Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
             }
@@ -249,10 +255,10 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// Reads the file again. Whatever is wrong with it, what runs goes on.
-    async fn reload(&mut self) {
+    /// Takes what was read of the file. Whatever is wrong with it, what runs goes on.
+    async fn reload(&mut self, loaded: Result<Loaded, LoadError>) {
         let file = self.file.path.display().to_string();
-        let diff = match self.try_reload().await {
+        let diff = match self.try_reload(loaded).await {
             Ok(diff) => diff,
             Err(problems) => {
                 problems.iter().for_each(|problem| error!("{problem}"));
@@ -268,9 +274,9 @@ impl<D: DataPath> Task<D> {
 
     /// Puts in force what the file asks for, as far as that needs no restart; the next save is compared with what is
     /// in force. Returns what has changed, or a line for each thing that is wrong.
-    async fn try_reload(&mut self) -> Result<Diff, Vec<String>> {
+    async fn try_reload(&mut self, loaded: Result<Loaded, LoadError>) -> Result<Diff, Vec<String>> {
         let Some(running) = self.state.config() else { return Ok(Diff::default()) };
-        let loaded = self.file.load().map_err(lines)?;
+        let loaded = loaded.map_err(lines)?;
         let frontends = loaded.config.frontends.clone();
         let mut loaded = loaded.keeping_modes(&running.frontends);
         let diff = config::diff(running, &Config { frontends, ..loaded.config.clone() });
@@ -290,6 +296,41 @@ impl<D: DataPath> Task<D> {
             self.configure(loaded.config).await.map_err(|problem| vec![problem])?;
         }
         Ok(diff)
+    }
+}
+
+/// The file while it is being read, beside the control task: a disk may take its time, and so does a long text.
+#[derive(Default)]
+struct Reading {
+    loaded: Option<oneshot::Receiver<Result<Loaded, LoadError>>>,
+    /// Whether somebody has asked since.
+    again: bool,
+}
+
+impl Reading {
+    /// Begins, or will once the reading that is under way has ended.
+    fn begin(&mut self, file: &File) {
+        if self.loaded.is_some() {
+            self.again = true;
+            return info!("{} is still being read; it will be read again after that", file.path.display());
+        }
+        let file = file.clone();
+        self.loaded = Some(files::begin_aside(move || file.load()));
+    }
+
+    /// Begins if somebody has asked meanwhile.
+    fn begin_again(&mut self, file: &File) {
+        if std::mem::take(&mut self.again) {
+            self.begin(file);
+        }
+    }
+
+    /// Waits until it has been read; forever if nobody reads it.
+    async fn end(&mut self) -> Result<Loaded, LoadError> {
+        let Some(loaded) = &mut self.loaded else { return std::future::pending().await };
+        let loaded = loaded.await;
+        self.loaded = None;
+        loaded.unwrap_or(Err(LoadError::NoThread))
     }
 }
 

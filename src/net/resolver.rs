@@ -1,9 +1,10 @@
 //! Looks names up: in `/etc/hosts`, then at name servers.
 
+use std::io::ErrorKind::NotFound;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
@@ -13,10 +14,13 @@ use hickory_resolver::config::{
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, Record, RecordType};
-use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::system_conf::parse_resolv_conf;
 use hickory_resolver::{Hosts, TokioResolver};
+use log::warn;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::files;
 use crate::model::{Lookup, Records};
 
 const HOSTS: &str = "/etc/hosts";
@@ -47,7 +51,7 @@ impl Resolver {
     /// Looks a name up; asks these name servers, or the system's if there are none. A search list of `/etc/resolv.conf`
     /// holds for names without a dot at the end, as long as its name servers are asked.
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
-        let system = self.system(name_servers);
+        let system = self.system(name_servers).await;
         if let Some((v4, v6)) = system.in_hosts(&host) {
             return Lookup { host, name_servers: name_servers.into(), v4: Ok(v4), v6: Ok(v6) };
         }
@@ -56,18 +60,25 @@ impl Resolver {
         Lookup { host, name_servers: name_servers.into(), v4, v6 }
     }
 
-    /// The system's files, read again if they have changed.
-    fn system(&self, name_servers: &[SocketAddr]) -> Arc<System> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The system's files, read again if they have changed; all lookups wait for that.
+    async fn system(&self, name_servers: &[SocketAddr]) -> Arc<System> {
+        let mut known = self.known.lock().await;
         let stamp = (name_servers.to_owned(), [HOSTS, RESOLV_CONF].map(changed));
         if let Some(system) = known.as_ref().filter(|system| system.stamp == stamp) {
             return system.clone();
         }
-        let system = Arc::new(System::read(stamp));
+        let read = files::aside(|| (hosts(Path::new(HOSTS)), resolv_conf(Path::new(RESOLV_CONF)))).await;
+        let (hosts, config) =
+            read.unwrap_or_else(|| (Hosts::default(), Err("there is no thread".to_owned())));
+        let servers = servers(&stamp.0, config);
+        let system = Arc::new(System { stamp, hosts, servers });
         *known = Some(system.clone());
         system
     }
 }
+
+/// What `/etc/resolv.conf` says.
+type Config = (ResolverConfig, ResolverOpts);
 
 /// Name servers, and when each file last changed.
 type Stamp = (Vec<SocketAddr>, [Option<(SystemTime, u64)>; 2]);
@@ -92,11 +103,6 @@ struct NameServer {
 }
 
 impl System {
-    fn read(stamp: Stamp) -> System {
-        let servers = servers(&stamp.0);
-        System { stamp, hosts: hosts(Path::new(HOSTS)).unwrap_or_default(), servers }
-    }
-
     /// What the hosts file says, as far as it has the name: then nobody else is asked.
     fn in_hosts(&self, host: &str) -> Option<(Records, Records)> {
         let name = Name::from_utf8(host).ok()?;
@@ -174,9 +180,9 @@ async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: D
 }
 
 /// These name servers, or the system's if there are none, in their order.
-fn servers(name_servers: &[SocketAddr]) -> Result<Vec<NameServer>, String> {
+fn servers(name_servers: &[SocketAddr], system: Result<Config, String>) -> Result<Vec<NameServer>, String> {
     let (config, mut options) = match name_servers {
-        [] => read_system_conf().map_err(|error| format!("{RESOLV_CONF}: {error}"))?,
+        [] => system.map_err(|error| format!("{RESOLV_CONF}: {error}"))?,
         _ => {
             let servers = name_servers.iter().copied().map(name_server).collect();
             (ResolverConfig::from_name_servers(servers), ResolverOpts::default())
@@ -209,10 +215,19 @@ fn name_server(addr: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(addr.ip(), true, connections.into())
 }
 
-fn hosts(path: &Path) -> io::Result<Hosts> {
+/// Without the file, or if it is none, names are asked for at name servers alone.
+fn hosts(path: &Path) -> Hosts {
     let mut hosts = Hosts::default();
-    hosts.read_hosts_conf(fs::File::open(path)?)?;
-    Ok(hosts)
+    let read = files::read(path).and_then(|text| hosts.read_hosts_conf(&text[..]).map_err(io::Error::other));
+    if let Err(error) = read.or_else(|error| if error.kind() == NotFound { Ok(()) } else { Err(error) }) {
+        warn!("cannot read {}: {error}", path.display());
+    }
+    hosts
+}
+
+fn resolv_conf(path: &Path) -> Result<Config, String> {
+    parse_resolv_conf(files::read(path).map_err(|error| error.to_string())?)
+        .map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod cli;
 mod config;
 mod demo;
 mod drain;
+mod files;
 mod health;
 mod limits;
 mod list;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         config::stories(),
         demo::stories(),
         drain::stories(),
+        files::stories(),
         health::stories(),
         limits::stories(),
         list::stories(),

@@ -1,0 +1,137 @@
+//! Reading files that anybody may have put into the place of the one that was meant: a FIFO without a writer, a device
+//! without an end, a disk that does not answer.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Error, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::OFlags;
+use tokio::sync::oneshot;
+
+/// The most that is read of a file. A configuration with 100,000 servers has as much; people write a thousandth of it.
+pub const MAX_SIZE: u64 = 16 << 20;
+
+/// Reads a file to its end, if it is a regular one that is not too long. Never waits for a writer.
+///
+/// # Errors
+/// If it cannot be read, or should not be: the text says why.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // To open a FIFO or a device may have effects already.
+    check(&fs::metadata(path)?)?;
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    // By now another one may be in its place.
+    check(&file.metadata()?)?;
+    read_all(file)
+}
+
+/// The same as text.
+///
+/// # Errors
+/// Those of [`read`], or if it is none.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let text = String::from_utf8(read(path)?);
+    text.map_err(|_| Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+}
+
+/// Runs `work` in a thread of its own, for it may take long or never end: the runtime goes on meanwhile, and the end of the
+/// program waits for neither. `None` if there is no thread to be had.
+pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    begin_aside(work).await.ok()
+}
+
+/// Begins it; the channel tells what came of it.
+pub fn begin_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+    let (done, result) = oneshot::channel();
+    // If it fails, the channel is closed.
+    let _ = thread::Builder::new().name("files".to_owned()).spawn(move || done.send(work()));
+    result
+}
+
+fn check(found: &Metadata) -> io::Result<()> {
+    if !found.is_file() {
+        let message = format!("it is {}, not a regular file", kind(found.file_type()));
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    if found.len() > MAX_SIZE { Err(too_long()) } else { Ok(()) }
+}
+
+fn kind(kind: FileType) -> &'static str {
+    match kind {
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a FIFO",
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+/// It may grow while it is read, or say of itself that it is empty, as those of `/proc` do.
+fn read_all(file: File) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(MAX_SIZE + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_SIZE { Err(too_long()) } else { Ok(content) }
+}
+
+fn too_long() -> Error {
+    let message = format!("it is longer than {} MiB, the most that is read", MAX_SIZE >> 20);
+    Error::new(ErrorKind::FileTooLarge, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
+    use super::*;
+
+    fn said(path: &Path) -> String {
+        read(path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_read_but_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        mkfifoat(CWD, at("fifo"), Mode::RUSR).unwrap();
+        let _listener = UnixListener::bind(at("socket")).unwrap();
+        symlink(at("fifo"), at("link")).unwrap();
+        for (path, kind) in [
+            (at("fifo"), "a FIFO"),
+            (at("link"), "a FIFO"),
+            (at("socket"), "a socket"),
+            (directory.path().to_owned(), "a directory"),
+            ("/dev/zero".into(), "a device"),
+        ] {
+            assert_eq!(said(&path), format!("it is {kind}, not a regular file"));
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_the_limit_and_one_that_is_longer_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let file = File::create(&path).unwrap();
+        file.set_len(MAX_SIZE).unwrap();
+        assert_eq!(read(&path).unwrap().len() as u64, MAX_SIZE);
+        file.set_len(MAX_SIZE + 1).unwrap();
+        assert_eq!(said(&path), "it is longer than 16 MiB, the most that is read");
+        assert_eq!(read_all(File::open(&path).unwrap()).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn a_file_that_says_it_is_empty_is_read() {
+        assert!(read_text(Path::new("/proc/self/status")).unwrap().contains("VmRSS"));
+    }
+
+    #[tokio::test]
+    async fn work_that_never_ends_is_waited_for_by_nobody() {
+        let (_hold, held) = std::sync::mpsc::channel::<()>();
+        let endless = begin_aside(move || held.recv());
+        assert_eq!(aside(|| 7).await, Some(7));
+        drop(endless);
+    }
+}
