@@ -228,7 +228,7 @@ backend web (ring by tuple; tcp check every 2s, timeout 1s, rise 2, fall 3; on d
   server a  10.0.0.2:80  weight 1
 timeouts drain 30s
 packets interfaces eth0, eth1; workers automatic; guard off; offload auto
-flows at most 1000000; timeouts half_open 60s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s, udp_single 30s, udp_stream 300s
+flows at most 1000000; timeouts half_open 60s, handshake_only 240s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s, udp_single 30s, udp_stream 300s
 snat ports 33768-61000; addresses automatic
 statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
 ";

@@ -427,6 +427,7 @@ fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
     let mut timeout = |key, default| table.or(key, default, seconds(MILLISECOND));
     let timeouts = FlowTimeouts {
         half_open: timeout("half_open", default.half_open),
+        handshake_only: timeout("handshake_only", default.handshake_only),
         established: timeout("established", default.established),
         half_closed: timeout("half_closed", default.half_closed),
         closing: timeout("closing", default.closing),

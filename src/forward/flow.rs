@@ -3,6 +3,7 @@
 use super::cache::Progress;
 use super::list::Links;
 use super::numbers::Numbers;
+use super::shares::Share;
 use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::Slot;
 use crate::model::{Addr, FlowKey, Rewrite, TCP, UDP};
@@ -206,6 +207,11 @@ impl Flow {
         if self.manner.has(Manner::CLIENT_SIDE) { View::ClientSide } else { View::BothSides }
     }
 
+    /// Whose share of the table it takes.
+    pub(super) fn share(&self) -> Share {
+        Share::new(self.view(), self.manner.protocol())
+    }
+
     /// The last acknowledgement number of the client: the sequence number a reset in the server's name
     /// must have for the client to believe it (RFC 5961, section 3.2). 0 if it has not acknowledged anything.
     pub fn last_ack(&self) -> u32 {
@@ -228,7 +234,7 @@ impl Flow {
     /// one, and a connection of which not even the SYN was seen may be made up.
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
-            FlowState::SynSent | FlowState::SynReceived => true,
+            FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
             FlowState::Established | FlowState::UdpStream => true,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),
             _ => false,
@@ -260,9 +266,16 @@ impl Flow {
         self.numbers.may_have_got(sent)
     }
 
-    /// Takes note of how far the client has got without us.
-    pub(super) fn catch_up(&mut self, progress: Progress) {
+    /// Takes note of how far the client has got without us, its handshake being complete. Returns the state after it.
+    pub(super) fn catch_up(&mut self, progress: Progress) -> FlowState {
+        let before = self.numbers;
         self.numbers.catch_up(progress);
+        let state = match (self.state, self.view()) {
+            (FlowState::SynSent | FlowState::SynReceived, View::BothSides) => FlowState::Established,
+            (FlowState::SynSent, View::ClientSide) => FlowState::HandshakeOnly,
+            (state, _) => state,
+        };
+        if self.numbers.show_data_since(&before) { state.with_data() } else { state }
     }
 
     pub(super) fn class(&self) -> Class {
@@ -272,6 +285,9 @@ impl Flow {
             FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted | FlowState::UdpNew => {
                 Class::HalfOpen
             }
+            // In line with those of which only the SYN is known, from when that came: else who forges both would push out
+            // whoever has not completed the handshake yet.
+            FlowState::HandshakeOnly => Class::HalfOpen,
             // Two forged datagrams make one, or two forged segments.
             FlowState::UdpStream if self.view() == View::ClientSide => Class::Doubtful,
             _ if self.manner.has(Manner::MET) => Class::Doubtful,
@@ -283,12 +299,15 @@ impl Flow {
     /// those of the connection changes nothing.
     #[inline]
     pub(super) fn hear(&mut self, direction: Direction, segment: Segment) -> FlowState {
-        let view = self.view();
+        let (view, before) = (self.view(), self.numbers);
         let flags = match self.manner.has(Manner::UDP) {
             true => 0,
             false => self.numbers.hear(view, self.state, direction, segment),
         };
-        let state = self.state.next(view, direction, flags);
+        let mut state = self.state.next(view, direction, flags);
+        if view == View::ClientSide && self.numbers.show_data_since(&before) {
+            state = state.with_data();
+        }
         // It begins after all.
         if state == FlowState::SynSent {
             self.manner.0 &= !Manner::MET;

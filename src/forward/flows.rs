@@ -6,7 +6,7 @@ use super::cache::Progress;
 use super::flow::{Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
-use super::queues::Queues;
+use super::shares::{Share, Shares};
 use super::state::{Direction, FlowState, SYN, Segment, View};
 use super::wheel::{Slot, Wheel, tick, tick_from, ticks};
 use crate::model::{Addr, FlowKey, FlowTimeouts, Timestamp};
@@ -24,9 +24,14 @@ pub struct Inserted {
     pub evicted: Option<Flow>,
 }
 
-/// All flows in the table are open, and none may be evicted.
+/// All flows that could make room are open, and none may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
+pub enum Full {
+    /// Those of the whole table.
+    Table,
+    /// Those of a kind that has as much of the table as it may.
+    Share,
+}
 
 /// Flows by the keys of their packets, each with a deadline that its packets put off.
 #[derive(Debug)]
@@ -36,7 +41,7 @@ pub struct FlowTable {
     vacant: List<TIMER>,
     index: Index,
     wheel: Wheel,
-    queues: Queues,
+    shares: Shares,
     counts: [u32; FlowState::ALL.len()],
     cached: u32,
     /// Handshakes that were completed.
@@ -62,7 +67,7 @@ impl FlowTable {
             vacant: List::EMPTY,
             index: Index::new(2 * capacity as usize),
             wheel: Wheel::new(),
-            queues: Queues::new(),
+            shares: Shares::new(capacity),
             counts: Default::default(),
             cached: 0,
             finished: 0,
@@ -79,7 +84,7 @@ impl FlowTable {
 
     /// Flows now.
     pub fn len(&self) -> u32 {
-        self.counts.iter().sum()
+        self.shares.len()
     }
 
     /// Whether there is no flow.
@@ -94,7 +99,7 @@ impl FlowTable {
 
     /// Flows that are open now, as far as can be told: the connection has begun, and has not ended.
     pub fn open(&self) -> u32 {
-        self.queues.open()
+        self.shares.open() + self.count(FlowState::HandshakeOnly)
     }
 
     /// Flows now whose packets the flow cache was told to forward.
@@ -142,11 +147,6 @@ impl FlowTable {
         &self.flows[id.0 as usize]
     }
 
-    /// The same, to be changed in what its place in the table does not depend on.
-    pub(super) fn get_mut(&mut self, id: FlowId) -> &mut Flow {
-        &mut self.flows[id.0 as usize]
-    }
-
     /// Notes whether the flow cache was told to forward packets of this flow.
     pub(super) fn set_cached(&mut self, id: FlowId, cached: bool) {
         let flow = &mut self.flows[id.0 as usize];
@@ -160,25 +160,28 @@ impl FlowTable {
         self.flows[id.0 as usize].set_next_hop(direction, next_hop);
     }
 
-    /// Records a flow neither of whose keys is in the table. In a full table it takes the place of the
-    /// flow that has been closing for longest, else of the one that has been half-open for longest, else, in DSR, of the
-    /// one that has been open for longest and whose beginning was not seen.
+    /// Has these kinds share the table from now on.
+    pub fn divide_among(&mut self, kinds: impl Iterator<Item = Share>) {
+        self.shares.divide_among(kinds);
+    }
+
+    /// Records a flow neither of whose keys is in the table. In a full table, or where its kind has as much of it as it may,
+    /// it takes the place of the flow that has been closing for longest, else of the one that has been half-open for longest,
+    /// else, in DSR, of the one that has been open for longest and whose beginning was not seen.
     ///
     /// # Errors
     /// [`Full`] if there is none of these.
     pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
         debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
-        let evicted = match self.len() < self.capacity {
-            true => None,
-            false => Some(self.remove(FlowId(self.queues.victim().ok_or(Full)?))),
-        };
+        let victim = self.shares.victim(Share::new(new.view, new.client.protocol))?;
+        let evicted = victim.map(|id| self.remove(FlowId(id)));
         let mut flow = Flow::new(new);
         flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
         self.counts[flow.state as usize] += 1;
         let class = flow.class();
         let id = self.place(flow);
         self.wheel.add(&mut self.flows, id.0);
-        self.queues.enter(&mut self.flows, id.0, class);
+        self.shares.insert(&mut self.flows, id.0, class);
         self.index.insert(self.hash(&new.client), id, Direction::ToServer);
         if new.view == View::BothSides {
             self.index.insert(self.hash(&new.server), id, Direction::ToClient);
@@ -210,10 +213,19 @@ impl FlowTable {
         if !flow.may_have_got(progress.sent) {
             return;
         }
-        flow.catch_up(progress);
-        flow.deadline = tick_from(at) + self.timeouts[FlowState::Established as usize];
-        self.set_state(id, FlowState::Established);
+        let state = flow.catch_up(progress);
+        flow.deadline = tick_from(at) + self.timeouts[state as usize];
+        self.set_state(id, state);
         self.keep_in_time(id);
+    }
+
+    /// Notes how far a flow's client has got by what the flow cache has forwarded. Its deadline stays.
+    pub(super) fn catch_up(&mut self, id: FlowId, progress: Progress) {
+        let flow = &mut self.flows[id.0 as usize];
+        let state = flow.catch_up(progress);
+        if state != flow.state {
+            self.set_state(id, state);
+        }
     }
 
     /// Forgets a flow, which must be in the table. Returns what was known of it.
@@ -223,7 +235,7 @@ impl FlowTable {
         if flow.view() == View::BothSides {
             self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
         }
-        self.queues.leave(&mut self.flows, id.0, flow.class());
+        self.shares.remove(&mut self.flows, id.0, flow.class());
         self.wheel.remove(&mut self.flows, id.0);
         self.vacant.push(&mut self.flows, id.0);
         self.counts[flow.state as usize] -= 1;
@@ -256,16 +268,15 @@ impl FlowTable {
         self.get(id).deadline <= tick(now)
     }
 
-    /// The flow that [`FlowTable::insert`] would forget now; none if there is room, or all are open.
-    pub fn victim(&self) -> Option<FlowId> {
-        let is_full = self.len() >= self.capacity;
-        self.queues.victim().filter(|_| is_full).map(FlowId)
+    /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is room, or all are open.
+    pub fn victim(&self, new: Share) -> Option<FlowId> {
+        self.shares.victim(new).ok().flatten().map(FlowId)
     }
 
     /// The flow to this address and port that has been closing for longest: who needs a SNAT port for the
     /// server and finds none may end it.
     pub fn closing_of_server(&self, (addr, port): (Addr, u16), protocol: u8) -> Option<FlowId> {
-        self.queues.closing_of_server((addr, port, protocol)).map(FlowId)
+        self.shares.closing_of_server((addr, port, protocol)).map(FlowId)
     }
 
     /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with
@@ -323,8 +334,8 @@ impl FlowTable {
         flow.state = state;
         let new_class = flow.class();
         if new_class != class {
-            self.queues.leave(&mut self.flows, id.0, class);
-            self.queues.enter(&mut self.flows, id.0, new_class);
+            self.shares.leave(&mut self.flows, id.0, class);
+            self.shares.enter(&mut self.flows, id.0, new_class);
         }
     }
 

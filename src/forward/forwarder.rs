@@ -15,8 +15,12 @@ use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
-use super::{Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, View};
-use crate::model::{Addr, DropReason, FlowKey, FlowTimeouts, NextHop, Rewrite, Timestamp, UDP, Wanted};
+use super::{
+    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, Share, View,
+};
+use crate::model::{
+    self, Addr, DropReason, FlowKey, FlowTimeouts, Mode, NextHop, Rewrite, Timestamp, UDP, Wanted,
+};
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
 
@@ -401,6 +405,7 @@ impl Forwarder {
         }
         self.generation = Some(snapshot.generation);
         let has_other_timeouts = self.flows.set_timeouts(&snapshot.flow_timeouts);
+        self.flows.divide_among(snapshot.frontends.iter().filter_map(|frontend| share(&frontend.config)));
         let served = Served::new(snapshot, self.ports.as_ref());
         if let Some(ports) = &mut self.ports {
             ports.retain_servers(|server, protocol| served.has_server(server, protocol));
@@ -453,6 +458,16 @@ fn begins(headers: &Headers) -> bool {
 /// Whether a packet that goes this way is a client's SYN.
 fn opens(direction: Direction, headers: &Headers) -> bool {
     direction == Direction::ToServer && headers.is_tcp() && begins(headers)
+}
+
+/// Whose share of the table a frontend's flows take, if it is forwarded here.
+fn share(frontend: &model::Frontend) -> Option<Share> {
+    let view = match frontend.mode {
+        Mode::Proxy => return None,
+        Mode::Passthrough => View::BothSides,
+        Mode::Dsr => View::ClientSide,
+    };
+    Some(Share::new(view, frontend.protocol as u8))
 }
 
 fn segment(headers: &Headers) -> Segment {

@@ -56,6 +56,12 @@ impl Numbers {
         sent.wrapping_sub(self.sent) <= WINDOW
     }
 
+    /// Whether data has passed, either way, since the numbers were these: the client has sent some, or acknowledged some.
+    #[inline]
+    pub(super) fn show_data_since(&self, before: &Numbers) -> bool {
+        self.sent != before.sent || (before.acked != 0 && self.acked != before.acked)
+    }
+
     /// The client has got so far.
     pub(super) fn catch_up(&mut self, Progress { sent, acked }: Progress) {
         *self = Numbers { sent, acked };

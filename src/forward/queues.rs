@@ -29,6 +29,11 @@ impl Queues {
         Queues { closing, half_open, doubtful, closing_of_server, open: 0 }
     }
 
+    /// The flow that has been over for longest.
+    pub(super) fn closing(&self) -> Option<u32> {
+        self.closing.first()
+    }
+
     /// The flow that gives way to a new one.
     pub(super) fn victim(&self) -> Option<u32> {
         self.closing.first().or(self.half_open.first()).or(self.doubtful.first())

@@ -77,9 +77,12 @@ pub enum FlowState {
     SynSent,
     /// The server has answered it.
     SynReceived,
-    /// Met under way, by one segment of the client: anybody could have made that up.
+    /// Met under way, and no data has passed since: anybody could have made up the client's segments.
     Adopted,
-    /// Both sides may send.
+    /// DSR: the client has acknowledged what it says is the server's answer, and nothing since. Anybody could have made
+    /// up both segments.
+    HandshakeOnly,
+    /// Both sides may send. Seen from the client's side alone: it has sent data, or acknowledged some.
     Established,
     /// The client has finished; the server may send. Seen from the client's side alone, the server may
     /// have finished too: nothing more is ever learnt of this connection but a reset.
@@ -106,6 +109,7 @@ impl FlowState {
         FlowState::SynSent,
         FlowState::SynReceived,
         FlowState::Adopted,
+        FlowState::HandshakeOnly,
         FlowState::Established,
         FlowState::HalfClosedByClient,
         FlowState::HalfClosedByServer,
@@ -123,6 +127,7 @@ impl FlowState {
             FlowState::SynSent => "syn_sent",
             FlowState::SynReceived => "syn_received",
             FlowState::Adopted => "adopted",
+            FlowState::HandshakeOnly => "handshake_only",
             FlowState::Established => "established",
             FlowState::HalfClosedByClient => "half_closed_by_client",
             FlowState::HalfClosedByServer => "half_closed_by_server",
@@ -147,13 +152,23 @@ impl FlowState {
         }
     }
 
-    /// The state after a segment of which these flags are believed, or a datagram, which has none.
+    /// The state after a segment of which these flags are believed, or a datagram, which has none. That data passes says
+    /// more: [`FlowState::with_data`].
     pub fn next(self, view: View, direction: Direction, flags: u8) -> FlowState {
         match view {
             _ if self.is_udp() => self.after_datagram(view, direction),
             _ if flags & RST != 0 => FlowState::Closed,
             View::BothSides => self.after_either(direction, flags),
             View::ClientSide => self.after_client(flags),
+        }
+    }
+
+    /// The state once data has passed since the first segments that were seen.
+    #[inline]
+    pub(super) fn with_data(self) -> FlowState {
+        match self {
+            FlowState::Adopted | FlowState::HandshakeOnly => FlowState::Established,
+            state => state,
         }
     }
 
@@ -174,6 +189,11 @@ impl FlowState {
         matches!(self, FlowState::SynSent | FlowState::SynReceived)
     }
 
+    /// Whether the flow cache may know of a packet after which the state is another.
+    pub(super) fn may_lag(self) -> bool {
+        self.is_handshake() || self == FlowState::HandshakeOnly
+    }
+
     fn is_udp(self) -> bool {
         self >= FlowState::UdpNew
     }
@@ -182,6 +202,7 @@ impl FlowState {
     pub(super) fn timeout(self, timeouts: &FlowTimeouts) -> Duration {
         match self {
             FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted => timeouts.half_open,
+            FlowState::HandshakeOnly => timeouts.handshake_only,
             FlowState::Established => timeouts.established,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => timeouts.half_closed,
             FlowState::Closing => timeouts.closing,
@@ -219,8 +240,8 @@ impl FlowState {
         use FlowState::*;
         match (self, flags & (SYN | ACK | FIN)) {
             (Adopted, SYN) => SynSent,
-            (SynSent | Adopted, ACK) => Established,
-            (SynSent | Adopted | Established, FIN_ACK) => HalfClosedByClient,
+            (SynSent, ACK) => HandshakeOnly,
+            (SynSent | Adopted | HandshakeOnly | Established, FIN_ACK) => HalfClosedByClient,
             _ => self,
         }
     }
@@ -331,14 +352,14 @@ mod tests {
 
     #[test]
     fn the_clients_segments_alone_show_a_connection_open_and_close() {
-        let states = [SynSent, SynSent, Established, Established, HalfClosedByClient, HalfClosedByClient];
+        let states = [SynSent, SynSent, HandshakeOnly, HandshakeOnly, HalfClosedByClient, HalfClosedByClient];
         assert_eq!(dsr(&[SYN, SYN, ACK, ACK, FIN_ACK, ACK]), states);
     }
 
     #[test]
-    fn a_connection_met_under_way_is_believed_in_at_its_second_segment() {
-        assert_eq!(dsr(&[ACK, ACK, ACK]), [Adopted, Established, Established]);
-        assert_eq!(dsr(&[ACK, SYN, ACK]), [Adopted, SynSent, Established], "it begins after all");
+    fn a_connection_met_under_way_is_not_believed_in_for_its_flags() {
+        assert_eq!(dsr(&[ACK, ACK, ACK]), [Adopted; 3]);
+        assert_eq!(dsr(&[ACK, SYN, ACK]), [Adopted, SynSent, HandshakeOnly], "it begins after all");
         assert_eq!(dsr(&[ACK, FIN_ACK]), [Adopted, HalfClosedByClient]);
         assert_eq!(dsr(&[FIN_ACK]), [HalfClosedByClient]);
         assert_eq!(dsr(&[RST]), [Closed]);

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct FlowTimeouts {
     /// The handshake is not complete.
     pub half_open: Duration,
+    /// DSR: the handshake is complete, and no data has passed since.
+    pub handshake_only: Duration,
     /// Both sides may send.
     pub established: Duration,
     /// One side has finished, the other may send.
@@ -27,9 +29,10 @@ pub struct FlowTimeouts {
 
 impl FlowTimeouts {
     /// Each with its name in the configuration, in the order of the documentation.
-    pub fn named(&self) -> [(&'static str, Duration); 8] {
+    pub fn named(&self) -> [(&'static str, Duration); 9] {
         let FlowTimeouts {
             half_open,
+            handshake_only,
             established,
             half_closed,
             closing,
@@ -40,6 +43,7 @@ impl FlowTimeouts {
         } = *self;
         [
             ("half_open", half_open),
+            ("handshake_only", handshake_only),
             ("established", established),
             ("half_closed", half_closed),
             ("closing", closing),
@@ -58,6 +62,8 @@ impl Default for FlowTimeouts {
             // Longer than the longest wait between two SYNs of Linux (32 s): a slow client's retry is still
             // the same connection. Forged SYNs do not count on it, they are evicted first.
             half_open: seconds(60),
+            // RFC 5382, REQ-5, partially open connections: in DSR nobody can tell whether the server has answered.
+            handshake_only: seconds(4 * 60),
             // RFC 5382, REQ-5: no less than this, so that keepalives sent every two hours keep a connection.
             established: seconds(2 * 3600 + 4 * 60),
             // RFC 5382, REQ-5, transitory connections.

@@ -48,6 +48,8 @@ pub enum DropReason {
     NoServer,
     /// The connection table is full of flows that must not be evicted.
     TableFull,
+    /// The part of the connection table that its mode and protocol may take is full of flows that must not be evicted.
+    TableShareFull,
     /// No SNAT port is free for the server.
     SnatExhausted,
     /// The frontend, or every server that could be chosen, has as many connections as it may.
@@ -94,6 +96,7 @@ impl DropReason {
         DropReason::NoFlow,
         DropReason::NoServer,
         DropReason::TableFull,
+        DropReason::TableShareFull,
         DropReason::SnatExhausted,
         DropReason::MaxConnections,
         DropReason::Stopping,
@@ -129,6 +132,7 @@ impl DropReason {
             DropReason::NoFlow => "no_flow",
             DropReason::NoServer => "no_server",
             DropReason::TableFull => "table_full",
+            DropReason::TableShareFull => "table_share_full",
             DropReason::SnatExhausted => "snat_exhausted",
             DropReason::MaxConnections => "max_connections",
             DropReason::Stopping => "stopping",

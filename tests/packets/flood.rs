@@ -205,11 +205,17 @@ impl Flood {
 
 /// From an address that nobody has (RFC 2544, RFC 5180).
 pub(crate) fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
+    let from = nobody(vip, random);
+    let syn = TestPacket::from(from).to(vip).syn().seq(random.u32(..));
+    syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
+}
+
+/// Such an address, of the family of another.
+pub(crate) fn nobody(vip: SocketAddr, random: &mut fastrand::Rng) -> SocketAddr {
     let [_, _, c, d] = random.u32(..).to_be_bytes();
     let from: IpAddr = match vip {
         SocketAddr::V4(_) => Ipv4Addr::new(198, random.u8(18..20), c, d).into(),
         SocketAddr::V6(_) => Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, random.u16(..), random.u16(1..)).into(),
     };
-    let syn = TestPacket::from(SocketAddr::new(from, random.u16(1024..))).to(vip).syn().seq(random.u32(..));
-    syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
+    SocketAddr::new(from, random.u16(1024..))
 }

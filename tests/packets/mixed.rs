@@ -1,18 +1,25 @@
 //! Frontends of every mode in one process, from one file.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use convey::demo::lab::Role;
 use convey::model::Mode;
+use convey::wire::TestPacket;
 
 use crate::case::{Case, Family, Story, stories};
-use crate::network::{Network, PORT};
-use crate::support::{Server, connect};
+use crate::network::{DNS, Network, PORT};
+use crate::raw::Wire;
+use crate::support::{Server, connect, ping, wait_for};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![every_mode_is_served_by_one_process_from_one_file]
+    let anyhow = stories![every_mode_is_served_by_one_process_from_one_file];
+    // All modes are in one process, whichever is said.
+    let once = stories![when |case| case.is_passthrough() =>
+        forged_connections_of_dsr_keep_nobody_out_of_passthrough];
+    [anyhow, once].concat()
 }
 
 /// The mode that is told becomes that of the frontend that says none.
@@ -43,6 +50,69 @@ fn every_mode_is_served_by_one_process_from_one_file(case: Case) {
         let connections = network.stat(&format!("/frontends/{}/total_connections", mode.name()));
         assert_eq!(connections, 20, "{}", mode.name());
     }
+}
+
+/// Of the table 1,500 flows are for DSR: by hash on one port, by least connections on another.
+fn forged_connections_of_dsr_keep_nobody_out_of_passthrough(case: Case) {
+    let mut network = Network::new(case, 2, 2);
+    network.answer_directly();
+    let [hashed, least, passthrough] = [PORT, DNS, port(Mode::Passthrough)].map(|port| case.family.vip(port));
+    network.balance_with(&format!(
+        "[passthrough]\noffload = \"{}\"\nworkers = 1\nconnection_tracker_capacity = 2000\n\
+         [passthrough.timeouts]\nhandshake_only = 2\n\
+         [frontends.hashed]\nmode = \"dsr\"\nlisten_addr = \"{hashed}\"\nbackend = \"web\"\n\
+         [frontends.least]\nmode = \"dsr\"\nlisten_addr = \"{least}\"\nbackend = \"least\"\n\
+         [frontends.passthrough]\nmode = \"passthrough\"\nlisten_addr = \"{passthrough}\"\nbackend = \"web\"\n\
+         {}algorithm = \"maglev\"\n{}algorithm = \"least_connections\"\n",
+        case.offload,
+        backend("web", case.family, PORT),
+        backend("least", case.family, DNS),
+    ));
+    let network = &network;
+    let _servers = [1, 2].map(|number| {
+        let at = |port| network.server(number, |addr| Server::echo((addr.ip(), port).into()));
+        [PORT, DNS].map(at)
+    });
+    let pinged = |vip| {
+        network.inside(Role::Client(1), || {
+            let mut stream = TcpStream::connect(vip)?;
+            ping(&mut stream).map(|()| stream)
+        })
+    };
+    let count = |state: &str| network.stat(&format!("/packets/flows/{state}")).as_u64().unwrap();
+    let forge = |vip, data: &[u8]| {
+        let mut wire = network.inside(Role::Client(2), Wire::open);
+        let mut random = fastrand::Rng::with_seed(7);
+        for n in 0..4_000 {
+            forged(vip, data, &mut random).iter().for_each(|frame| wire.send(frame));
+            // Slower than a queue fills that is on the way.
+            if n % 50 == 49 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    };
+
+    forge(least, b"");
+    assert!(count("handshake_only") > 1_000, "{:#}", network.stat("/packets"));
+    let _clients = [least, passthrough].map(|vip| [(); 50].map(|()| pinged(vip).unwrap()));
+    wait_for("handshakes without data to be forgotten", || (count("handshake_only") == 0).then_some(()));
+
+    forge(least, b"GET");
+    wait_for("the share of DSR to be full", || (count("established") >= 1_500).then_some(()));
+    let _clients = [(); 100].map(|()| pinged(passthrough).unwrap());
+    let refused = || network.stat("/packets/drops/table_share_full").as_u64().unwrap();
+    let before = refused();
+    assert!(pinged(least).is_err());
+    assert!(refused() > before);
+    let _clients = [(); 10].map(|()| pinged(hashed).unwrap());
+}
+
+/// What somebody sends who makes up a client of DSR, and data of its.
+fn forged(vip: SocketAddr, data: &[u8], random: &mut fastrand::Rng) -> [Vec<u8>; 3] {
+    let from = crate::flood::nobody(vip, random);
+    let packet = || TestPacket::from(from).to(vip).macs(Role::Client(2).mac(), Role::Balancer.mac());
+    let packets = [packet().syn().seq(7), packet().seq(8).ack(9), packet().seq(8).ack(9).payload(data)];
+    packets.map(|packet| packet.bytes())
 }
 
 /// In DSR the port is the servers'.
@@ -82,10 +152,10 @@ fn configuration(case: Case) -> String {
 }
 
 fn backend(name: &str, family: Family, port: u16) -> String {
-    let mut text = format!("[backends.{name}]\n[backends.{name}.health_check]\nkind = \"none\"\n");
+    let mut text = format!("[backends.{name}.health_check]\nkind = \"none\"\n");
     for number in [1, 2] {
         let addr = SocketAddr::new(family.address(Role::Server(number)), port);
         text += &format!("[backends.{name}.servers.s{number}]\naddr = \"{addr}\"\n");
     }
-    text
+    text + &format!("[backends.{name}]\n")
 }

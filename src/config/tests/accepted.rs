@@ -107,6 +107,7 @@ fn everything_that_can_be_set_arrives() {
         snat_addresses = "10.0.0.5"
         [passthrough.timeouts]
         half_open = 1
+        handshake_only = 1.5
         established = 2.5
         half_closed = 3
         closing = 4
@@ -153,8 +154,17 @@ fn everything_that_can_be_set_arrives() {
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
     let [connect, idle, udp_idle, drain] = [1500, 60_000, 250, 0].map(Duration::from_millis);
     assert_eq!(config.timeouts, Timeouts { connect, idle, udp_idle, drain });
-    let [half_open, established, half_closed, closing, time_wait, closed, udp_single, udp_stream] =
-        [1000, 2500, 3000, 4000, 5000, 6000, 7000, 8000].map(Duration::from_millis);
+    let [
+        half_open,
+        handshake_only,
+        established,
+        half_closed,
+        closing,
+        time_wait,
+        closed,
+        udp_single,
+        udp_stream,
+    ] = [1000, 1500, 2500, 3000, 4000, 5000, 6000, 7000, 8000].map(Duration::from_millis);
     let passthrough = PacketSettings {
         capacity: 20_000,
         workers: Some(3),
@@ -166,6 +176,7 @@ fn everything_that_can_be_set_arrives() {
         snat_addresses: vec!["10.0.0.5".parse().unwrap()],
         timeouts: FlowTimeouts {
             half_open,
+            handshake_only,
             established,
             half_closed,
             closing,

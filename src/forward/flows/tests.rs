@@ -276,7 +276,7 @@ fn the_oldest_closing_flow_gives_way_first_then_the_oldest_half_open_one_then_no
         pass(&mut flows, inserted.id, &HANDSHAKE, now);
         assert_eq!(flows.len(), 5);
     }
-    assert_eq!(flows.insert(&passthrough(15), now).unwrap_err(), Full);
+    assert_eq!(flows.insert(&passthrough(15), now).unwrap_err(), Full::Table);
     assert_eq!(flows.count(FlowState::Established), 5);
     assert!((11..15).chain([1]).all(|n| flows.lookup(&passthrough(n).client).is_some()));
 }

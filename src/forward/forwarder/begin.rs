@@ -7,7 +7,8 @@ use super::fit::{fit, fit_error};
 use super::refuse::Stop;
 use super::{Forwarder, Packet, begins, check_error, segment};
 use crate::forward::{
-    Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, NewFlow, Part, Parties, Verdict, View,
+    Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, Full, NewFlow, Part, Parties, Share,
+    Verdict, View,
 };
 use crate::model::{Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite, Wanted};
 use crate::snapshot::{Frontend, NextHops, Pick, Server, Snapshot, Unreachable};
@@ -112,7 +113,7 @@ impl Forwarder {
                 slots.give_back();
                 match stop {
                     // In passthrough nobody could tell whose the answer is.
-                    Stop::Refused(DropReason::TableFull) if is_repeatable => {
+                    Stop::Refused(DropReason::TableFull | DropReason::TableShareFull) if is_repeatable => {
                         Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut))
                     }
                     stop => Err(stop),
@@ -214,12 +215,18 @@ impl Forwarder {
             to_client,
             segment: segment(packet.headers),
         };
-        self.spare_the_open();
-        let Ok(inserted) = self.flows.insert(&flow, packet.now) else {
-            if let (Some(ports), View::BothSides) = (&mut self.ports, view) {
-                ports.release(endpoint, key.protocol, back);
+        let spared = self.spare_the_open(Share::new(view, key.protocol));
+        let inserted = match spared.and_then(|()| self.flows.insert(&flow, packet.now)) {
+            Ok(inserted) => inserted,
+            Err(full) => {
+                if let (Some(ports), View::BothSides) = (&mut self.ports, view) {
+                    ports.release(endpoint, key.protocol, back);
+                }
+                return Err(Stop::Refused(match full {
+                    Full::Table => DropReason::TableFull,
+                    Full::Share => DropReason::TableShareFull,
+                }));
             }
-            return Err(Stop::Refused(DropReason::TableFull));
         };
         if let Some(evicted) = &inserted.evicted {
             self.let_go(evicted, End::Own);

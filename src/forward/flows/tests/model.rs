@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::UDP;
 
-const CAPACITY: usize = 6;
+const CAPACITY: usize = 8;
 /// Half of them speak TCP, the others UDP from the same addresses and ports.
 const CLIENTS: u16 = 24;
 
@@ -20,12 +20,14 @@ struct Known {
     since: usize,
     /// Whether it was under way when its first segment came.
     is_met: bool,
+    /// Bytes that the client has sent.
+    sent: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Who sends, which way, with which flags, and whether with numbers that cannot be.
-    Packet(u16, Direction, u8, bool),
+    /// Who sends, which way, with which flags, whether with numbers that cannot be, and whether with data.
+    Packet(u16, Direction, u8, bool, bool),
     Remove(u16),
     Wait(Duration),
 }
@@ -53,8 +55,19 @@ impl Known {
         new_flow(self.client).view
     }
 
+    fn share(&self) -> Share {
+        let new = new_flow(self.client);
+        Share::new(new.view, new.client.protocol)
+    }
+
     fn half_open(&self) -> bool {
-        let half_open = [FlowState::SynSent, FlowState::SynReceived, FlowState::Adopted, FlowState::UdpNew];
+        let half_open = [
+            FlowState::SynSent,
+            FlowState::SynReceived,
+            FlowState::Adopted,
+            FlowState::HandshakeOnly,
+            FlowState::UdpNew,
+        ];
         half_open.contains(&self.state)
     }
 
@@ -74,13 +87,17 @@ impl Known {
     }
 
     /// A packet; a segment that is forged changes nothing. While it begins only the client keeps it, by its SYN.
-    fn hear(&mut self, direction: Direction, flags: u8, is_forged: bool, now: Duration) {
+    fn hear(&mut self, direction: Direction, flags: u8, is_forged: bool, has_data: bool, now: Duration) {
         let is_udp = self.client >= CLIENTS / 2;
         let before = self.state;
         // The server's reset of a SYN is known by what it acknowledges.
         let is_nothing = direction == ToClient && self.state == FlowState::SynSent && flags == RST;
         if is_udp || !(is_nothing || is_forged) {
             self.state = self.state.next(self.view(), direction, flags);
+            if has_data && self.sent == 0 {
+                self.state = self.state.with_data();
+                self.sent = 1;
+            }
         }
         self.is_met &= self.state != FlowState::SynSent;
         let is_syn = direction == ToServer && flags & SYN != 0;
@@ -97,11 +114,49 @@ impl Known {
     }
 }
 
-/// Takes the flow that has been what `which` says for longest.
-fn take_oldest(known: &mut Vec<Known>, which: impl Fn(&Known) -> bool) -> Option<Known> {
+/// Takes the flow of a share that has been what `which` says for longest.
+fn take_oldest(known: &mut Vec<Known>, of: Share, which: impl Fn(&Known) -> bool) -> Option<Known> {
+    let fits = |flow: &Known| flow.share() == of && which(flow);
     let oldest =
-        known.iter().enumerate().filter(|(_, flow)| which(flow)).min_by_key(|(_, flow)| flow.since)?.0;
+        known.iter().enumerate().filter(|(_, flow)| fits(flow)).min_by_key(|(_, flow)| flow.since)?.0;
     Some(known.remove(oldest))
+}
+
+/// Takes the flow of a share that gives way.
+fn take_victim(known: &mut Vec<Known>, of: Share) -> Option<Known> {
+    take_oldest(known, of, Known::closing)
+        .or_else(|| take_oldest(known, of, Known::half_open))
+        .or_else(|| take_oldest(known, of, Known::doubtful))
+}
+
+/// Makes room for a flow: `Err` if there is none, else whose place it takes.
+fn make_room(known: &mut Vec<Known>, new: Share, present: &[Share]) -> Result<Option<Known>, ()> {
+    let part = if present.len() > 1 { CAPACITY / 2 / present.len() } else { 0 };
+    let guaranteed = |share: Share| if present.contains(&share) { part } else { 0 };
+    let count = |known: &[Known], share| known.iter().filter(|flow| flow.share() == share).count();
+    let others: usize = shares().iter().filter(|share| **share != new).map(|share| guaranteed(*share)).sum();
+    if count(known, new) >= CAPACITY - others {
+        return take_victim(known, new).map(Some).ok_or(());
+    }
+    if known.len() < CAPACITY {
+        return Ok(None);
+    }
+    let mut by_excess: Vec<(usize, Share)> =
+        shares().map(|share| (count(known, share).saturating_sub(guaranteed(share)), share)).into();
+    by_excess.retain(|(excess, share)| *excess > 0 || *share == new);
+    // Of equals, the last.
+    by_excess.sort_by_key(|(excess, _)| *excess);
+    by_excess.reverse();
+    let mut first = |take: fn(&mut Vec<Known>, Share) -> Option<Known>| {
+        by_excess.iter().find_map(|(_, share)| take(known, *share))
+    };
+    let closing = first(|known, share| take_oldest(known, share, Known::closing));
+    closing.or_else(|| first(take_victim)).map(Some).ok_or(())
+}
+
+fn shares() -> [Share; Share::COUNT] {
+    [(View::BothSides, TCP), (View::BothSides, UDP), (View::ClientSide, TCP), (View::ClientSide, UDP)]
+        .map(|(view, protocol)| Share::new(view, protocol))
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -112,8 +167,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1, 249, 250, 1_000, 9_900, 29_700, 59_000, 200_000, 299_700, 3_600_000, 20_000_000,
     ]);
     prop_oneof![
-        20 => (0..CLIENTS, direction, flags, prop::bool::weighted(0.2))
-            .prop_map(|(client, way, flags, forged)| Step::Packet(client, way, flags, forged)),
+        20 => (0..CLIENTS, direction, flags, prop::bool::weighted(0.2), any::<bool>())
+            .prop_map(|(client, way, flags, forged, data)| Step::Packet(client, way, flags, forged, data)),
         1 => (0..CLIENTS).prop_map(Step::Remove),
         4 => wait.prop_map(|millis| Step::Wait(Duration::from_millis(millis))),
     ]
@@ -121,8 +176,12 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn the_table_knows_what_a_plain_list_knows(steps in prop::collection::vec(any_step(), 1..300)) {
+    fn the_table_knows_what_a_plain_list_knows(
+        steps in prop::collection::vec(any_step(), 1..300),
+        present in prop::sample::subsequence(shares().to_vec(), 0..=Share::COUNT),
+    ) {
         let mut flows = table(CAPACITY as u32);
+        flows.divide_among(present.iter().copied());
         let mut known: Vec<Known> = Vec::new();
         let mut clock = Duration::from_millis(77);
         for (number, &step) in steps.iter().enumerate() {
@@ -141,7 +200,7 @@ proptest! {
                         prop_assert_eq!(flows.remove(id).client(), new_flow(client).client);
                     }
                 }
-                Step::Packet(client, direction, flags, is_forged) => {
+                Step::Packet(client, direction, flags, is_forged, has_data) => {
                     // A SYN says what the numbers are; nobody can tell a forged one.
                     let is_forged = is_forged && flags != SYN;
                     let new = NewFlow { segment: segment(flags), ..new_flow(client) };
@@ -158,11 +217,21 @@ proptest! {
                     }
                     if let Some((id, way)) = found {
                         prop_assert_eq!(way, direction);
-                        let packet = if is_forged { forged(flags) } else { segment(flags) };
-                        flows.on_segment(id, direction, packet, now);
                         let flow = known.iter_mut().find(|flow| flow.client == client).unwrap();
+                        // The same byte each time.
+                        let may_send = flow.state != FlowState::SynSent || flow.view() == View::ClientSide;
+                        let has_data = has_data && direction == ToServer && flags == ACK && may_send;
+                        let packet = match segment(flags) {
+                            _ if is_forged => forged(flags),
+                            packet if has_data => Segment { len: 1, ..packet },
+                            packet if direction == ToServer && flags != SYN => {
+                                Segment { seq: packet.seq + flow.sent, ..packet }
+                            }
+                            packet => packet,
+                        };
+                        flows.on_segment(id, direction, packet, now);
                         let was = flow.class();
-                        flow.hear(direction, flags, is_forged, clock);
+                        flow.hear(direction, flags, is_forged, has_data, clock);
                         if flow.class() != was {
                             flow.since = number;
                         }
@@ -173,20 +242,15 @@ proptest! {
                             continue;
                         }
                         let inserted = flows.insert(&new, now);
-                        let mut evicted = None;
-                        if known.len() == CAPACITY {
-                            evicted = take_oldest(&mut known, Known::closing)
-                                .or_else(|| take_oldest(&mut known, Known::half_open))
-                                .or_else(|| take_oldest(&mut known, Known::doubtful));
-                        }
-                        if known.len() < CAPACITY {
+                        let share = Share::new(new.view, new.client.protocol);
+                        if let Ok(evicted) = make_room(&mut known, share, &present) {
                             let evicted = evicted.map(|flow| new_flow(flow.client).client);
                             prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
                             let state = FlowState::first(new.client.protocol, flags);
                             let is_met = state == FlowState::Adopted;
-                            known.push(Known { client, state, heard: clock, since: number, is_met });
+                            known.push(Known { client, state, heard: clock, since: number, is_met, sent: 0 });
                         } else {
-                            prop_assert_eq!(inserted.unwrap_err(), Full);
+                            prop_assert!(inserted.is_err());
                         }
                     }
                 }
@@ -215,6 +279,8 @@ fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
     }
     for (server, protocol) in (0..CLIENTS).map(server_of) {
         let of_server = |flow: &&Known| flow.closing() && server_of(flow.client) == (server, protocol);
+        // Where the server's packets do not pass, it takes no SNAT ports.
+        let of_server = |flow: &&Known| of_server(flow) && flow.view() == View::BothSides;
         let oldest = known.iter().filter(of_server).min_by_key(|flow| flow.since);
         let found = flows.closing_of_server(server, protocol).map(|id| flows.get(id).client());
         prop_assert_eq!(found, oldest.map(|flow| new_flow(flow.client).client));

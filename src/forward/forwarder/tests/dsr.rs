@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use super::lab::{Family, LAN, Lab, Outcome, TestServer};
 use crate::forward::FlowState;
-use crate::model::DropReason;
+use crate::model::{Algorithm, DropReason};
 use crate::wire::TestPacket;
 
 told_over_both_families! {
     only_the_destination_is_rewritten,
     a_connection_under_way_is_adopted_by_the_server_that_has_it,
     a_single_segment_of_nobody_is_soon_forgotten,
+    segments_that_show_no_data_are_soon_forgotten,
+    a_handshake_without_data_is_forgotten_in_minutes,
+    data_either_way_makes_a_connection_of_a_handshake,
+    whoever_sends_data_is_not_forgotten_before_the_cache_is_asked,
     a_client_that_has_finished_still_acknowledges_what_it_gets,
     a_last_segment_met_without_its_flow_is_forwarded_and_counts_as_begun_and_ended,
     a_reset_for_a_flow_we_do_not_know_ends_here,
@@ -39,7 +43,7 @@ fn a_connection_under_way_is_adopted_by_the_server_that_has_it(family: Family) {
     }
     assert_eq!(restarted.forwarder.flows().count(FlowState::Adopted), 99);
     for n in 1..100 {
-        restarted.send(restarted.client(n).seq(6).ack(77));
+        restarted.send(restarted.client(n).seq(31).ack(78));
     }
     assert_eq!(restarted.forwarder.flows().count(FlowState::Established), 99);
 }
@@ -49,6 +53,73 @@ fn a_single_segment_of_nobody_is_soon_forgotten(family: Family) {
     lab.send(lab.client(1).seq(5).ack(77));
     lab.wait(Duration::from_secs(61));
     assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 1, 1));
+}
+
+fn segments_that_show_no_data_are_soon_forgotten(family: Family) {
+    let mut lab = Lab::dsr(family);
+    for _ in 0..3 {
+        lab.send(lab.client(1).seq(5).ack(77));
+    }
+    assert_eq!(lab.forwarder.flows().count(FlowState::Adopted), 1);
+    lab.wait(Duration::from_secs(61));
+    assert_eq!(lab.forwarder.flows().len(), 0);
+}
+
+fn a_handshake_without_data_is_forgotten_in_minutes(family: Family) {
+    let mut lab = Lab::dsr(family);
+    for n in 0..100 {
+        lab.send(lab.client(n).syn().seq(100));
+        lab.send(lab.client(n).seq(101).ack(501));
+    }
+    assert_eq!(
+        (lab.forwarder.flows().count(FlowState::HandshakeOnly), lab.forwarder.flows().open()),
+        (100, 100)
+    );
+    lab.wait(Duration::from_secs(239));
+    // A keepalive probe is no data.
+    lab.send(lab.client(7).seq(100).ack(501));
+    assert_eq!((lab.forwarder.flows().len(), lab.ended()), (100, 0));
+    lab.wait(Duration::from_secs(2));
+    assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 99));
+    lab.wait(Duration::from_secs(240));
+    assert_eq!((lab.forwarder.flows().len(), lab.ended()), (0, 1));
+}
+
+fn data_either_way_makes_a_connection_of_a_handshake(family: Family) {
+    // The client speaks, the server has spoken, the client speaks along with its part of the handshake.
+    for (first, second) in [((501, ""), (501, "hi")), ((501, ""), (520, "")), ((501, "hi"), (501, ""))] {
+        let mut lab = Lab::dsr(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        for (ack, payload) in [first, second] {
+            lab.send(lab.client(1).seq(101).ack(ack).payload(payload.as_bytes()));
+        }
+        lab.wait(Duration::from_secs(7_000));
+        assert_eq!(lab.ended(), 0, "{first:?} {second:?}");
+        assert_eq!(lab.send(lab.client(1).seq(103).ack(530)).route(), syn.route());
+        assert_eq!((lab.opened, lab.forwarder.flows().count(FlowState::Established)), (1, 1));
+    }
+}
+
+fn whoever_sends_data_is_not_forgotten_before_the_cache_is_asked(family: Family) {
+    let mut lab = Lab::dsr_of(family, 1_000);
+    lab.change(|world| world.algorithm = Algorithm::RoundRobin);
+    for n in 0..600 {
+        lab.send(lab.client(n).syn().seq(100));
+        lab.send(lab.client(n).seq(101).ack(501));
+        lab.send(lab.client(n).seq(101).ack(501).payload(b"hi"));
+    }
+    // Who forges what completes a handshake pushes out others who do.
+    for n in 1_000..5_000 {
+        lab.handle(&lab.client(n).syn().seq(100));
+        lab.handle(&lab.client(n).seq(101).ack(501));
+    }
+    let flows = lab.forwarder.flows();
+    assert_eq!((flows.len(), flows.count(FlowState::Established)), (1_000, 600));
+    let opened = lab.opened;
+    for n in 0..600 {
+        lab.send(lab.client(n).seq(103).ack(501));
+    }
+    assert_eq!(lab.opened, opened);
 }
 
 fn a_client_that_has_finished_still_acknowledges_what_it_gets(family: Family) {

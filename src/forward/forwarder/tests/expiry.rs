@@ -43,7 +43,7 @@ fn a_client_that_repeats_its_syn_is_waited_for(family: Family) {
         }
         assert_eq!((lab.opened, lab.forwarder.flows().count(FlowState::SynSent)), (1, 1));
         lab.handle(&syn.reply().syn().seq(500).ack(101));
-        lab.send(lab.client(1).seq(101).ack(501));
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         assert_eq!(lab.forwarder.flows().count(FlowState::Established), 1);
     }
 }

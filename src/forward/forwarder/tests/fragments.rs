@@ -178,7 +178,7 @@ fn fragments_of_what_is_not_ours_pass(family: Family) {
 fn fragments_of_a_flow_that_a_full_table_does_not_record_follow_their_first(family: Family) {
     let mut lab = Lab::dsr_of(family, 1);
     lab.send(lab.client(1).syn());
-    lab.send(lab.client(1).seq(1).ack(1));
+    lab.send(lab.client(1).seq(1).ack(1).payload(b"x"));
     let segment = lab.client(2).seq(101).ack(501).payload(&content(3_000));
     let sent = arrive(&mut lab, &segment.fragments(3, 1_200), LAN);
     let [seen] = &Seen::put_together(&sent)[..] else { panic!("one segment") };

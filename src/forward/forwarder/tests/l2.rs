@@ -85,7 +85,7 @@ fn a_full_table_forwards_as_it_is_too(family: Family) {
     let (mut lab, mut unlimited) = (Lab::dsr_of(family, 1), Lab::l2(family));
     lab.change(|world| world.frontends[0].dsr = DsrKind::L2);
     lab.send(lab.client(1).syn());
-    lab.send(lab.client(1).seq(1).ack(1));
+    lab.send(lab.client(1).seq(1).ack(1).payload(b"x"));
     for n in 2..20 {
         let packet = lab.client(n).syn();
         assert_eq!(lab.send(packet.clone()), unlimited.send(packet));

@@ -1,10 +1,11 @@
 //! Several frontends in one process, each forwarded in its own way.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use super::lab::{Family, Lab, Outcome, TestFrontend};
-use crate::forward::End;
-use crate::model::{DropReason, DsrKind, Endpoint, Mode, Protocol};
+use super::lab::{ENOUGH, Family, Lab, Outcome, Size, TestFrontend};
+use crate::forward::{End, FlowState};
+use crate::model::{Algorithm, DropReason, DsrKind, Endpoint, Mode, Protocol};
 use crate::snapshot::Draining;
 use crate::wire::IcmpError;
 
@@ -12,6 +13,7 @@ told_over_both_families! {
     each_frontend_is_forwarded_in_its_own_way,
     tcp_and_udp_of_one_port_are_two_frontends,
     who_is_taken_away_takes_only_its_own_protocol_along,
+    whatever_is_forged_in_dsr_passthrough_has_its_share_of_the_table,
 }
 
 /// Port 80 by passthrough over TCP, port 80 over UDP and port 443 by DSR, port 444 by L2 DSR, port 445 by proxy.
@@ -93,4 +95,43 @@ fn who_is_taken_away_takes_only_its_own_protocol_along(family: Family) {
     assert_eq!(lab.ends(), [End::Cut]);
     assert_eq!(lab.handle(&lab.client(1).udp()), Outcome::Passed);
     assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
+}
+
+fn whatever_is_forged_in_dsr_passthrough_has_its_share_of_the_table(family: Family) {
+    for algorithm in [Algorithm::LeastConnections, Algorithm::Maglev] {
+        let mut lab = Lab::passthrough_of(family, Size { capacity: 400, ..ENOUGH });
+        let dsr = SocketAddr::new(family.vip_ip().parse().unwrap(), 443);
+        lab.change(|world| {
+            world.algorithm = algorithm;
+            world.frontends.push(TestFrontend::new(1, Mode::Dsr, &dsr.to_string()));
+        });
+        // Half of them forge data, too: those cannot be told from connections.
+        for n in 1_000..3_000 {
+            let packet = || lab.client(n).to(dsr);
+            let data = if n % 2 == 0 { &b"GET"[..] } else { &[] };
+            for forged in
+                [packet().syn().seq(7), packet().seq(8).ack(9), packet().seq(8).ack(9).payload(data)]
+            {
+                lab.handle(&forged);
+            }
+        }
+        let count = |lab: &Lab, state| lab.forwarder.flows().count(state);
+        assert_eq!((lab.forwarder.flows().len(), count(&lab, FlowState::Established)), (300, 300));
+
+        let syns: Vec<_> = (1..100).map(|n| lab.connect(n)).collect();
+        assert_eq!(count(&lab, FlowState::Established), 399);
+        for (n, syn) in (1..100).zip(&syns) {
+            assert_eq!(lab.send(syn.reply().seq(501).ack(101)).to.to_string(), family.client_addr(n));
+        }
+        lab.wait(Duration::from_secs(1));
+        let (before, new) = (lab.unrecorded, lab.client(500).to(dsr).syn());
+        match algorithm {
+            Algorithm::Maglev => {
+                let syn = lab.send(new);
+                assert_eq!(lab.send(lab.client(500).to(dsr).seq(1).ack(1)).route(), syn.route());
+                assert_eq!(lab.unrecorded, before + 2, "the hash finds its server without a record");
+            }
+            _ => assert_eq!(lab.answer(new).1, DropReason::TableShareFull),
+        }
+    }
 }

@@ -208,7 +208,7 @@ fn in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says(family: F
     let mut lab = Lab::dsr_of(family, 10);
     let whole = |lab: &mut Lab, n| {
         let to = lab.send(lab.client(n).syn()).route();
-        lab.send(lab.client(n).seq(1).ack(1));
+        lab.send(lab.client(n).seq(1).ack(1).payload(b"x"));
         to
     };
     (1..11).for_each(|n| drop(whole(&mut lab, n)));
@@ -225,7 +225,7 @@ fn in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again(family: 
     let mut lab = Lab::dsr_of(family, 1);
     lab.change(|world| world.algorithm = Algorithm::RoundRobin);
     lab.send(lab.client(1).syn());
-    lab.send(lab.client(1).seq(1).ack(1));
+    lab.send(lab.client(1).seq(1).ack(1).payload(b"x"));
     assert_eq!(lab.answer(lab.client(2).syn()).1, DropReason::TableFull);
     assert_eq!(lab.unrecorded, 0);
 }
@@ -234,7 +234,7 @@ fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection(fam
     let mut lab = Lab::dsr_of(family, 100);
     for n in 1..51 {
         lab.send(lab.client(n).syn());
-        lab.send(lab.client(n).seq(1).ack(1));
+        lab.send(lab.client(n).seq(1).ack(1).payload(b"x"));
     }
     for n in 1_000..11_000 {
         lab.send(lab.client(n).seq(7).ack(7));

@@ -1,0 +1,275 @@
+//! How much of the table each kind of flows may take, so that what can be forged in one mode leaves room for the
+//! others, and which flow gives way.
+
+use super::flow::{Class, Flow};
+use super::flows::Full;
+use super::queues::{Queues, Server};
+use super::state::View;
+use crate::model::UDP;
+
+/// A mode and a protocol: what a stranger has to forge for a flow of it to count as open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share(u8);
+
+impl Share {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+
+    /// That of flows of this protocol of which so much is seen.
+    #[inline]
+    pub fn new(view: View, protocol: u8) -> Share {
+        Share(u8::from(view == View::ClientSide) << 1 | u8::from(protocol == UDP))
+    }
+
+    fn all() -> impl Iterator<Item = Share> {
+        (0..Share::COUNT as u8).map(Share)
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The flows of each kind: how many there are, how many there may be, and those that may be evicted.
+///
+/// Half of the table is divided evenly among the kinds that are configured, and each can count on its part; the other half
+/// is whoever's comes. Where there is only one kind, it may take the whole table.
+#[derive(Debug)]
+pub(super) struct Shares {
+    queues: [Queues; Share::COUNT],
+    counts: [u32; Share::COUNT],
+    /// What each kind can count on.
+    guaranteed: [u32; Share::COUNT],
+    capacity: u32,
+}
+
+impl Shares {
+    pub(super) fn new(capacity: u32) -> Shares {
+        let queues = std::array::from_fn(|_| Queues::new());
+        Shares { queues, counts: [0; Share::COUNT], guaranteed: [0; Share::COUNT], capacity }
+    }
+
+    /// These kinds are configured from now on. What is there stays.
+    pub(super) fn divide_among(&mut self, kinds: impl Iterator<Item = Share>) {
+        let mut is_present = [false; Share::COUNT];
+        kinds.for_each(|kind| is_present[kind.index()] = true);
+        let present = is_present.into_iter().filter(|present| *present).count() as u32;
+        let part = if present > 1 { self.capacity / 2 / present } else { 0 };
+        self.guaranteed = is_present.map(|present| if present { part } else { 0 });
+    }
+
+    /// Flows now.
+    pub(super) fn len(&self) -> u32 {
+        self.counts.iter().sum()
+    }
+
+    /// How many flows are open, as far as can be told.
+    pub(super) fn open(&self) -> u32 {
+        self.queues.iter().map(Queues::open).sum()
+    }
+
+    /// The flow that gives way to a new one of this kind; none if there is room.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room, and all that could give way are open.
+    pub(super) fn victim(&self, new: Share) -> Result<Option<u32>, Full> {
+        if self.counts[new.index()] >= self.most(new) {
+            let full = if self.len() < self.capacity { Full::Share } else { Full::Table };
+            return self.queues[new.index()].victim().map(Some).ok_or(full);
+        }
+        if self.len() < self.capacity {
+            return Ok(None);
+        }
+        let closing = self.first_by_excess(new, Queues::closing);
+        closing.or_else(|| self.first_by_excess(new, Queues::victim)).map(Some).ok_or(Full::Table)
+    }
+
+    /// The flow to this server that has been closing for longest, of those that have SNAT ports.
+    pub(super) fn closing_of_server(&self, server: Server) -> Option<u32> {
+        self.queues[Share::new(View::BothSides, server.2).index()].closing_of_server(server)
+    }
+
+    /// Adds a flow that is now in `class`.
+    pub(super) fn insert(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.counts[flows[id as usize].share().index()] += 1;
+        self.enter(flows, id, class);
+    }
+
+    /// Takes out a flow that was in `class`.
+    pub(super) fn remove(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.counts[flows[id as usize].share().index()] -= 1;
+        self.leave(flows, id, class);
+    }
+
+    /// A flow that is there is now in `class`.
+    pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.queues[flows[id as usize].share().index()].enter(flows, id, class);
+    }
+
+    /// A flow that is there is no longer in `class`.
+    pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.queues[flows[id as usize].share().index()].leave(flows, id, class);
+    }
+
+    /// How many flows of this kind there may be: all but what the others can count on.
+    fn most(&self, kind: Share) -> u32 {
+        let others = Share::all().filter(|other| *other != kind);
+        self.capacity - others.map(|other| self.guaranteed[other.index()]).sum::<u32>()
+    }
+
+    /// What `of` says of the kind that has most beyond what it can count on; of the next if it says nothing. A kind
+    /// that has no more than that gives way to none but its own.
+    fn first_by_excess(&self, new: Share, of: impl Fn(&Queues) -> Option<u32>) -> Option<u32> {
+        let excess = |kind: Share| self.counts[kind.index()].saturating_sub(self.guaranteed[kind.index()]);
+        let may = Share::all().filter(|kind| excess(*kind) > 0 || *kind == new);
+        let found = may.filter_map(|kind| Some((excess(kind), of(&self.queues[kind.index()])?)));
+        found.max_by_key(|(excess, _)| *excess).map(|(_, id)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::forward::{ACK, Direction, FlowTable, NewFlow, SYN, Segment};
+    use crate::model::{Addr, FlowKey, FlowTimeouts, Protocol, TCP, Timestamp};
+
+    const PASSTHROUGH: Share = Share(0);
+    const DSR: Share = Share(2);
+
+    fn shared(capacity: u32, kinds: &[Share]) -> FlowTable {
+        let mut table = FlowTable::new(capacity, &FlowTimeouts::default(), 7);
+        table.divide_among(kinds.iter().copied());
+        table
+    }
+
+    fn flow(view: View, protocol: Protocol, n: u32) -> NewFlow {
+        let vip = "192.0.2.1:80".parse().unwrap();
+        let mut client = FlowKey::new(protocol, "198.51.100.1:4000".parse().unwrap(), vip);
+        client.src = Addr::v4((0xcb00_0000 + n).to_be_bytes());
+        let mut server = FlowKey::new(protocol, "10.0.1.1:80".parse().unwrap(), client.source());
+        if view == View::BothSides {
+            server.dst = Addr::v4((0x0a01_0000 + n).to_be_bytes());
+        }
+        NewFlow {
+            client,
+            server,
+            view,
+            as_is: false,
+            server_id: 1,
+            frontend_id: 1,
+            to_server: 1,
+            to_client: 2,
+            segment: Segment { flags: SYN, seq: 99, ack: 0, len: 1 },
+        }
+    }
+
+    const CLIENT: (Direction, u32) = (Direction::ToServer, ACK as u32);
+
+    /// Client `n` completes a handshake; returns whether there was room.
+    fn connect(table: &mut FlowTable, view: View, n: u32, now: Timestamp) -> bool {
+        let Ok(inserted) = table.insert(&flow(view, Protocol::Tcp, n), now) else { return false };
+        if view == View::BothSides {
+            let answer = Segment { flags: SYN | ACK, seq: 499, ack: 100, len: 1 };
+            table.on_segment(inserted.id, Direction::ToClient, answer, now);
+        }
+        let ack = Segment { flags: CLIENT.1 as u8, seq: 100, ack: 500, len: 0 };
+        table.on_segment(inserted.id, CLIENT.0, ack, now);
+        true
+    }
+
+    /// Client `n` sends its first data.
+    fn send(table: &mut FlowTable, view: View, n: u32, now: Timestamp) {
+        let (id, _) = table.lookup(&flow(view, Protocol::Tcp, n).client).expect("it is there");
+        table.on_segment(id, CLIENT.0, Segment { flags: ACK, seq: 100, ack: 500, len: 10 }, now);
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp(Duration::from_millis(millis).as_nanos() as u64)
+    }
+
+    #[test]
+    fn kinds_are_told_apart_by_mode_and_protocol() {
+        let views = [View::BothSides, View::ClientSide];
+        let kinds = views.map(|view| [Share::new(view, TCP), Share::new(view, UDP)]);
+        assert_eq!(kinds.concat(), Share::all().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_single_kind_takes_the_whole_table_and_of_two_each_can_count_on_a_quarter() {
+        let most = |kinds: &[Share]| {
+            let mut shares = Shares::new(1_000);
+            shares.divide_among(kinds.iter().copied());
+            Share::all().map(|kind| shares.most(kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(most(&[]), [1_000; 4]);
+        assert_eq!(most(&[PASSTHROUGH, PASSTHROUGH])[0], 1_000);
+        assert_eq!(
+            most(&[PASSTHROUGH, DSR]),
+            [750, 500, 750, 500],
+            "of what is left over from before less may come"
+        );
+        assert_eq!(most(&Share::all().collect::<Vec<_>>()), [625; 4]);
+    }
+
+    #[test]
+    fn forged_handshakes_in_dsr_leave_passthrough_its_share_though_they_show_data() {
+        let mut table = shared(1_000, &[PASSTHROUGH, DSR]);
+        for n in 0..5_000 {
+            if connect(&mut table, View::ClientSide, n, at(0)) {
+                send(&mut table, View::ClientSide, n, at(0));
+            }
+        }
+        assert_eq!(table.len(), 750);
+        assert_eq!(
+            table.insert(&flow(View::ClientSide, Protocol::Tcp, 9_999), at(0)).unwrap_err(),
+            Full::Share
+        );
+        assert!((10_000..10_250).all(|n| connect(&mut table, View::BothSides, n, at(0))));
+        assert_eq!((table.len(), table.open()), (1_000, 1_000));
+        assert_eq!(
+            table.insert(&flow(View::BothSides, Protocol::Tcp, 20_000), at(0)).unwrap_err(),
+            Full::Table
+        );
+    }
+
+    #[test]
+    fn a_flood_in_one_mode_evicts_nothing_of_the_other_that_is_within_its_share() {
+        for (flooded, other) in [(View::ClientSide, View::BothSides), (View::BothSides, View::ClientSide)] {
+            let mut table = shared(1_000, &[PASSTHROUGH, DSR]);
+            for n in 0..250 {
+                table.insert(&flow(other, Protocol::Tcp, 10_000 + n), at(0)).unwrap();
+            }
+            for n in 0..5_000 {
+                table.insert(&flow(flooded, Protocol::Tcp, n), at(1)).unwrap();
+            }
+            assert_eq!(table.len(), 1_000);
+            assert!((0..250).all(|n| table.lookup(&flow(other, Protocol::Tcp, 10_000 + n).client).is_some()));
+            for n in 250..500 {
+                let evicted =
+                    table.insert(&flow(other, Protocol::Tcp, 10_000 + n), at(2)).unwrap().evicted.unwrap();
+                assert_eq!(evicted.view(), flooded, "who has most beyond its share gives way");
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_whose_handshake_takes_a_while_outlives_forged_ones_that_take_none() {
+        let mut table = shared(1_000, &[DSR]);
+        table.insert(&flow(View::ClientSide, Protocol::Tcp, 10_000), at(0)).unwrap();
+        for n in 0..900 {
+            connect(&mut table, View::ClientSide, n, at(10));
+        }
+        let id = table.lookup(&flow(View::ClientSide, Protocol::Tcp, 10_000).client).unwrap().0;
+        let ack = Segment { flags: ACK, seq: 100, ack: 500, len: 0 };
+        table.on_segment(id, Direction::ToServer, ack, at(50));
+        send(&mut table, View::ClientSide, 10_000, at(60));
+        for n in 900..9_000 {
+            connect(&mut table, View::ClientSide, n, at(70));
+        }
+        assert!(table.lookup(&flow(View::ClientSide, Protocol::Tcp, 10_000).client).is_some());
+        assert_eq!(table.len(), 1_000);
+    }
+}
