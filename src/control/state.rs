@@ -12,7 +12,7 @@ use super::draining::Draining;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
 use crate::config::Config;
-use crate::health::{self, Change, Ejection, Warmup};
+use crate::health::{self, Change, Doubt, Ejection, Warmup};
 use crate::model::{Backend, HealthCheck, Lookup, ProbeKind, Server, ServerKey, Timestamp, WHOLE};
 use crate::snapshot::{
     self, Ejected, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot,
@@ -42,6 +42,8 @@ pub struct State {
     /// Servers that time changes something about.
     timed: BTreeSet<ServerKey>,
     changes: Vec<HealthChange>,
+    /// Servers that are to be probed at once.
+    doubts: Vec<(ServerKey, HealthCheck)>,
 }
 
 /// A server went up or down, was ejected or is no longer.
@@ -68,6 +70,7 @@ struct ServerEntry {
     live: Arc<ServerLive>,
     check: HealthCheck,
     state: health::State,
+    doubt: Doubt,
     reason: String,
     since: Timestamp,
     ejection: Ejection,
@@ -99,6 +102,7 @@ impl State {
             vanished: Vanished::default(),
             timed: BTreeSet::new(),
             changes: Vec::new(),
+            doubts: Vec::new(),
         }
     }
 
@@ -327,6 +331,7 @@ impl ServerEntry {
             live,
             check,
             state: health::State::default(),
+            doubt: Doubt::default(),
             reason: reason.to_owned(),
             since: now,
             ejection: Ejection::default(),

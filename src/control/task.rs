@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{FaultChange, HealthChange, NameChange, State};
 use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
 use crate::files;
-use crate::health::{Change, Outcome, Schedule};
+use crate::health::{Change, Finding, Outcome, Schedule};
 use crate::model::{ConnectFailures, Fault, Lookup, Missing, Mode, PacketSettings, Timestamp};
 use crate::net::{self, Resolver};
 use crate::snapshot::Snapshot;
@@ -212,11 +212,18 @@ impl<D: DataPath> Task<D> {
     }
 
     fn on_outcome(&mut self, outcome: Outcome) {
-        self.state.on_probe(&outcome.server, outcome.success, outcome.reason, (self.now)());
+        let Outcome { server, finding, reason, confirms } = outcome;
+        if confirms {
+            return self.state.on_confirmation(&server, finding, (self.now)());
+        }
+        self.state.on_probe(&server, finding != Finding::Failure, reason, (self.now)());
     }
 
     fn on_failures(&mut self, failures: ConnectFailures) {
         self.state.on_connect_failures(&failures, (self.now)());
+        for (server, check) in self.state.take_doubts() {
+            self.schedule.confirm(server, check);
+        }
     }
 
     fn settle(&mut self) {

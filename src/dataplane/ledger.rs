@@ -77,11 +77,9 @@ impl Ledger {
         }
     }
 
-    /// A server has refused a client's datagram, which is UDP's failed connect, or SYN. Returns what health is to know of
-    /// it. To be down ends a server's TCP flows, so of a SYN it is only to know where servers are ejected instead.
-    ///
-    /// The kernel of a server limits how often it says so to one and the same (Linux: once a second), which is us, and
-    /// clients' datagrams use that up: then its probes hear nothing, as of a server that is up.
+    /// A server has refused a client's SYN, or datagram, which is UDP's failed connect. Returns what health is to know of
+    /// it. The forwarder has seen to it that nobody else has said so: a reset has the numbers of its SYN, and an ICMP error
+    /// came from where the server is.
     pub(super) fn refused(&self, flow: Parties, snapshot: &Snapshot) -> Option<ConnectFailures> {
         let Some(Some((server, pool))) = self.servers.get(flow.server as usize) else { return None };
         for traffic in [&server.traffic, &pool.traffic] {
@@ -93,14 +91,13 @@ impl Ledger {
         let backend = &snapshot.pools.iter().find(is_its)?.config;
         let frontend = self.frontends.get(flow.frontend as usize);
         let is_udp = matches!(frontend, Some(Some((_, Protocol::Udp))));
-        let counts = is_udp || backend.outlier_detection.is_some();
-        if !counts || backend.failure_limit().is_none_or(|limit| in_a_row < limit) {
+        if backend.failure_limit().is_none_or(|limit| in_a_row < limit) {
             return None;
         }
         let (backend, name) = (backend.name.clone(), config.name.clone());
         let server = ServerKey { backend, server: name, addr: config.addr };
         let what = if is_udp { "clients' datagrams are refused" } else { "clients are refused" };
-        Some(ConnectFailures { server, in_a_row, error: what.to_owned() })
+        Some(ConnectFailures { server, in_a_row, error: what.to_owned(), is_forgeable: false })
     }
 
     /// A flow is over: counts it, and frees its slots.

@@ -125,7 +125,9 @@ impl Worker {
         let segment_size = buffer.segment_size();
         let len = buffer.frame().len() as u64;
         let lead = buffer.lead;
-        let mut frame = Frame { bytes: buffer.frame_mut(), checksum, segment_size, lead };
+        let from = Some(interface);
+        let bytes = buffer.frame_mut();
+        let mut frame = Frame { bytes, checksum, segment_size, lead, interface: from };
         match self.forwarder.handle_frame(&mut frame, round.snapshot, round.now) {
             Verdict::Transmit(forwarded) => {
                 let (packets, bytes) = match forwarded.direction {

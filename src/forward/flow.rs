@@ -177,6 +177,12 @@ impl Flow {
         Rewrite { src, dst, src_port, dst_port, next_hop }
     }
 
+    /// Where packets of this direction go next: index into the snapshot's next hops.
+    #[inline]
+    pub fn next_hop(&self, direction: Direction) -> u32 {
+        self.next_hops[direction as usize]
+    }
+
     /// Sends packets of this direction to another next hop from now on.
     pub fn set_next_hop(&mut self, direction: Direction, next_hop: u32) {
         self.next_hops[direction as usize] = next_hop;

@@ -160,6 +160,9 @@ impl Forwarder {
         let headers = &*headers;
         let packet = Packet { headers, snapshot, now };
         let verdict = match self.flows.lookup(&headers.key) {
+            Some((id, Direction::ToClient)) if self.is_spoofed(id, frame, snapshot) => {
+                return Verdict::Drop(DropReason::WrongInterface);
+            }
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
                 self.forward(id, direction, Part::Later, frame, packet)
@@ -256,6 +259,16 @@ impl Forwarder {
             gone.extend(self.flows.settle(id, last, now).map(|flow| (flow, End::Own)));
         }
         self.flows.due(now).is_none()
+    }
+
+    /// Whether a packet of a flow's server, or an ICMP error about one to it, came in where the server is not.
+    #[inline]
+    fn is_spoofed(&self, id: FlowId, frame: &Frame<'_>, snapshot: &Snapshot) -> bool {
+        let Some(interface) = frame.interface else { return false };
+        let (flow, network) = (self.flows.get(id), &snapshot.network);
+        let usual = network.get(flow.next_hop(Direction::ToServer));
+        usual.is_none_or(|hop| hop.interface != interface)
+            && network.is_spoofed(flow.server().src.ip(), interface)
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.
@@ -359,9 +372,12 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
         let parties = parties(flow);
+        let server = packet.snapshot.network.get(flow.next_hop(Direction::ToServer));
+        let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
         let (rewrite, hop) = self.way(id, direction, packet)?;
         fit_error(headers, hop)?;
-        let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
+        let part =
+            if is_servers && is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let interface = hop.interface;
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
@@ -487,7 +503,8 @@ fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
     }
 }
 
-/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams.
+/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams. Who sends it
+/// in the server's name from elsewhere does not have the link-layer address that leads to the server.
 fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
     direction == Direction::ToClient
         && !headers.is_tcp()

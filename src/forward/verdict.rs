@@ -14,12 +14,15 @@ pub struct Frame<'a> {
     pub segment_size: Option<u16>,
     /// For a fragment: what is known of its packet.
     pub lead: Option<Lead>,
+    /// Index of the interface it came in on; `None`: not known, any will do.
+    pub interface: Option<u32>,
 }
 
 impl<'a> Frame<'a> {
-    /// A whole packet with its checksum.
+    /// A whole packet with its checksum, from anywhere.
     pub fn new(bytes: &'a mut [u8]) -> Frame<'a> {
-        Frame { bytes, checksum: crate::wire::Checksum::Complete, segment_size: None, lead: None }
+        let checksum = crate::wire::Checksum::Complete;
+        Frame { bytes, checksum, segment_size: None, lead: None, interface: None }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -9,12 +10,19 @@ use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use thiserror::Error;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
+use super::Finding;
 use crate::model::{HealthCheck, ProbeKind, is_shortage};
+
+/// What a datagram carries whose refusal is believed only if it quotes this: see [`probe`].
+pub(super) type Signature = [u8; 16];
+
+/// What a probe that did not fail found, and the same in words for an operator.
+pub(super) type Seen = (Finding, String);
 
 /// Why a probe failed, in words for an operator.
 #[derive(Debug, Error)]
@@ -36,21 +44,38 @@ impl ProbeError {
     pub(super) fn is_ours(&self) -> bool {
         matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error) if is_shortage(error))
     }
+
+    /// Whether the server has said at once that nobody listens there.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error)
+            if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
 }
 
 /// Probes the server at `addr`; says what was seen.
-pub(super) async fn probe(addr: SocketAddr, check: &HealthCheck) -> Result<String, ProbeError> {
+///
+/// Anybody can send an ICMP error that says "port unreachable", and hit a port of ours by trying them all. So UDP that was
+/// refused has to be asked again with a `signature`: random bytes that whoever refuses a datagram quotes, and nobody else
+/// knows.
+pub(super) async fn probe(
+    addr: SocketAddr,
+    check: &HealthCheck,
+    signature: Option<Signature>,
+) -> Result<Seen, ProbeError> {
     let target = SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port()));
     let attempt = async {
-        match &check.kind {
+        let answer = match &check.kind {
             ProbeKind::None => Ok("not probed".to_owned()),
             ProbeKind::Tcp => tcp(target).await,
-            ProbeKind::Udp => udp(target).await,
+            ProbeKind::Udp => udp(target, signature.as_ref().map_or(&[], |bytes| bytes)).await,
             ProbeKind::Http { path, expected_status } => http(target, path, expected_status).await,
-        }
+        };
+        answer.map(|words| (Finding::Answer, words))
     };
     let silence = match check.kind {
-        ProbeKind::Udp => Ok(format!("datagram not refused within {:?}", check.timeout)),
+        ProbeKind::Udp => {
+            Ok((Finding::Silence, format!("datagram not refused within {:?}", check.timeout)))
+        }
         ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => Err(ProbeError::Timeout(check.timeout)),
     };
     timeout(check.timeout, attempt).await.unwrap_or(silence)
@@ -64,7 +89,7 @@ async fn tcp(target: SocketAddr) -> Result<String, ProbeError> {
 }
 
 /// Returns when the datagram is answered or refused; mostly it is neither.
-async fn udp(target: SocketAddr) -> Result<String, ProbeError> {
+async fn udp(target: SocketAddr, signature: &[u8]) -> Result<String, ProbeError> {
     let socket = if target.is_ipv4() {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
         setsockopt(&socket, sockopt::Ipv4RecvErr, &true).map_err(io::Error::from)?;
@@ -75,9 +100,33 @@ async fn udp(target: SocketAddr) -> Result<String, ProbeError> {
         socket
     };
     socket.connect(target).await?;
-    socket.send(&[]).await?;
-    socket.recv(&mut [0]).await?;
-    Ok("datagram answered".to_owned())
+    let is_made_up = |error: &io::Error| {
+        !signature.is_empty() && error.kind() != io::ErrorKind::WouldBlock && !quotes(&socket, signature)
+    };
+    // An error that was made up may be there before anything was sent.
+    while let Err(error) = socket.send(signature).await {
+        if is_shortage(&error) || error.kind() != io::ErrorKind::ConnectionRefused || !is_made_up(&error) {
+            return Err(error.into());
+        }
+    }
+    loop {
+        match socket.recv(&mut [0]).await {
+            Ok(_) => return Ok("datagram answered".to_owned()),
+            Err(error) if is_made_up(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Whether one of the errors that have come is about a datagram with this signature. They are gone afterwards.
+fn quotes(socket: &UdpSocket, signature: &[u8]) -> bool {
+    let mut quoted = [0; 64];
+    let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+    let mut found = false;
+    while let Ok(len) = nix::sys::socket::recv(socket.as_raw_fd(), &mut quoted, flags) {
+        found |= quoted[..len.min(quoted.len())].starts_with(signature);
+    }
+    found
 }
 
 async fn http(target: SocketAddr, path: &str, expected: &RangeInclusive<u16>) -> Result<String, ProbeError> {

@@ -5,33 +5,45 @@ use std::time::Duration;
 
 use log::warn;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
+use super::Finding;
 use super::probe::probe;
 use crate::model::{HealthCheck, ProbeKind, ServerKey};
+
+/// When a probe that was refused is repeated, until `fall` of them were. A refusal costs nobody anything, and while it
+/// is not believed clients are refused too. Long enough for a service that reloads its listeners.
+const REFUSED_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a probe that is to confirm clients' failures waits at most where silence is no failure (UDP): clients have
+/// been refused a moment ago, so a refusal comes at once or not at all.
+const CONFIRM_UDP: Duration = Duration::from_secs(1);
 
 /// What a probe found.
 #[derive(Debug)]
 pub struct Outcome {
     /// The server that was probed.
     pub server: ServerKey,
-    /// Whether it answered as it should.
-    pub success: bool,
-    /// What was seen, in words for an operator.
+    /// What it found. Only a probe that confirms finds nothing at all.
+    pub finding: Finding,
+    /// The same in words for an operator.
     pub reason: String,
+    /// Whether it was made because of clients' failures: see [`Schedule::confirm`].
+    pub confirms: bool,
 }
 
 /// The probe tasks that run now. Dropping it ends them.
 pub struct Schedule {
     outcomes: mpsc::Sender<Outcome>,
     tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
+    confirming: JoinSet<()>,
 }
 
 impl Schedule {
     /// No tasks yet; outcomes will go to `outcomes`.
     pub fn new(outcomes: mpsc::Sender<Outcome>) -> Self {
-        Schedule { outcomes, tasks: HashMap::new() }
+        Schedule { outcomes, tasks: HashMap::new(), confirming: JoinSet::new() }
     }
 
     /// Makes the running tasks those of `wanted`: starts what is missing, ends what is not in it, and
@@ -52,6 +64,12 @@ impl Schedule {
             self.tasks.insert(server, (check, task));
         }
     }
+
+    /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes.
+    pub fn confirm(&mut self, server: ServerKey, check: HealthCheck) {
+        while self.confirming.try_join_next().is_some() {}
+        self.confirming.spawn(confirm(server, check, self.outcomes.clone()));
+    }
 }
 
 impl Drop for Schedule {
@@ -62,14 +80,21 @@ impl Drop for Schedule {
     }
 }
 
-/// Probes at once, then every interval. The jitter keeps many servers (and many balancers) from being
-/// probed in step.
+/// Probes at once, then every interval, and once more soon after a refusal. The jitter keeps many servers (and many
+/// balancers) from being probed in step.
 async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outcome>) {
     let mut told = false;
+    let (mut signature, mut refusals) = (None, 0);
     loop {
         let started = Instant::now();
-        let outcome = match probe(server.addr, &check).await {
-            Ok(seen) => Some((true, seen)),
+        let result = probe(server.addr, &check, signature).await;
+        refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
+        let is_signed = signature.is_some();
+        // While nobody listens nobody sees it.
+        let is_down = result.as_ref().is_err_and(|error| !error.is_ours());
+        signature = is_down.then(|| fastrand::u128(..).to_ne_bytes());
+        let outcome = match result {
+            Ok(seen) => Some(seen),
             Err(error) if error.is_ours() => {
                 if !told {
                     warn!("server {server} cannot be probed: {error}; its health stays as it is");
@@ -77,16 +102,38 @@ async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outco
                 told = true;
                 None
             }
-            Err(error) => Some((false, error.to_string())),
+            // Anybody may have said so.
+            Err(_) if check.kind == ProbeKind::Udp && !is_signed => {
+                refusals = 0;
+                continue;
+            }
+            Err(error) => Some((Finding::Failure, error.to_string())),
         };
         told &= outcome.is_none();
-        if let Some((success, reason)) = outcome
-            && outcomes.send(Outcome { server: server.clone(), success, reason }).await.is_err()
-        {
-            return;
+        if let Some((finding, reason)) = outcome {
+            let outcome = Outcome { server: server.clone(), finding, reason, confirms: false };
+            if outcomes.send(outcome).await.is_err() {
+                return;
+            }
         }
-        sleep_until(started + jittered(check.interval)).await;
+        let is_in_doubt = (1..check.fall).contains(&refusals);
+        let pause = if is_in_doubt { REFUSED_AGAIN.min(check.interval) } else { jittered(check.interval) };
+        sleep_until(started + pause).await;
     }
+}
+
+/// Probes once.
+async fn confirm(server: ServerKey, mut check: HealthCheck, outcomes: mpsc::Sender<Outcome>) {
+    if check.kind == ProbeKind::Udp {
+        check.timeout = check.timeout.min(CONFIRM_UDP);
+    }
+    let signature = fastrand::u128(..).to_ne_bytes();
+    let (finding, reason) = match probe(server.addr, &check, Some(signature)).await {
+        Ok(seen) => seen,
+        Err(error) if error.is_ours() => (Finding::Nothing, error.to_string()),
+        Err(error) => (Finding::Failure, error.to_string()),
+    };
+    let _ = outcomes.send(Outcome { server, finding, reason, confirms: true }).await;
 }
 
 /// The interval, a tenth longer or shorter at most.
@@ -151,7 +198,7 @@ mod tests {
         schedule.set(HashMap::from([(key(addr), check(ProbeKind::Tcp))]));
         for _ in 0..3 {
             let outcome = receiver.recv().await.unwrap();
-            assert!(outcome.success, "{outcome:?}");
+            assert_eq!(outcome.finding, Finding::Answer, "{outcome:?}");
         }
     }
 
@@ -161,14 +208,14 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         drop(listener);
         let outcome = first_outcome(addr, check(ProbeKind::Tcp)).await;
-        assert!(!outcome.success);
+        assert_eq!(outcome.finding, Finding::Failure);
         assert!(outcome.reason.starts_with("connect failed: Connection refused"), "{}", outcome.reason);
     }
 
     #[tokio::test]
     async fn an_http_probe_reads_the_status() {
         let good = server("HTTP/1.1 204 No Content\r\n\r\n").await;
-        assert!(first_outcome(good, http()).await.success);
+        assert_eq!(first_outcome(good, http()).await.finding, Finding::Answer);
         let bad = server("HTTP/1.1 503 Sorry\r\ncontent-length: 0\r\n\r\n").await;
         let outcome = first_outcome(bad, http()).await;
         assert_eq!(outcome.reason, "HTTP status 503, expected 200-299");
@@ -178,7 +225,7 @@ mod tests {
     async fn a_server_that_speaks_no_http_fails_the_http_probe() {
         let addr = server("SSH-2.0-OpenSSH_9.2\r\n").await;
         let outcome = first_outcome(addr, http()).await;
-        assert!(!outcome.success && outcome.reason.starts_with("HTTP failed"), "{outcome:?}");
+        assert!(outcome.finding == Finding::Failure && outcome.reason.starts_with("HTTP failed"), "{outcome:?}");
     }
 
     #[tokio::test]
@@ -204,9 +251,11 @@ mod tests {
             length
         };
         let (length, answered) = tokio::join!(answer, udp_outcome(&server, 2000));
-        assert_eq!((length, answered.success, answered.reason.as_str()), (0, true, "datagram answered"));
+        let answered = (length, answered.finding, answered.reason.as_str());
+        assert_eq!(answered, (0, Finding::Answer, "datagram answered"));
         let silent = udp_outcome(&server, 50).await;
-        assert_eq!((silent.success, silent.reason.as_str()), (true, "datagram not refused within 50ms"));
+        let silent = (silent.finding, silent.reason.as_str());
+        assert_eq!(silent, (Finding::Silence, "datagram not refused within 50ms"));
     }
 
     #[tokio::test]
@@ -214,8 +263,41 @@ mod tests {
         for ip in ["127.0.0.1:0", "[::1]:0"] {
             let addr = UdpSocket::bind(ip).await.unwrap().local_addr().unwrap();
             let outcome = first_outcome(addr, check(ProbeKind::Udp)).await;
-            assert!(!outcome.success);
+            assert_eq!(outcome.finding, Finding::Failure);
             assert!(outcome.reason.starts_with("datagram refused: Connection refused"), "{}", outcome.reason);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_probe_is_repeated_soon_until_the_server_is_down_and_no_oftener_after_that() {
+        for kind in [ProbeKind::Tcp, ProbeKind::Udp] {
+            let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+            let hour = Duration::from_secs(3600);
+            let check = HealthCheck { interval: hour, fall: 3, ..check(kind) };
+            let (sender, mut receiver) = mpsc::channel(9);
+            let mut schedule = Schedule::new(sender);
+            schedule.set(HashMap::from([(key(addr), check)]));
+            for _ in 0..3 {
+                assert_eq!(receiver.recv().await.unwrap().finding, Finding::Failure);
+            }
+            tokio::time::sleep(5 * REFUSED_AGAIN).await;
+            assert!(receiver.try_recv().is_err(), "the next is due in an hour");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
+        let (addr, closed) = (server("").await, "127.0.0.1:1".parse().unwrap());
+        let (sender, mut receiver) = mpsc::channel(9);
+        let mut schedule = Schedule::new(sender);
+        for (addr, kind, finding) in [
+            (addr, ProbeKind::Tcp, Finding::Answer),
+            (closed, ProbeKind::Tcp, Finding::Failure),
+            (closed, ProbeKind::Udp, Finding::Failure),
+        ] {
+            schedule.confirm(key(addr), check(kind));
+            let outcome = receiver.recv().await.unwrap();
+            assert_eq!((outcome.finding, outcome.confirms), (finding, true), "{outcome:?}");
         }
     }
 

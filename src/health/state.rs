@@ -14,7 +14,7 @@ pub struct State {
     proven: bool,
     /// Probes in a row that spoke against the present state.
     against: u32,
-    /// Whether the next silence says nothing: who asked has done so while clients' datagrams were refused.
+    /// Whether the next silence says nothing: a probe that is under way may not have heard the refusal, for clients did.
     deaf: bool,
 }
 
@@ -67,9 +67,10 @@ impl State {
         if self.against < needed { None } else { self.turn(success) }
     }
 
-    /// Takes the news that `failures` connects of clients have failed in a row.
-    pub fn on_connect_failures(&mut self, failures: u32, check: &HealthCheck) -> Option<Change> {
-        if !self.up || failures < check.fall {
+    /// Takes the news that clients have failed in a row, and that a probe has confirmed it: see
+    /// [`Doubt`](super::Doubt).
+    pub fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<Change> {
+        if !self.up {
             return None;
         }
         self.proven = true;
@@ -142,9 +143,8 @@ mod tests {
     fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
         let mut state = proven();
         let check = check(1, 3);
-        assert_eq!(state.on_connect_failures(2, &check), None);
-        assert_eq!(state.on_connect_failures(3, &check), Some(Change::Down));
-        assert_eq!(state.on_connect_failures(4, &check), None, "it is down already");
+        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
+        assert_eq!(state.on_confirmed_failures(&check), None, "it is down already");
         assert_eq!(state.on_probe(true, &check), Some(Change::Up));
     }
 
@@ -152,14 +152,14 @@ mod tests {
     fn a_udp_server_that_refuses_clients_does_not_return_by_the_probe_that_was_on_its_way() {
         let check = HealthCheck { kind: ProbeKind::Udp, ..check(1, 3) };
         let mut state = proven();
-        assert_eq!(state.on_connect_failures(3, &check), Some(Change::Down));
+        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
         assert_eq!(
             state.on_probe(true, &check),
             None,
             "it was sent when clients used up what the server tells"
         );
         assert_eq!(state.on_probe(true, &check), Some(Change::Up));
-        assert_eq!(state.on_connect_failures(3, &check), Some(Change::Down));
+        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
         assert_eq!(state.on_probe(false, &check), None);
         assert_eq!(state.on_probe(true, &check), Some(Change::Up), "after a refusal silence is news again");
     }

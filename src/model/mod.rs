@@ -285,4 +285,6 @@ pub struct ConnectFailures {
     pub in_a_row: u32,
     /// The last error, in words for an operator.
     pub error: String,
+    /// Whether anybody could have made it up: an ICMP error about a datagram, from whatever interface.
+    pub is_forgeable: bool,
 }

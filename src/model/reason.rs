@@ -28,6 +28,9 @@ pub enum DropReason {
     /// A source that nothing sent on has: loopback, multicast, broadcast, unspecified (RFC 1122, section 3.2.1.3),
     /// link-local in IPv6 (RFC 4291, section 2.5.6).
     Martian,
+    /// Passthrough: as if from a server, or an ICMP error about a packet to it, by an interface that other addresses are
+    /// routed by and the server is not. Somebody else has sent it.
+    WrongInterface,
     /// From one of our own VIPs or SNAT addresses: it would loop.
     VipLoop,
     /// DSR: the client is the server that was chosen; its answer would not leave it.
@@ -86,6 +89,7 @@ impl DropReason {
         DropReason::IcmpInvalid,
         DropReason::IcmpOutOfWindow,
         DropReason::Martian,
+        DropReason::WrongInterface,
         DropReason::VipLoop,
         DropReason::ClientIsServer,
         DropReason::TtlExceeded,
@@ -122,6 +126,7 @@ impl DropReason {
             DropReason::IcmpInvalid => "icmp_invalid",
             DropReason::IcmpOutOfWindow => "icmp_out_of_window",
             DropReason::Martian => "martian",
+            DropReason::WrongInterface => "wrong_interface",
             DropReason::VipLoop => "vip_loop",
             DropReason::ClientIsServer => "client_is_server",
             DropReason::TtlExceeded => "ttl_exceeded",

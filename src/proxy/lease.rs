@@ -65,7 +65,7 @@ impl Session {
                     debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
                     tried.push(lease.index);
                     failed.push(lease.server().live.id);
-                    lease.failed(&error, &self.context.shared.failures);
+                    lease.failed(&error, false, &self.context.shared.failures);
                 }
             }
         }
@@ -164,16 +164,21 @@ impl Lease {
         self.count(Counter::Opened, 1);
     }
 
-    /// The server could not be connected to, or refused.
-    pub(super) fn failed(&self, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
+    /// The server could not be connected to, or refused; anybody could have said so if it `is_forgeable`.
+    pub(super) fn failed(
+        &self,
+        error: &io::Error,
+        is_forgeable: bool,
+        failures: &mpsc::Sender<ConnectFailures>,
+    ) {
         self.count(Counter::ConnectFailures, 1);
         if !is_shortage(error) {
-            self.tell(error.to_string(), failures);
+            self.tell(error.to_string(), is_forgeable, failures);
         }
     }
 
     /// Tells who decides on health that the server has failed a client, once it has often enough.
-    pub(super) fn tell(&self, error: String, failures: &mpsc::Sender<ConnectFailures>) {
+    pub(super) fn tell(&self, error: String, is_forgeable: bool, failures: &mpsc::Sender<ConnectFailures>) {
         let server = self.server();
         let Some(in_a_row) = server.live.connect_failed(self.row) else { return };
         if self.pool.config.failure_limit().is_some_and(|limit| in_a_row >= limit) {
@@ -183,7 +188,7 @@ impl Lease {
                 addr: server.config.addr,
             };
             // A full channel has more of the same in it.
-            let _ = failures.try_send(ConnectFailures { server: key, in_a_row, error });
+            let _ = failures.try_send(ConnectFailures { server: key, in_a_row, error, is_forgeable });
         }
     }
 

@@ -105,7 +105,7 @@ impl Session {
             End::ClientReset => self.end(Some(Counter::ClientReset)),
             End::ServerReset => {
                 if !is_judged {
-                    lease.tell("reset before an answer".to_owned(), &self.context.shared.failures);
+                    lease.tell("reset before an answer".to_owned(), false, &self.context.shared.failures);
                 }
                 self.end(Some(Counter::ServerReset));
             }

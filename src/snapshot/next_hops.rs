@@ -141,6 +141,14 @@ impl NextHops {
         Err(unreachable)
     }
 
+    /// Whether what comes in on an interface cannot come from `src`, or from beyond it: the interface leads to other
+    /// addresses of its family, and `src` is routed by others. A port of a bridge, or a link of a bond, leads nowhere by
+    /// itself and is nobody's.
+    pub fn is_spoofed(&self, src: IpAddr, interface: u32) -> bool {
+        let ways = self.routes.find(src);
+        ways.iter().all(|hop| hop.interface != interface) && self.routes.use_interface(interface, src.is_ipv4())
+    }
+
     /// How many there have been so far, those that lead nowhere now too.
     pub fn count(&self) -> u32 {
         self.hops.len() as u32

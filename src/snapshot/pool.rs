@@ -199,6 +199,11 @@ impl ServerLive {
         (row == self.row()).then(|| self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1))
     }
 
+    /// How many clients' connections have failed in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
     /// The server has been ejected.
     pub fn count_ejection(&self) {
         self.ejections.fetch_add(1, Ordering::Relaxed);

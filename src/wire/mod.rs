@@ -27,4 +27,4 @@ pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};
 pub use split::split;
-pub use translate::source;
+pub use translate::{is_from, source};

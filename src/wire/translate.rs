@@ -2,7 +2,7 @@
 //! the packet as its sender sent it.
 
 use super::checksum::Delta;
-use super::fields::{icmp, ipv4, ipv6, put_u16, put_u32, tcp, u16_at};
+use super::fields::{ethernet, icmp, ipv4, ipv6, put_u16, put_u32, tcp, u16_at};
 use super::headers::Headers;
 use super::parse::v6_at;
 use super::rewrite::{checksum_at, put_v4, put_v6, udp_checksum};
@@ -76,6 +76,11 @@ fn quoted(message: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &
 /// If `headers` are not those of `frame`.
 pub fn source(frame: &[u8], headers: &Headers) -> Addr {
     source_of(&frame[headers.l3..headers.l4], headers.is_v4())
+}
+
+/// Whether the frame was sent by who has this link-layer address.
+pub fn is_from(frame: &[u8], mac: &[u8; 6]) -> bool {
+    frame.get(ethernet::SRC) == Some(mac)
 }
 
 fn source_of(ip: &[u8], is_v4: bool) -> Addr {

@@ -4,9 +4,9 @@ use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use convey::demo::lab::{INTERFACE, Role};
-use convey::model::Mode;
+use convey::model::{Mode, Offload};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::support::{Server, clock, connect, ping, wait_for, was_reset};
@@ -22,8 +22,15 @@ pub(crate) fn stories() -> Vec<Story> {
     ];
     let where_answers_pass = stories![when |case| case.mode == Mode::Passthrough =>
         a_server_that_refuses_clients_is_ejected_and_keeps_its_connections,
+        refused_connects_have_a_server_probed_and_taken_out_at_once,
     ];
-    [in_both, where_answers_pass].concat()
+    // Probes know no family and no offload.
+    let by_probes_alone = stories![when |case| {
+            case.is_dsr() && case.family == Family::V4 && case.offload == Offload::Off
+        } =>
+        a_refused_probe_is_repeated_at_once,
+    ];
+    [in_both, where_answers_pass, by_probes_alone].concat()
 }
 
 fn new_connections_avoid_a_killed_server(case: Case) {
@@ -39,6 +46,37 @@ fn new_connections_avoid_a_killed_server(case: Case) {
     let _first = network.nginx(1);
     network.wait_for_health(1, true);
     wait_for("the first to be asked again", || (network.ask(1).unwrap() == "s1").then_some(()));
+}
+
+/// The next probe is an hour away.
+fn refused_connects_have_a_server_probed_and_taken_out_at_once(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let (mut first, _second) = (network.nginx(1), network.nginx(2));
+    let (backend, health) = ("algorithm = \"round_robin\"", "kind = \"tcp\"\ninterval = 3600\nfall = 3");
+    network.balance(&Config { backend, health, ..Config::new(2) });
+    [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
+    first.kill();
+    let down = "3 connects in a row failed: clients are refused (1 of 2 can be chosen)";
+    wait_for("the first to be taken out", || {
+        let _ = network.ask(1);
+        network.log(Role::Balancer).contains(down).then_some(())
+    });
+    for _ in 0..20 {
+        assert_eq!(network.ask(1).unwrap(), "s2");
+    }
+    let refused = network.stat("/backends/pool/servers/s1/connect_failures").as_u64().unwrap();
+    assert!((3..30).contains(&refused), "{refused} clients were refused");
+}
+
+/// Else it would take a minute.
+fn a_refused_probe_is_repeated_at_once(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let mut nginx = network.nginx(1);
+    let health = "kind = \"tcp\"\ninterval = 1\nfall = 60";
+    network.balance(&Config { health, ..Config::new(1) });
+    network.wait_for_health(1, true);
+    nginx.kill();
+    network.wait_for_health(1, false);
 }
 
 fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {

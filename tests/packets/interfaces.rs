@@ -192,6 +192,11 @@ fn addresses(family: Family) -> [&'static str; 2] {
     }
 }
 
+/// The server's address on the second link.
+pub(crate) fn theirs(family: Family) -> std::net::IpAddr {
+    addresses(family)[1].parse().unwrap()
+}
+
 /// A configuration whose server is at the end of the second link. Servers see the balancer's address on the first.
 pub(crate) fn through_link(case: Case) -> String {
     let family = case.family;

@@ -30,6 +30,7 @@ mod rivals;
 mod scripts;
 mod siege;
 mod silence;
+mod spoofed;
 mod spread;
 #[path = "../stories/support/mod.rs"]
 #[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories of proxy mode")]
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         ("flood", flood::stories()),
         ("siege", siege::stories()),
         ("silence", silence::stories()),
+        ("spoofed", spoofed::stories()),
         ("reload", reload::stories()),
         ("drain", drain::stories()),
         ("ends", ends::stories()),

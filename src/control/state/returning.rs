@@ -1,25 +1,51 @@
 //! Servers that clients' failures take out for a time, and servers on their way back to their whole share.
 
 use super::{ServerEntry, State, key};
-use crate::health::{Change, Warmup};
-use crate::model::{Backend, ConnectFailures, OutlierDetection, ServerKey, Timestamp};
+use crate::health::{Change, Finding, Warmup};
+use crate::model::{Backend, ConnectFailures, HealthCheck, OutlierDetection, ProbeKind, ServerKey, Timestamp};
 
 impl State {
-    /// Takes the news that clients could not connect, or were reset without an answer, several times in a row.
+    /// Takes the news that clients could not connect, or were reset without an answer, several times in a row. A server
+    /// goes down for it only if a probe confirms it: see [`State::take_doubts`]. One is ejected for it at once, unless
+    /// anybody could have made it up.
     pub fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {
-        let ConnectFailures { server, in_a_row, error } = failures;
+        let server = &failures.server;
         let Some(pool) = self.pools.get(&server.backend) else { return };
         let backend = pool.pool.config.clone();
-        if backend.failure_limit().is_none_or(|limit| *in_a_row < limit) {
+        if backend.failure_limit().is_none_or(|limit| failures.in_a_row < limit) {
             return;
         }
-        let why = |what: &str| format!("{in_a_row} {what} in a row failed: {error}");
-        if let Some(outlier) = &backend.outlier_detection {
-            return self.eject(server, &backend, outlier, why("connections"), now);
+        let takes_connections = match &backend.outlier_detection {
+            Some(outlier) if !failures.is_forgeable => {
+                return self.eject(failures, &backend, outlier, now);
+            }
+            Some(outlier) => self.may_be_ejected(server, &backend, outlier),
+            None => self.servers.get(server).is_some_and(|entry| entry.state.is_up()),
+        };
+        let Some(entry) = self.servers.get_mut(server).filter(|_| takes_connections) else { return };
+        let check = check_of_doubt(&backend);
+        if entry.doubt.raise(failures, check.timeout, now) {
+            self.doubts.push((server.clone(), check));
         }
+    }
+
+    /// The servers that clients fail at, each with the check of one probe that is to be made at once. What it finds is
+    /// told by [`State::on_confirmation`].
+    pub fn take_doubts(&mut self) -> Vec<(ServerKey, HealthCheck)> {
+        std::mem::take(&mut self.doubts)
+    }
+
+    /// Takes what a probe has found that was to confirm clients' failures.
+    pub fn on_confirmation(&mut self, server: &ServerKey, found: Finding, now: Timestamp) {
+        let Some(backend) = self.pools.get(&server.backend).map(|pool| pool.pool.config.clone()) else {
+            return;
+        };
         let Some(entry) = self.servers.get_mut(server) else { return };
-        if let Some(change) = entry.state.on_connect_failures(*in_a_row, &entry.check) {
-            self.changed(server, change, why("connects"), now);
+        let Some(failures) = entry.doubt.settle(found, entry.live.failures()) else { return };
+        if let Some(outlier) = &backend.outlier_detection {
+            self.eject(&failures, &backend, outlier, now);
+        } else if let Some(change) = entry.state.on_confirmed_failures(&entry.check) {
+            self.changed(server, change, why(&failures, "connects"), now);
         }
     }
 
@@ -61,12 +87,12 @@ impl State {
 
     fn eject(
         &mut self,
-        server: &ServerKey,
+        failures: &ConnectFailures,
         backend: &Backend,
         outlier: &OutlierDetection,
-        why: String,
         now: Timestamp,
     ) {
+        let (server, why) = (&failures.server, why(failures, "connections"));
         if !self.may_be_ejected(server, backend, outlier) {
             return;
         }
@@ -92,6 +118,20 @@ impl State {
             && self.timed.iter().filter(is_out).count() < outlier.most_ejected(backend.servers.len())
             && others.into_iter().any(|other| other != *server && takes(&other))
     }
+}
+
+/// What a server is asked that clients fail at: as its backend has it. Servers that are ejected need no check; then only
+/// failures that anybody can make up are doubted, which are refusals of datagrams.
+fn check_of_doubt(backend: &Backend) -> HealthCheck {
+    match backend.outlier_detection {
+        Some(_) => HealthCheck { kind: ProbeKind::Udp, port: None, ..backend.health_check.clone() },
+        None => backend.health_check.clone(),
+    }
+}
+
+/// What clients' failures are called in the log.
+fn why(ConnectFailures { in_a_row, error, .. }: &ConnectFailures, what: &str) -> String {
+    format!("{in_a_row} {what} in a row failed: {error}")
 }
 
 impl ServerEntry {

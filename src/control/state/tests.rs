@@ -1,5 +1,6 @@
 //! Configurations, outcomes and virtual time in; snapshots and changes out.
 
+mod doubts;
 mod drain;
 mod names;
 mod returning;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::Stats;
+use crate::health::Finding;
 use crate::model::{
     self, ConnectFailures, Endpoint, Interface, Mode, Neighbour, PacketSettings, Protocol, Timeouts,
 };
@@ -153,10 +155,13 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     let live = state.configure(config, Timestamp(0)).pools[0].servers[0].live.clone();
     let fail = |state: &mut State, now| {
         let in_a_row = live.connect_failed(live.row()).unwrap();
-        let failures = ConnectFailures { server: a.clone(), in_a_row, error: "refused".into() };
+        let error = "refused".into();
+        let failures = ConnectFailures { server: a.clone(), in_a_row, error, is_forgeable: false };
         state.on_connect_failures(&failures, Timestamp(now));
+        state.take_doubts().len()
     };
-    (1..=3).for_each(|now| fail(&mut state, now));
+    assert_eq!([1, 2, 3].map(|now| fail(&mut state, now)), [0, 0, 1]);
+    state.on_confirmation(&a, Finding::Failure, Timestamp(3));
     assert_eq!(state.settle().unwrap().1[0].change, Change::Down);
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(4));
     assert_eq!(state.settle().unwrap().1[0].change, Change::Up);
@@ -200,8 +205,9 @@ fn a_server_without_health_check_is_never_taken_out() {
     let server = key_of(&config, 0);
     let mut state = State::new(1);
     state.configure(config, Timestamp(0));
-    let failures = ConnectFailures { server, in_a_row: 99, error: "refused".into() };
+    let failures = ConnectFailures { server, in_a_row: 99, error: "refused".into(), is_forgeable: false };
     state.on_connect_failures(&failures, Timestamp(1));
+    assert!(state.take_doubts().is_empty(), "it is not probed");
     assert!(state.settle().is_none());
 }
 

@@ -35,6 +35,7 @@ mod modes;
 mod random;
 mod refusal;
 mod shortage;
+mod spoofed;
 mod udp;
 
 use std::collections::HashSet;

@@ -100,7 +100,8 @@ impl Session {
     pub(super) fn on_refusal(&mut self, parties: Parties, error: &io::Error) {
         let Parties { client, vip } = parties;
         debug!("{client} -> {vip}/udp: server {} refuses: {error}", self.server());
-        self.lease.failed(error, &self.seat.context.shared.failures);
+        // The kernel hands over whatever says that it is about this socket's datagrams.
+        self.lease.failed(error, true, &self.seat.context.shared.failures);
         self.refused = true;
     }
 
@@ -182,7 +183,7 @@ impl Seat {
                     return Err(Counter::DroppedNoResources); // "would block": no port is left
                 }
                 Err(error) => {
-                    lease.failed(&error, &self.context.shared.failures);
+                    lease.failed(&error, false, &self.context.shared.failures);
                     tried.push(lease.index());
                 }
             }

@@ -1,6 +1,6 @@
 //! The kernel's routing tables, ready to be looked up.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub(super) struct Routes {
     default: Prefixes,
     /// The MTUs of routes through an interface, and by a router there, that have one.
     mtus: HashMap<(u32, Option<IpAddr>), BTreeSet<u32>>,
+    /// The interfaces that lead anywhere else than to link-local addresses, and whether to those of IPv4.
+    used: HashSet<(u32, bool)>,
 }
 
 impl Routes {
@@ -26,7 +28,14 @@ impl Routes {
                 mtus.entry((hop.interface, hop.gateway)).or_default().insert(mtu);
             }
         }
+        let leads = |route: &&Route| route.table != Route::LOCAL && !is_link_local(route.prefix);
+        let of_route = |route: &Route| {
+            let is_v4 = route.prefix.is_ipv4();
+            route.hops.iter().map(move |hop| (hop.interface, is_v4)).collect::<Vec<_>>()
+        };
+        let used = listed.iter().filter(leads).flat_map(of_route).collect();
         Routes {
+            used,
             local: Prefixes::of(&listed, Route::LOCAL),
             main: Prefixes::of(&listed, Route::MAIN),
             default: Prefixes::of(&listed, Route::DEFAULT),
@@ -48,6 +57,11 @@ impl Routes {
     /// Where packets to `dst` go; nowhere if it is empty.
     pub(super) fn find(&self, dst: IpAddr) -> &[RouteHop] {
         [&self.local, &self.main, &self.default].into_iter().find_map(|table| table.find(dst)).unwrap_or(&[])
+    }
+
+    /// Whether a route leads by this interface to addresses of this family that others than its neighbours may have.
+    pub(super) fn use_interface(&self, interface: u32, is_v4: bool) -> bool {
+        self.used.contains(&(interface, is_v4))
     }
 
     /// Where the default route of the address's family goes.
@@ -108,6 +122,14 @@ impl Prefixes {
         let length = bits_mapped(family);
         let networks = self.0.iter().find(|(l, _)| *l == length).map(|(_, networks)| networks);
         networks.and_then(|n| n.get(&masked(family, length))).map_or(&[], |best| best.hops.as_slice())
+    }
+}
+
+/// Whether every interface has addresses of this network, or it is one of multicast.
+fn is_link_local(network: IpAddr) -> bool {
+    match network {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
     }
 }
 

@@ -168,6 +168,7 @@ impl Lab {
             lan_mtu: 1400,
             router: None,
             server_router: None,
+            servers_by_both: false,
         };
         let kernel = Kernel::of_story();
         let cache = kernel.as_ref().map(Kernel::cache);
@@ -233,6 +234,12 @@ impl Lab {
     pub(super) fn handle_frame(&mut self, bytes: &mut [u8], segment_size: Option<u16>) -> Outcome {
         let mut frame = Frame { segment_size, ..Frame::new(bytes) };
         self.decide(&mut frame)
+    }
+
+    /// Has a frame arrive on an interface.
+    pub(super) fn handle_from(&mut self, interface: u32, bytes: &[u8]) -> Outcome {
+        let mut bytes = bytes.to_vec();
+        self.decide(&mut Frame { interface: Some(interface), ..Frame::new(&mut bytes) })
     }
 
     /// Has a frame arrive that may be a fragment: as with a capture thread, what comes before the first of its packet

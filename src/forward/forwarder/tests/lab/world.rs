@@ -33,6 +33,8 @@ pub(crate) struct World {
     pub(crate) router: Option<IpAddr>,
     /// The router that leads to the servers, if they are not on the link.
     pub(crate) server_router: Option<IpAddr>,
+    /// Whether the route to the servers leads by both interfaces.
+    pub(crate) servers_by_both: bool,
 }
 
 pub(crate) struct TestFrontend {
@@ -110,7 +112,11 @@ impl World {
     pub(super) fn publish(&self, before: &Snapshot, now: Timestamp) -> Snapshot {
         let frontends: Vec<_> = self.frontends.iter().map(|frontend| self.frontend(frontend)).collect();
         let pools = frontends.iter().map(|frontend| frontend.pool.clone()).collect();
-        let routes = routes(self.router, self.server_router);
+        let mut routes = routes(self.router, self.server_router);
+        if self.servers_by_both {
+            let to_servers = routes.iter_mut().filter(|route| route.hops[0].interface == LAN);
+            to_servers.for_each(|route| route.hops.push(RouteHop { interface: WAN, ..route.hops[0] }));
+        }
         let mut network = before.network.update(&interfaces(self.lan_mtu), routes, &self.neighbours);
         network.recycle(now);
         Snapshot {

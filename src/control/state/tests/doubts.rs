@@ -1,0 +1,117 @@
+//! What clients' failures do to a server, and the probe that confirms them.
+
+use super::*;
+use crate::model::OutlierDetection;
+
+/// A backend of two servers whose check takes half a second, and the first one's key.
+fn checked(kind: ProbeKind) -> (State, ServerKey) {
+    let mut config = two_servers();
+    config.backends[0].health_check =
+        HealthCheck { kind, timeout: SECOND / 2, fall: 3, ..config.backends[0].health_check.clone() };
+    let mut state = State::new(1);
+    let a = key_of(&config, 0);
+    state.configure(config, Timestamp(0));
+    (state, a)
+}
+
+/// So many clients have failed in a row; how many probes that asks for.
+fn fail(state: &mut State, server: &ServerKey, in_a_row: u32, is_forgeable: bool, now: Timestamp) -> usize {
+    let error = "refused".into();
+    let failures = ConnectFailures { server: server.clone(), in_a_row, error, is_forgeable };
+    state.on_connect_failures(&failures, now);
+    state.take_doubts().len()
+}
+
+fn at(milliseconds: u64) -> Timestamp {
+    Timestamp(0).after(Duration::from_millis(milliseconds))
+}
+
+#[test]
+fn a_server_goes_down_for_its_clients_only_once_a_probe_fails_too() {
+    let (mut state, a) = checked(ProbeKind::Tcp);
+    assert_eq!(fail(&mut state, &a, 2, false, at(0)), 0, "that is no row yet");
+    assert_eq!(fail(&mut state, &a, 3, false, at(1)), 1);
+    assert!(state.settle().is_none(), "nothing is decided yet");
+    assert_eq!(fail(&mut state, &a, 4, false, at(2)), 0, "it is being asked");
+    state.on_confirmation(&a, Finding::Failure, at(3));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!((chosen(&snapshot), changes[0].change), (vec!["b".to_owned()], Change::Down));
+    assert_eq!(changes[0].reason, "3 connects in a row failed: refused");
+    assert_eq!(fail(&mut state, &a, 5, false, at(9_000)), 0, "it is down");
+}
+
+#[test]
+fn no_number_of_failures_takes_out_a_server_that_answers_its_probes() {
+    for kind in [ProbeKind::Tcp, ProbeKind::Udp] {
+        for found in [Finding::Answer, Finding::Nothing] {
+            let (mut state, a) = checked(kind.clone());
+            let mut probes = 0;
+            // 33,000 a second, for 9 seconds.
+            for n in 0..300_000 {
+                let now = at(u64::from(n) * 9_000 / 300_000);
+                for _ in 0..fail(&mut state, &a, n, false, now) {
+                    probes += 1;
+                    state.on_confirmation(&a, found, now);
+                }
+            }
+            assert!(state.settle().is_none());
+            assert_eq!(probes, 9, "one a second");
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_hears_nothing_speaks_for_a_udp_server_if_anybody_can_have_refused() {
+    for (is_forgeable, goes_down) in [(true, false), (false, true)] {
+        let (mut state, a) = checked(ProbeKind::Udp);
+        let live = state.snapshot().pools[0].servers[0].live.clone();
+        (0..3).for_each(|_| assert!(live.connect_failed(live.row()).is_some()));
+        assert_eq!(fail(&mut state, &a, 3, is_forgeable, at(0)), 1);
+        state.on_confirmation(&a, Finding::Silence, at(500));
+        assert_eq!(state.settle().is_some(), goes_down);
+    }
+}
+
+#[test]
+fn a_udp_server_that_answers_a_client_while_a_probe_hears_nothing_stays() {
+    let (mut state, a) = checked(ProbeKind::Udp);
+    let live = state.snapshot().pools[0].servers[0].live.clone();
+    (0..3).for_each(|_| assert!(live.connect_failed(live.row()).is_some()));
+    assert_eq!(fail(&mut state, &a, 3, false, at(0)), 1);
+    live.connect_succeeded();
+    state.on_confirmation(&a, Finding::Silence, at(500));
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too() {
+    for kind in [ProbeKind::None, ProbeKind::Tcp] {
+        let mut config = two_servers();
+        let backend = &mut config.backends[0];
+        backend.health_check.kind = kind;
+        backend.outlier_detection = Some(OutlierDetection::default());
+        let a = key_of(&config, 0);
+        let mut state = State::new(1);
+        state.configure(config, at(0));
+        let failures =
+            ConnectFailures { server: a.clone(), in_a_row: 5, error: "refused".into(), is_forgeable: true };
+        state.on_connect_failures(&failures, at(0));
+        let doubts = state.take_doubts();
+        assert_eq!((doubts.len(), &doubts[0].1.kind), (1, &ProbeKind::Udp), "whatever checks there are");
+        state.on_confirmation(&a, Finding::Silence, at(500));
+        assert!(state.settle().is_none());
+        state.on_connect_failures(&failures, at(5_000));
+        assert_eq!(state.take_doubts().len(), 1);
+        state.on_confirmation(&a, Finding::Failure, at(5_001));
+        assert!(matches!(state.settle().unwrap().1[0].change, Change::Ejected(_)));
+    }
+}
+
+#[test]
+fn a_probe_that_confirms_what_a_reload_took_away_changes_nothing() {
+    let (mut state, a) = checked(ProbeKind::Tcp);
+    assert_eq!(fail(&mut state, &a, 3, false, at(0)), 1);
+    state.configure(config(vec![server("b", "10.0.0.3:80")]), at(1));
+    state.on_confirmation(&a, Finding::Failure, at(2));
+    assert!(state.settle().is_none());
+}
