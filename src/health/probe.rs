@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::ops::RangeInclusive;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use http_body_util::Empty;
@@ -73,9 +73,7 @@ pub(super) async fn probe(
         answer.map(|words| (Finding::Answer, words))
     };
     let silence = match check.kind {
-        ProbeKind::Udp => {
-            Ok((Finding::Silence, format!("datagram not refused within {:?}", check.timeout)))
-        }
+        ProbeKind::Udp => Ok((Finding::Silence, format!("datagram not refused within {:?}", check.timeout))),
         ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => Err(ProbeError::Timeout(check.timeout)),
     };
     timeout(check.timeout, attempt).await.unwrap_or(silence)

@@ -225,7 +225,10 @@ mod tests {
     async fn a_server_that_speaks_no_http_fails_the_http_probe() {
         let addr = server("SSH-2.0-OpenSSH_9.2\r\n").await;
         let outcome = first_outcome(addr, http()).await;
-        assert!(outcome.finding == Finding::Failure && outcome.reason.starts_with("HTTP failed"), "{outcome:?}");
+        assert!(
+            outcome.finding == Finding::Failure && outcome.reason.starts_with("HTTP failed"),
+            "{outcome:?}"
+        );
     }
 
     #[tokio::test]

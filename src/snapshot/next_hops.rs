@@ -146,7 +146,8 @@ impl NextHops {
     /// itself and is nobody's.
     pub fn is_spoofed(&self, src: IpAddr, interface: u32) -> bool {
         let ways = self.routes.find(src);
-        ways.iter().all(|hop| hop.interface != interface) && self.routes.use_interface(interface, src.is_ipv4())
+        ways.iter().all(|hop| hop.interface != interface)
+            && self.routes.use_interface(interface, src.is_ipv4())
     }
 
     /// How many there have been so far, those that lead nowhere now too.

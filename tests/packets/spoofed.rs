@@ -105,8 +105,8 @@ fn forged_refusals_eject_no_proxied_server(case: Case) {
 fn lied_about_in_proxy_mode(case: Case, backend: &str) {
     let mut network = Network::new(case, 2, 2);
     let place = |number| SocketAddr::new(case.family.address(Role::Server(number)), ECHO);
-    let servers = [1, 2]
-        .map(|number| network.inside(Role::Server(number), || UdpSocket::bind(place(number)).unwrap()));
+    let servers =
+        [1, 2].map(|number| network.inside(Role::Server(number), || UdpSocket::bind(place(number)).unwrap()));
     network.inside(Role::Balancer, || {
         let range = format!("{} {}", PORTS.start(), PORTS.end());
         std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", range).unwrap();

@@ -2,7 +2,9 @@
 
 use super::{ServerEntry, State, key};
 use crate::health::{Change, Finding, Warmup};
-use crate::model::{Backend, ConnectFailures, HealthCheck, OutlierDetection, ProbeKind, ServerKey, Timestamp};
+use crate::model::{
+    Backend, ConnectFailures, HealthCheck, OutlierDetection, ProbeKind, ServerKey, Timestamp,
+};
 
 impl State {
     /// Takes the news that clients could not connect, or were reset without an answer, several times in a row. A server
