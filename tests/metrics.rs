@@ -68,7 +68,7 @@ fn scrape(snapshot: Snapshot) -> String {
         let addr = listener.local_addr().unwrap();
         let client = tokio::task::spawn_blocking(move || get_metrics(addr));
         tokio::select! {
-            () = serve(listener, Arc::new(source)) => unreachable!("serves until dropped"),
+            ended = serve(listener, Arc::new(source)) => unreachable!("it serves until dropped: {ended:?}"),
             body = client => body.unwrap(),
         }
     })

@@ -1,8 +1,7 @@
 //! The HTTP server behind the statistics address.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fmt::Display;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -15,10 +14,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Process, Report, render};
+use super::Report;
+use super::pages::{Page, Pages, Rendered};
 use crate::model::Timestamp;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -41,13 +43,16 @@ pub struct Source {
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
 /// connections: nobody can keep others out by being slow.
-pub async fn serve(listener: TcpListener, source: Arc<Source>) {
-    serve_within(LIMITS, listener, source).await;
+///
+/// # Errors
+/// If there is no thread to render pages.
+pub async fn serve(listener: TcpListener, source: Arc<Source>) -> io::Result<()> {
+    serve_within(LIMITS, listener, source).await
 }
 
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Connections open at once; one more ends the oldest.
+    /// Connections open at once; one more ends another that has had its time.
     connections: usize,
     /// From accepting a connection to its end, whoever is slow.
     lifetime: Duration,
@@ -55,15 +60,41 @@ struct Limits {
 
 const LIMITS: Limits = Limits { connections: 64, lifetime: Duration::from_secs(10) };
 
-/// More than it takes to answer a request that is already there.
-const HONEST: Duration = Duration::from_millis(10);
+/// How long a client has to ask before it gives way to another: more than it takes an honest one.
+const TIME_TO_ASK: Duration = Duration::from_millis(50);
+
+/// How long one that has asked has before it gives way. So a thousand who read nothing keep a scraper waiting for seconds.
+const TIME_TO_READ: Duration = Duration::from_millis(500);
+
+/// The longest request. Ours are 200 bytes; browsers send cookies of whatever else the host serves.
+const MAX_REQUEST: usize = 16 << 10;
+
+/// What the kernel holds of an answer (twice that, it says): a write of it takes a tenth of a millisecond, so that one of
+/// megabytes to many clients does not hold another up, and those who do not read hold 16 MiB.
+const SEND_BUFFER: usize = 128 << 10;
 
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-async fn serve_within(limits: Limits, listener: TcpListener, source: Arc<Source>) {
+/// A connection that is open.
+struct Open {
+    task: AbortHandle,
+    since: Instant,
+    has_asked: Arc<AtomicBool>,
+}
+
+impl Open {
+    /// When it gives way to another.
+    fn gives_way(&self) -> Instant {
+        let asked = self.has_asked.load(Ordering::Relaxed);
+        self.since + if asked { TIME_TO_READ } else { TIME_TO_ASK }
+    }
+}
+
+async fn serve_within(limits: Limits, listener: TcpListener, source: Arc<Source>) -> io::Result<()> {
+    let pages = Arc::new(Pages::start(source.clone(), limits.connections)?);
     let mut tasks = JoinSet::new();
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut open: Vec<Open> = Vec::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -74,30 +105,43 @@ async fn serve_within(limits: Limits, listener: TcpListener, source: Arc<Source>
             }
         };
         while tasks.try_join_next().is_some() {}
+        open.retain(|open| !open.task.is_finished());
         // In a burst of honest clients somebody is done at once; only if all are slow must one go.
         if tasks.len() >= limits.connections
-            && tokio::time::timeout(HONEST, tasks.join_next()).await.is_err()
-            && let Some(oldest) = open.iter().find(|task| !task.is_finished())
+            && let Some(first) = open.iter().min_by_key(|open| open.gives_way())
+            && timeout_at(first.gives_way(), tasks.join_next()).await.is_err()
         {
-            oldest.abort();
+            first.task.abort();
+            tasks.join_next().await;
         }
-        open.retain(|task| !task.is_finished());
-        open.push_back(tasks.spawn(converse(stream, source.clone(), limits.lifetime)));
+        let client = Client { source: source.clone(), pages: pages.clone(), has_asked: Arc::default() };
+        let has_asked = client.has_asked.clone();
+        let task = tasks.spawn(converse(stream, client, limits.lifetime));
+        open.push(Open { task, since: Instant::now(), has_asked });
     }
 }
 
-/// A client that goes away or breaks the protocol is its own affair: errors are not reported.
-async fn converse(stream: TcpStream, source: Arc<Source>, lifetime: Duration) {
-    let service = service_fn(|request| {
-        let response = respond(&request, &source);
-        async { Ok::<_, Infallible>(response) }
-    });
-    let mut http = http1::Builder::new();
-    let connection = http.keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    let _ = tokio::time::timeout(lifetime, connection).await;
+/// Who is on the other side of a connection.
+struct Client {
+    source: Arc<Source>,
+    pages: Arc<Pages>,
+    has_asked: Arc<AtomicBool>,
 }
 
-fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
+/// A client that goes away or breaks the protocol is its own affair: errors are not reported.
+async fn converse(stream: TcpStream, client: Client, lifetime: Duration) {
+    // Without it a slow reader costs a little more memory.
+    let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER);
+    let client = &client;
+    let service = service_fn(|request| async move { Ok::<_, Infallible>(respond(&request, client).await) });
+    let mut http = http1::Builder::new();
+    http.keep_alive(false).max_buf_size(MAX_REQUEST);
+    let _ = timeout(lifetime, http.serve_connection(TokioIo::new(stream), service)).await;
+}
+
+async fn respond<B>(request: &Request<B>, client: &Client) -> Response<Full<Bytes>> {
+    let Client { source, pages, has_asked } = client;
+    has_asked.store(true, Ordering::Relaxed);
     let reading = matches!(*request.method(), Method::GET | Method::HEAD);
     match request.uri().path() {
         "/stats" | "/metrics" | "/healthz" if !reading => {
@@ -105,8 +149,8 @@ fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             response
         }
-        "/stats" => page("application/json", json(&source.report())),
-        "/metrics" => page(prometheus::TEXT_FORMAT, render(&source.report(), &Process::read())),
+        "/stats" => page("application/json", pages.get(Page::Stats).await),
+        "/metrics" => page(prometheus::TEXT_FORMAT, pages.get(Page::Metrics).await),
         "/healthz" if source.draining.load(Ordering::Relaxed) => {
             text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
         }
@@ -116,20 +160,16 @@ fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
 }
 
 impl Source {
-    fn report(&self) -> Report {
+    /// All there is to say now.
+    pub(super) fn report(&self) -> Report {
         let report = Report::new(&self.snapshot.load(), self.started, (self.now)());
         report.with_packets(self.packets.as_deref()).with_dropped_log_lines((self.dropped_log_lines)())
     }
 }
 
-/// For people as much as for programs: indented, and with the prompt of a shell on a line of its own.
-fn json(report: &Report) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(report).map(|text| text + "\n")
-}
-
-fn page<E: Display>(kind: &'static str, body: Result<String, E>) -> Response<Full<Bytes>> {
+fn page(kind: &'static str, body: Rendered) -> Response<Full<Bytes>> {
     match body {
-        Ok(body) => response(StatusCode::OK, kind, body.into()),
+        Ok(body) => response(StatusCode::OK, kind, body),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
     }
 }
@@ -302,6 +342,33 @@ mod tests {
         for client in &burst {
             assert!(heard(client).await > 0, "no answer");
         }
+    }
+
+    #[tokio::test]
+    async fn a_thousand_who_read_nothing_keep_nobody_out_for_long() {
+        let limits = Limits { connections: 8, lifetime: Duration::from_secs(3600) };
+        let addr = start(limits, &source()).await;
+        let rude: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
+        let asked = timeout(Duration::from_secs(20), ask(addr, Method::GET, "/healthz")).await;
+        assert_eq!(asked.expect("its turn comes").status(), StatusCode::OK);
+        drop(rude);
+    }
+
+    #[tokio::test]
+    async fn a_request_without_end_is_refused() {
+        let addr = start(LIMITS, &source()).await;
+        let client = TcpStream::connect(addr).await.unwrap();
+        let request =
+            format!("GET /healthz HTTP/1.1\r\nHost: convey\r\nCookie: {}", "a".repeat(2 * MAX_REQUEST));
+        for part in request.as_bytes().chunks(4096) {
+            client.writable().await.unwrap();
+            // What is refused is not read to its end.
+            let _ = client.try_write(part);
+        }
+        client.readable().await.unwrap();
+        let mut answer = [0; 64];
+        let length = client.try_read(&mut answer).unwrap_or(0);
+        assert!(length == 0 || answer.starts_with(b"HTTP/1.1 431 "), "{:?}", &answer[..length]);
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@
 mod http;
 mod names;
 mod packets;
+mod pages;
 mod process;
 mod prometheus;
 mod report;

@@ -219,6 +219,10 @@ async fn serve_statistics(
         packets,
         dropped_log_lines: logging::dropped_lines,
     };
-    tokio::spawn(admin::serve(listener, Arc::new(source)));
+    tokio::spawn(async move {
+        if let Err(error) = admin::serve(listener, Arc::new(source)).await {
+            warn!("no statistics are served: {error}");
+        }
+    });
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use crate::support::{
     Balancer, Lab, Need, Server, Setup, ask, check_to_end, connect, is_refused_with_reset, ping, run, send,
@@ -16,6 +18,7 @@ stories!("stats":
     metrics_and_statistics_agree,
     health_is_shown_with_its_reason_and_since_when,
     a_page_that_does_not_exist_names_those_that_do,
+    a_page_that_takes_long_holds_no_other_up,
 );
 
 fn bytes_and_connections_add_up_to_what_was_sent() {
@@ -155,6 +158,29 @@ fn a_page_that_does_not_exist_names_those_that_do() {
     let (status, text) = ask(lab.stats(), "/status").unwrap();
     assert_eq!(status, 404);
     assert!(["/stats", "/metrics", "/healthz"].iter().all(|page| text.contains(page)), "{text}");
+}
+
+fn a_page_that_takes_long_holds_no_other_up() {
+    let lab = Lab::new();
+    let addr = |n| format!("{}:{}", lab.server(1).ip(), 10_000 + n);
+    let setup = (0..4_000).fold(Setup::new(&lab), |setup, n| setup.server(&format!("s{n}"), addr(n), ""));
+    let balancer = Balancer::start(&lab, &setup);
+    let scraped = AtomicUsize::new(0);
+    let mut healthy = 0;
+    thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let (status, metrics) = balancer.page("/metrics");
+                assert!(status == 200 && metrics.contains("server=\"s3999\"} 1"));
+                scraped.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        while scraped.load(Ordering::Relaxed) == 0 {
+            assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()));
+            healthy += 1;
+        }
+    });
+    assert!(healthy > 10, "{healthy} were answered while a page was rendered");
 }
 
 fn two_echo_servers() -> (Lab, Balancer, [Server; 2]) {

@@ -1,0 +1,174 @@
+//! Renders pages in a thread of its own, once for all who ask together.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use hyper::body::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Process, Report, Source, render};
+
+/// A page that takes time to render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Page {
+    Stats,
+    Metrics,
+}
+
+/// A page as it is sent, or why there is none.
+pub(super) type Rendered = Result<Bytes, String>;
+
+/// How many renderings of pages may be on their way to slow readers, megabytes each with thousands of servers. While there are
+/// more, who asks gets the last one again: it is as old as the slowest reader's connection, at most.
+const MAX_RENDERINGS: usize = 8;
+
+/// Where pages are asked for. The thread ends when this is dropped.
+pub(super) struct Pages(mpsc::Sender<Asked>);
+
+struct Asked {
+    page: Page,
+    answer: oneshot::Sender<Rendered>,
+}
+
+impl Pages {
+    /// Starts the thread. At most `clients` ask at once; more would wait.
+    pub(super) fn start(source: Arc<Source>, clients: usize) -> io::Result<Pages> {
+        let (ask, asked) = mpsc::channel(clients);
+        let renderer = Renderer { source, sent: Vec::new() };
+        thread::Builder::new().name("statistics".to_owned()).spawn(move || renderer.run(asked))?;
+        Ok(Pages(ask))
+    }
+
+    /// The page, rendered after this was called.
+    pub(super) async fn get(&self, page: Page) -> Rendered {
+        let (answer, rendered) = oneshot::channel();
+        let gone = |_| "nobody renders pages".to_owned();
+        self.0.send(Asked { page, answer }).await.map_err(|_| gone(()))?;
+        rendered.await.map_err(|_| gone(()))?
+    }
+}
+
+struct Renderer {
+    source: Arc<Source>,
+    /// Renderings that somebody may still be reading, and the last of each page.
+    sent: Vec<(Page, Arc<String>)>,
+}
+
+impl Renderer {
+    fn run(mut self, mut asked: mpsc::Receiver<Asked>) {
+        while let Some(first) = asked.blocking_recv() {
+            let began = (self.source.now)();
+            let mut together = vec![first];
+            while let Ok(another) = asked.try_recv() {
+                together.push(another);
+            }
+            for page in [Page::Stats, Page::Metrics] {
+                self.answer(page, together.extract_if(.., |asked| asked.page == page).collect());
+            }
+            // Who asks without end has half a core for it.
+            thread::sleep((self.source.now)().since(began));
+        }
+    }
+
+    fn answer(&mut self, page: Page, mut asked: Vec<Asked>) {
+        asked.retain(|asked| !asked.answer.is_closed());
+        if asked.is_empty() {
+            return;
+        }
+        let rendered = self.rendered(page);
+        for asked in asked {
+            let _ = asked.answer.send(rendered.clone());
+        }
+    }
+
+    fn rendered(&mut self, page: Page) -> Rendered {
+        let last = self.sent.iter().rposition(|(sent, _)| *sent == page);
+        let read = |at: usize| Arc::strong_count(&self.sent[at].1) > 1;
+        if let Some(last) = last
+            && (0..self.sent.len()).filter(|at| read(*at)).count() >= MAX_RENDERINGS
+        {
+            return Ok(shared(&self.sent[last].1));
+        }
+        let text = Arc::new(text(page, &self.source)?);
+        self.sent.retain(|(sent, text)| *sent != page || Arc::strong_count(text) > 1);
+        self.sent.push((page, text.clone()));
+        Ok(shared(&text))
+    }
+}
+
+fn text(page: Page, source: &Source) -> Result<String, String> {
+    let report = source.report();
+    match page {
+        Page::Stats => json(&report).map_err(|error| error.to_string()),
+        Page::Metrics => render(&report, &Process::read()).map_err(|error| error.to_string()),
+    }
+}
+
+/// For people as much as for programs: indented, and with the prompt of a shell on a line of its own.
+fn json(report: &Report) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(report).map(|text| text + "\n")
+}
+
+/// Bytes that count as a reader of the text until they are dropped.
+fn shared(text: &Arc<String>) -> Bytes {
+    struct Shared(Arc<String>);
+    impl AsRef<[u8]> for Shared {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_bytes()
+        }
+    }
+    Bytes::from_owner(Shared(text.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::SystemTime;
+
+    use arc_swap::ArcSwap;
+    use futures_util::future::join_all;
+
+    use super::*;
+    use crate::model::Timestamp;
+    use crate::snapshot::Snapshot;
+
+    /// What has been rendered so far, for a report asks once for the lines that the log has lost.
+    static RENDERED: AtomicU64 = AtomicU64::new(0);
+
+    fn source() -> Arc<Source> {
+        Arc::new(Source {
+            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            started: SystemTime::UNIX_EPOCH,
+            now: Box::new(|| Timestamp(0)),
+            draining: Arc::default(),
+            packets: None,
+            dropped_log_lines: || RENDERED.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    fn rendered() -> u64 {
+        RENDERED.load(Ordering::Relaxed)
+    }
+
+    // One test, for what was rendered is counted in one place.
+    #[tokio::test]
+    async fn who_asks_together_shares_a_rendering_and_slow_readers_hold_a_few_of_them() {
+        let pages = Pages::start(source(), 64).unwrap();
+        let asked = join_all((0..60).map(|_| pages.get(Page::Metrics))).await;
+        assert!(asked.iter().all(|page| page.as_ref().unwrap() == asked[0].as_ref().unwrap()));
+        assert!(rendered() <= 2, "all asked before the first could be answered");
+        drop(asked);
+
+        let before = rendered();
+        let mut held = Vec::new();
+        for _ in 0..20 {
+            held.push(pages.get(Page::Stats).await.unwrap());
+        }
+        assert_eq!(rendered() - before, MAX_RENDERINGS as u64);
+        assert_eq!(held[MAX_RENDERINGS - 1], held[19], "then the last one goes around");
+        held.clear();
+        pages.get(Page::Stats).await.unwrap();
+        assert_eq!(rendered() - before, MAX_RENDERINGS as u64 + 1, "nobody reads the old ones any more");
+    }
+}
