@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use pnet_datalink::DataLinkReceiver;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::Socket;
 
 use super::buffer::ORDINARY;
@@ -58,7 +57,7 @@ impl Capture {
     /// CAP_NET_RAW and CAP_NET_ADMIN.
     pub fn open(interface: u32, filter: &Filter) -> io::Result<(Capture, CaptureHandle)> {
         let socket = socket::open(filter)?;
-        set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)?;
+        socket::set_receive_buffer(&socket, RECEIVE_BUFFER)?;
         let ours = Arc::new(socket.try_clone()?);
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (_, frames) = socket::bind(socket, interface, READ_LEN)?;

@@ -2,10 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::sync::Once;
 use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
+use log::warn;
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
+use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::Filter;
@@ -67,6 +70,33 @@ pub(super) fn bind(
         Channel::Ethernet(sender, receiver) => Ok((sender, receiver)),
         _ => Err(io::ErrorKind::Unsupported.into()),
     }
+}
+
+/// Gives a socket a receive buffer of so many bytes; a smaller one if that is all that this process may have.
+pub(super) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
+    set_socket_recv_buffer_size_force(socket, bytes).or_else(|_| {
+        say_limited();
+        socket.set_recv_buffer_size(bytes)
+    })
+}
+
+/// The same for what is sent.
+pub(super) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
+    set_socket_send_buffer_size_force(socket, bytes).or_else(|_| {
+        say_limited();
+        socket.set_send_buffer_size(bytes)
+    })
+}
+
+/// In a user namespace CAP_NET_ADMIN is no leave to exceed the host's limits.
+fn say_limited() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        warn!(
+            "packet sockets have no larger buffers than net.core.rmem_max and net.core.wmem_max allow, and bursts may be \
+             lost: this process has no CAP_NET_ADMIN outside of its user namespace"
+        );
+    });
 }
 
 /// Frames that found the receive buffer full, since the last call.

@@ -5,7 +5,6 @@ use std::fmt;
 use std::io;
 
 use pnet_datalink::DataLinkSender;
-use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
 use super::{Buffer, Filter, socket};
 
@@ -39,7 +38,7 @@ impl Transmit {
 
 fn open(interface: u32) -> io::Result<Box<dyn DataLinkSender>> {
     let socket = socket::open(&Filter::nothing())?;
-    set_socket_send_buffer_size_force(&socket, SEND_BUFFER)?;
+    socket::set_send_buffer(&socket, SEND_BUFFER)?;
     let (sender, _) = socket::bind(socket, interface, 0)?;
     Ok(sender)
 }

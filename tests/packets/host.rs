@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{binary, run, wait_for};
+use crate::support::{Process, binary, run, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
@@ -29,6 +29,11 @@ pub(crate) fn stories() -> Vec<Story> {
         who_lacks_a_capability_for_the_cache_alone_is_told_which,
         where_bpf_is_not_permitted_workers_forward_everything,
         where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks,
+    ]);
+    stories.extend(stories![when |case| {
+            case.is_passthrough() && !case.is_cached() && case.family == Family::V4
+        } =>
+        in_a_user_namespace_buffers_are_as_large_as_the_host_allows,
     ]);
     stories
 }
@@ -199,4 +204,47 @@ fn where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks(case:
     ] {
         assert!(ran.stderr.contains(part), "{part}: {ran:?}");
     }
+}
+
+/// Everything is permitted in the network of the namespace, and nothing outside of it.
+fn in_a_user_namespace_buffers_are_as_large_as_the_host_allows(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx(1);
+    let namespace =
+        Process::spawn(Command::new("unshare").args(["--map-root-user", "--net", "sleep", "100"]));
+    let place = format!("/proc/{}", namespace.id());
+    wait_for("the namespace", || {
+        let is_other =
+            fs::read_link(format!("{place}/ns/net")).ok()? != fs::read_link("/proc/self/ns/net").ok()?;
+        (is_other && !fs::read_to_string(format!("{place}/uid_map")).ok()?.is_empty()).then_some(())
+    });
+    let inside = |namespaces: &[&str], line: &str| {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &namespace.id().to_string(), "--preserve-credentials"]).args(namespaces);
+        command.args(line.split_whitespace());
+        command
+    };
+    // The balancer's interface goes there.
+    network
+        .lab
+        .run(Role::Balancer, "ip", &["link", "set", INTERFACE, "netns", &namespace.id().to_string()])
+        .unwrap();
+    for line in [
+        "link set lo up".to_owned(),
+        format!("addr add {}/24 dev {INTERFACE}", case.family.address(Role::Balancer)),
+        format!("addr add {}/32 dev {INTERFACE}", network.vip().ip()),
+        format!("link set {INTERFACE} up"),
+    ] {
+        let ran = run(&mut inside(&["--net"], &format!("ip {line}")));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let program = binary().get_program().to_owned();
+    let mut command = inside(&["--net", "--user"], "");
+    command.arg(program);
+    network.balance_by(command, &Config { health: UNCHECKED, ..Config::new(1) });
+    for _ in 0..20 {
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    }
+    let log = network.log(Role::Balancer);
+    assert_eq!(log.matches("net.core.rmem_max").count(), 1, "{log}");
 }
