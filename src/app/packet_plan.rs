@@ -103,7 +103,8 @@ pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&Frontend,
 
 /// Which worker gets a packet.
 pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Dispatch {
-    let replies = (!snat_addresses.is_empty()).then(|| (snat_addresses, split(config, workers)));
+    let replies =
+        (!snat_addresses.is_empty()).then(|| (snat_addresses, split(config, workers, snat_addresses)));
     Dispatch::new(workers as u16, replies)
 }
 
@@ -116,10 +117,10 @@ pub(super) fn forwarders(
 ) -> Vec<Forwarder> {
     let settings = &config.passthrough;
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
-    let split = split(config, workers);
+    let split = split(config, workers, snat_addresses);
     let settings = (0..workers).map(|worker| Settings {
         ports: (!addresses.is_empty())
-            .then(|| NatPorts::new(addresses.clone(), split.ports(worker as u16), fastrand::u64(..))),
+            .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
         seed: fastrand::u64(..),
         cache: cache(),
@@ -127,8 +128,13 @@ pub(super) fn forwarders(
     settings.map(Forwarder::new).collect()
 }
 
-fn split(config: &Config, workers: usize) -> PortSplit {
-    PortSplit::new(config.passthrough.snat_ports.clone(), workers as u16)
+/// Without the ports of frontends at the same addresses. The clients of one that a reload adds there go to one worker.
+fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSplit {
+    let ports = &config.passthrough.snat_ports;
+    let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
+    let taken = listen.filter(|addr| snat_addresses.contains(&addr.ip()) && ports.contains(&addr.port()));
+    let taken: BTreeSet<u16> = taken.map(|addr| addr.port()).collect();
+    PortSplit::new(ports.clone(), workers as u16).without(taken)
 }
 
 fn vips(config: &Config) -> Vec<IpAddr> {
@@ -248,6 +254,16 @@ mod tests {
 
         let nowhere = resolve(parse(MIXED), &NextHops::default(), 4).unwrap_err().to_string();
         assert!(nowhere.starts_with("no Ethernet interface"), "{nowhere}");
+    }
+
+    #[test]
+    fn the_port_of_a_frontend_at_the_address_that_servers_see_is_no_snat_port() {
+        let text = MIXED.replace("10.0.0.1:81", "10.2.0.1:50051").replace("10.0.0.1:82", "10.0.0.1:50052");
+        let (config, snat) =
+            (parse(&text.replace("10.3.0.2:82", "10.3.0.2:50052")), "10.2.0.1".parse().unwrap());
+        let split = split(&config, 3, &[snat]);
+        assert_eq!(split.owner(50051), None);
+        assert!([50050, 50052].iter().all(|port| split.owner(*port).is_some()));
     }
 
     #[test]

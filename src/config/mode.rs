@@ -102,9 +102,6 @@ impl Check<'_> {
     }
 
     fn concrete_vip(&self, vip: &Placed<SocketAddr>) {
-        if self.has_snat() {
-            self.not_a_snat_port(vip);
-        }
         if self.holder(vip.value.ip()).is_none() {
             self.report.warning(&vip.place, self.on_no_interface(vip.value.ip()));
         }

@@ -425,6 +425,8 @@ impl Forwarder {
         let served = Served::new(snapshot, self.ports.as_ref());
         if let Some(ports) = &mut self.ports {
             ports.retain_servers(|server, protocol| served.has_server(server, protocol));
+            let listening = snapshot.listeners.keys().chain(&snapshot.draining.listen);
+            ports.leave_out(listening.map(|endpoint| (endpoint.addr.ip().into(), endpoint.addr.port())));
         }
         if has_other_timeouts
             || served.may_end_flows_of(&self.served)

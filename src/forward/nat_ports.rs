@@ -3,8 +3,9 @@
 //! A port may be in use for many servers at once, once for each: replies are told apart by where they come
 //! from.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use crate::model::Addr;
 
@@ -17,6 +18,10 @@ pub struct NatPorts {
     ports: RangeInclusive<u16>,
     seed: u64,
     pools: HashMap<Endpoint, Pool>,
+    /// Those left out of the split: their replies would not come to this worker.
+    not_ours: Arc<[u16]>,
+    /// Those of frontends, among `ports`.
+    of_frontends: HashSet<u16>,
 }
 
 impl NatPorts {
@@ -25,7 +30,27 @@ impl NatPorts {
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
-        NatPorts { addresses, v4, ports, seed, pools: HashMap::new() }
+        let (not_ours, of_frontends) = (Arc::default(), HashSet::new());
+        NatPorts { addresses, v4, ports, seed, pools: HashMap::new(), not_ours, of_frontends }
+    }
+
+    /// Those of a worker, of each of these addresses.
+    pub fn of_worker(addresses: Vec<Addr>, split: &PortSplit, worker: u16, seed: u64) -> Self {
+        let not_ours = split.left_out.clone();
+        NatPorts { not_ours, ..NatPorts::new(addresses, split.ports(worker), seed) }
+    }
+
+    /// Hands out no port where a frontend listens from now on: what a server sends late would begin something there. A
+    /// port in use stays with its flow, which is told apart by where packets come from.
+    pub fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, u16)>) {
+        let ours = frontends.into_iter().filter(|place| self.holds(*place));
+        let of_frontends: HashSet<u16> = ours.map(|(_, port)| port).collect();
+        if of_frontends != self.of_frontends {
+            self.of_frontends = of_frontends;
+            for pool in self.pools.values_mut() {
+                pool.freed.extend(pool.left_out.drain(..));
+            }
+        }
     }
 
     /// An address of the server's family and a port for a new flow to it; `None` if all are in use. Ports that were never
@@ -35,14 +60,19 @@ impl NatPorts {
         let addresses = of_family(&self.addresses, self.v4, &server.0);
         let pool = self.pools.entry((server, protocol)).or_default();
         let total = addresses.len() as u32 * self.ports.len() as u32;
-        let number = if pool.fresh < total {
-            pool.fresh += 1;
-            ((u64::from(pool.fresh) + self.seed % u64::from(total)) % u64::from(total)) as u32
-        } else {
-            pool.freed.pop_front()?
-        };
-        let port = self.ports.start() + (number / addresses.len() as u32) as u16;
-        Some((addresses[number as usize % addresses.len()], port))
+        loop {
+            let number = if pool.fresh < total {
+                pool.fresh += 1;
+                ((u64::from(pool.fresh) + self.seed % u64::from(total)) % u64::from(total)) as u32
+            } else {
+                pool.freed.pop_front()?
+            };
+            let port = self.ports.start() + (number / addresses.len() as u32) as u16;
+            if !self.of_frontends.contains(&port) && self.not_ours.binary_search(&port).is_err() {
+                return Some((addresses[number as usize % addresses.len()], port));
+            }
+            pool.left_out.push(number);
+        }
     }
 
     /// Takes back what was allocated for this server. What is not of these addresses and ports is ignored:
@@ -93,11 +123,13 @@ struct Pool {
     fresh: u32,
     /// Those that came back, the first in front.
     freed: VecDeque<u32>,
+    /// Those that would have been handed out, were they not left out.
+    left_out: Vec<u32>,
 }
 
 impl Pool {
     fn in_use(&self) -> usize {
-        self.fresh as usize - self.freed.len()
+        self.fresh as usize - self.freed.len() - self.left_out.len()
     }
 }
 
@@ -107,13 +139,23 @@ pub struct PortSplit {
     first: u16,
     ports: u32,
     workers: u32,
+    left_out: Arc<[u16]>,
 }
 
 impl PortSplit {
     /// Splits `ports` between `workers`, of which there is at least one and no more than ports.
     pub fn new(ports: RangeInclusive<u16>, workers: u16) -> Self {
         debug_assert!(workers >= 1 && usize::from(workers) <= ports.len());
-        PortSplit { first: *ports.start(), ports: ports.len() as u32, workers: workers.into() }
+        let (first, ports) = (*ports.start(), ports.len() as u32);
+        PortSplit { first, ports, workers: workers.into(), left_out: Arc::default() }
+    }
+
+    /// The same without these ports, which nobody owns: clients' packets to a frontend there go to all workers.
+    #[must_use]
+    pub fn without(self, ports: impl IntoIterator<Item = u16>) -> Self {
+        let mut left_out: Vec<u16> = ports.into_iter().collect();
+        left_out.sort_unstable();
+        PortSplit { left_out: left_out.into(), ..self }
     }
 
     /// The ports of a worker.
@@ -123,11 +165,12 @@ impl PortSplit {
         self.first + start(worker) as u16..=self.first + (start(worker + 1) - 1) as u16
     }
 
-    /// The worker a port belongs to; `None` outside the range.
+    /// The worker a port belongs to; `None` outside the range, and for those left out.
     #[inline]
     pub fn owner(&self, port: u16) -> Option<u16> {
         let offset = u32::from(port.checked_sub(self.first)?);
-        (offset < self.ports).then(|| (((offset + 1) * self.workers - 1) / self.ports) as u16)
+        (offset < self.ports && self.left_out.binary_search(&port).is_err())
+            .then(|| (((offset + 1) * self.workers - 1) / self.ports) as u16)
     }
 }
 
@@ -228,6 +271,36 @@ mod tests {
     #[test]
     fn without_an_address_there_is_no_port() {
         assert_eq!(NatPorts::new(vec![], 1000..=1001, 3).allocate(SERVER, TCP), None);
+    }
+
+    #[test]
+    fn a_port_where_a_frontend_listens_is_left_out_while_it_does() {
+        let mut ports = NatPorts::new(vec![addr(1), addr(2)], 1000..=1003, 3);
+        let elsewhere = [(addr(9), 1002), (addr(1), 999)];
+        ports.leave_out([(addr(2), 1001)].into_iter().chain(elsewhere));
+        let taken = take(&mut ports, 8);
+        assert!(taken.len() == 6 && taken.iter().all(|(_, port)| *port != 1001), "{taken:?}");
+        assert_eq!(ports.in_use(), 6);
+        // One that is in use stays with its flow, and is not handed out again.
+        ports.leave_out([(addr(1), 1000)]);
+        let more = take(&mut ports, 8);
+        assert!(more.len() == 2 && more.iter().all(|(_, port)| *port == 1001), "{more:?}");
+        taken.iter().for_each(|port| ports.release(SERVER, TCP, *port));
+        assert_eq!((take(&mut ports, 8).len(), ports.in_use()), (4, 6));
+        ports.leave_out([]);
+        assert_eq!((take(&mut ports, 8).len(), ports.in_use()), (2, 8));
+    }
+
+    #[test]
+    fn a_port_that_is_left_out_of_the_split_is_nobodys() {
+        let split = PortSplit::new(1000..=1007, 2).without([1001, 1006]);
+        assert_eq!([1000, 1001, 1006, 1007].map(|port| split.owner(port)), [Some(0), None, None, Some(1)]);
+        for worker in 0..2 {
+            let mut ports = NatPorts::of_worker(vec![addr(1)], &split, worker, 7);
+            let taken = take(&mut ports, 8);
+            assert!(taken.iter().all(|(_, port)| split.owner(*port) == Some(worker)), "{taken:?}");
+            assert_eq!((taken.len(), ports.in_use()), (3, 3));
+        }
     }
 
     proptest! {

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use convey::demo::lab::{INTERFACE, Lab, Role};
@@ -13,7 +14,7 @@ use rustix::process::Signal;
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Process, binary, run, wait_for};
+use crate::support::{Process, Server, binary, ping, run, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
@@ -34,6 +35,9 @@ pub(crate) fn stories() -> Vec<Story> {
             case.is_passthrough() && !case.is_cached() && case.family == Family::V4
         } =>
         in_a_user_namespace_buffers_are_as_large_as_the_host_allows,
+    ]);
+    stories.extend(stories![when |case| case.is_passthrough() =>
+        a_frontend_may_listen_on_a_port_among_the_snat_ports,
     ]);
     stories
 }
@@ -247,4 +251,44 @@ fn in_a_user_namespace_buffers_are_as_large_as_the_host_allows(case: Case) {
     }
     let log = network.log(Role::Balancer);
     assert_eq!(log.matches("net.core.rmem_max").count(), 1, "{log}");
+}
+
+/// As gRPC does, on the address that servers see.
+fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let own = case.family.address(Role::Balancer);
+    let listen = |ports: &[u16]| -> &'static str {
+        let frontend = |port: &u16| {
+            let addr = SocketAddr::new(own, *port);
+            format!("[frontends.on_{port}]\nlisten_addr = \"{addr}\"\nbackend = \"pool\"\n")
+        };
+        ports.iter().map(frontend).collect::<String>().leak()
+    };
+    let passthrough = format!("workers = 2\nsnat_addresses = \"{own}\"\nsnat_ports = \"50050-50055\"").leak();
+    let config = |ports| Config { frontend: listen(ports), passthrough, health: UNCHECKED, ..Config::new(1) };
+    network.balance(&config(&[50_051]));
+    let _server = network.server(1, Server::echo);
+    let vip = network.vip();
+    let connect = |to: SocketAddr| {
+        network.inside(Role::Client(1), || TcpStream::connect_timeout(&to, Duration::from_secs(5)).ok())
+    };
+    let ping_all = |streams: &mut Vec<TcpStream>| streams.iter_mut().for_each(|stream| ping(stream).unwrap());
+    // Whichever worker they belong to, until each has one that it has no port for.
+    let fill = |streams: &mut Vec<TcpStream>, to: &[SocketAddr]| {
+        for to in to.iter().cycle().take(60) {
+            streams.extend(connect(*to));
+            ping_all(streams);
+        }
+        streams.len()
+    };
+    let mut streams = Vec::new();
+    assert_eq!(fill(&mut streams, &[vip, (own, 50_051).into()]), 5, "one port is left out");
+    // Now one that is in use becomes a frontend's.
+    network.save(&config(&[50_051, 50_052]));
+    wait_for("the frontend", || network.log(Role::Balancer).contains("on_50052").then_some(()));
+    ping_all(&mut streams);
+    streams.clear();
+    let to = [vip, (own, 50_051).into(), (own, 50_052).into()];
+    wait_for("ports to be given back", || (fill(&mut streams, &to) >= 4).then_some(()));
+    assert_eq!(fill(&mut streams, &to), 4, "two ports are left out");
 }

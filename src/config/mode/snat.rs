@@ -1,5 +1,6 @@
 //! What passthrough needs to stand for clients towards servers.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::{Check, can_be_reached, family, is_like};
@@ -19,6 +20,7 @@ impl Check<'_> {
             );
             self.report.error(&workers.place, message);
         }
+        self.snat_ports_left();
         for address in &self.file.passthrough.snat_addresses {
             if self.holder(address.value).is_none() {
                 self.report.warning(&address.place, self.on_no_interface(address.value));
@@ -28,19 +30,29 @@ impl Check<'_> {
         passthrough.for_each(|(frontend, _)| self.snat_address(frontend));
     }
 
-    /// What comes back to a SNAT port belongs to a client's connection, and what comes to a frontend begins one.
-    pub(super) fn not_a_snat_port(&self, vip: &Placed<SocketAddr>) {
-        let (ip, port) = (vip.value.ip(), vip.value.port());
+    /// Ports of frontends are left out: what comes back to a SNAT port belongs to a client's connection, and what comes to a
+    /// frontend begins one. Every worker needs another one.
+    fn snat_ports_left(&self) {
         let settings = &self.config.passthrough;
-        let may_be_snat = match settings.snat_addresses.as_slice() {
-            [] => self.holder(ip).is_some(),
-            addresses => addresses.contains(&ip),
-        };
-        if may_be_snat && settings.snat_ports.contains(&port) {
+        let listen = self.frontends.iter().flat_map(|(frontend, _)| &frontend.listen);
+        let taken = listen.filter(|vip| {
+            let (ip, port) = (vip.value.ip(), vip.value.port());
+            let may_be_snat = match settings.snat_addresses.as_slice() {
+                [] => self.holder(ip).is_some(),
+                addresses => addresses.contains(&ip),
+            };
+            may_be_snat && settings.snat_ports.contains(&port)
+        });
+        let taken: BTreeMap<u16, &Placed<SocketAddr>> = taken.map(|vip| (vip.value.port(), vip)).collect();
+        let workers = settings.workers.map_or(1, usize::from).max(1);
+        if let Some((port, vip)) = taken.first_key_value()
+            && taken.len() >= settings.snat_ports.len() / workers
+        {
             let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
             let message = format!(
-                "port {port} is among the SNAT ports of {ip} ({first}-{last}); take another one, or set \
-                 passthrough.snat_ports or passthrough.snat_addresses"
+                "port {port} of a frontend is no SNAT port of {} ({first}-{last}), and too few others are left; take another \
+                 one, or set passthrough.snat_ports or passthrough.snat_addresses",
+                vip.value.ip()
             );
             self.report.error(&vip.place, message);
         }

@@ -357,17 +357,31 @@ fn dsr_cannot_change_the_port() {
 }
 
 #[test]
-fn a_frontend_and_the_snat_ports_keep_out_of_each_others_way() {
-    let error = "config.toml:3:15: frontends.web.listen_addr: port 33768 is among the SNAT ports of 10.0.0.1 \
-                 (33768-61000); take another one, or set passthrough.snat_ports or passthrough.snat_addresses";
-    assert_eq!(error_with(Mode::Passthrough, "10.0.0.1:80", "10.0.0.1:33768"), error);
-    let text = GOOD.replace("10.0.0.1:80", "10.0.0.1:33768").replace("10.0.0.2:80", "10.0.0.2:33768");
-    assert_eq!(told(&text, Mode::Dsr), Ok(vec![]), "there is no SNAT");
-    for mended in ["snat_ports = \"33769-61000\"", "snat_addresses = \"10.1.0.1\""] {
-        assert_eq!(told(&format!("{text}[passthrough]\n{mended}"), Mode::Passthrough), Ok(vec![]));
+fn the_port_of_a_frontend_is_no_snat_port_and_another_one_has_to_be_left() {
+    let text = GOOD.replace("10.0.0.1:80", "10.0.0.1:50051");
+    assert_eq!(told(&text, Mode::Passthrough), Ok(vec![]), "gRPC's");
+    let error = |ports: &str| {
+        format!(
+            "config.toml:3:15: frontends.web.listen_addr: port 50051 of a frontend is no SNAT port of 10.0.0.1 ({ports}), \
+             and too few others are left; take another one, or set passthrough.snat_ports or passthrough.snat_addresses"
+        )
+    };
+    for (settings, expected) in [
+        ("snat_ports = \"50051-50051\"", Err(vec![error("50051-50051")])),
+        ("snat_ports = \"50051-50052\"", Ok(vec![])),
+        ("snat_ports = \"50051-50053\"\nworkers = 2", Err(vec![error("50051-50053")])),
+        ("snat_ports = \"50051-50054\"\nworkers = 2", Ok(vec![])),
+        ("snat_ports = \"50051-50051\"\nsnat_addresses = \"10.1.0.1\"", Ok(vec![])),
+        (
+            "snat_ports = \"50051-50051\"\nsnat_addresses = [\"10.1.0.1\", \"10.0.0.1\"]",
+            Err(vec![error("50051-50051")]),
+        ),
+    ] {
+        let text = format!("{text}[passthrough]\n{settings}");
+        assert_eq!(told(&text, Mode::Passthrough), expected, "{settings}");
     }
-    let listed = "[passthrough]\nsnat_addresses = [\"10.1.0.1\", \"10.0.0.1\"]";
-    assert_eq!(told(&format!("{text}{listed}"), Mode::Passthrough), Err(vec![error.to_owned()]));
+    let dsr = text.replace("10.0.0.2:80", "10.0.0.2:50051");
+    assert_eq!(told(&format!("{dsr}[passthrough]\nsnat_ports = \"50051-50051\""), Mode::Dsr), Ok(vec![]));
 }
 
 #[test]
