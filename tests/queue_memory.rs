@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use convey::dataplane::{Filter, Pipeline, Plan, Selection};
-use convey::forward::{Dispatch, Forwarder, Settings};
+use convey::forward::{Dispatch, Forwarder, Loops, Settings};
 use convey::model::{Endpoint, Timestamp};
 use convey::snapshot::Snapshot;
 use convey::stats::PacketStats;
@@ -130,7 +130,8 @@ fn to_vip() -> UdpSocket {
 fn start(balancer: &Namespace) -> Pipeline {
     let frontends = [Endpoint::udp("10.77.0.1:53".parse().unwrap())].into();
     let selection = Selection { frontends, draining: [].into(), replies: None };
-    let forwarder = |_| Forwarder::new(Settings { ports: None, capacity: 8, seed: 1, cache: None });
+    let forwarder =
+        |_| Forwarder::new(Settings { ports: None, capacity: 8, seed: 1, cache: None, loops: Loops::new(1) });
     let plan = Plan {
         cache: None,
         filter: Filter::new(&selection),

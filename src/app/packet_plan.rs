@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::config::Config;
 use crate::dataplane::Selection;
-use crate::forward::{Dispatch, FlowCache, Forwarder, NatPorts, PortSplit, Settings};
+use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings};
 use crate::model::{Addr, Backend, Frontend, Interface, Mode, PacketSettings};
 use crate::snapshot::NextHops;
 
@@ -117,13 +117,14 @@ pub(super) fn forwarders(
 ) -> Vec<Forwarder> {
     let settings = &config.passthrough;
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
-    let split = split(config, workers, snat_addresses);
+    let (split, loops) = (split(config, workers, snat_addresses), Loops::new(fastrand::u64(..)));
     let settings = (0..workers).map(|worker| Settings {
         ports: (!addresses.is_empty())
             .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
         seed: fastrand::u64(..),
         cache: cache(),
+        loops: loops.clone(),
     });
     settings.map(Forwarder::new).collect()
 }

@@ -245,7 +245,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forward::Settings;
+    use crate::forward::{Loops, Settings};
 
     #[test]
     fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
@@ -255,7 +255,13 @@ mod tests {
         let stats = Arc::new(PacketStats::new(1));
         let mut worker = Worker {
             core: 0,
-            forwarder: Forwarder::new(Settings { ports: None, capacity: 1, seed: 1, cache: None }),
+            forwarder: Forwarder::new(Settings {
+                ports: None,
+                capacity: 1,
+                seed: 1,
+                cache: None,
+                loops: Loops::new(1),
+            }),
             tally: None,
             news: News::of(1, None, &crate::forward::Dispatch::new(1, None)).remove(0),
             ids: Ids::new(0),

@@ -16,7 +16,7 @@ use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{
-    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, NatPorts, RST, Segment, Share, View,
+    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, Share, View,
 };
 use crate::model::{
     self, Addr, DropReason, FlowKey, FlowTimeouts, Mode, NextHop, Rewrite, Timestamp, UDP, Wanted,
@@ -52,6 +52,8 @@ pub struct Settings {
     pub seed: u64,
     /// What forwards the packets of open flows in our place, if there is something.
     pub cache: Option<Box<dyn FlowCache>>,
+    /// What all workers know of packets that may come back.
+    pub loops: Loops,
 }
 
 /// The flows of one worker and what is done to their packets.
@@ -60,6 +62,7 @@ pub struct Forwarder {
     flows: FlowTable,
     ports: Option<NatPorts>,
     cache: Option<Box<dyn FlowCache>>,
+    loops: Loops,
     refusals: Limiter,
     /// Of their own, so that a flood of what is refused does not stop path MTU discovery.
     advice: Limiter,
@@ -112,6 +115,7 @@ impl Forwarder {
             flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
             ports: settings.ports,
             cache: settings.cache,
+            loops: settings.loops,
             refusals: Limiter::new(ANSWERS_PER_SECOND),
             advice: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
@@ -292,6 +296,9 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
+        if part == Part::Later && opens(direction, headers) && self.comes_back(frame, packet) {
+            return Err(Stop::Silent(DropReason::ForwardingLoop));
+        }
         let (rewrite, hop) = self.way(id, direction, packet)?;
         // Of a SYN it was asked already, to know whether the flow is over.
         let is_handshake = self.flows.get(id).state().is_handshake() && !opens(direction, headers);
@@ -354,6 +361,13 @@ impl Forwarder {
         if !was_over && self.flows.get(id).is_over() {
             self.news.ended.push(Ended { flow: parties, how: End::Own });
         }
+    }
+
+    /// Whether a packet that may begin a flow has been here before: another balancer has us as its server, and we have it.
+    fn comes_back(&self, frame: &Frame<'_>, Packet { headers, now, .. }: Packet<'_>) -> bool {
+        let to = (headers.key.dst.bytes(), headers.key.dst_port);
+        let fingerprint = wire::fingerprint(frame.bytes, headers, self.loops.seed());
+        fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
     }
 
     /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow: anybody can

@@ -33,6 +33,8 @@ pub enum DropReason {
     WrongInterface,
     /// From one of our own VIPs or SNAT addresses: it would loop.
     VipLoop,
+    /// It has been here before, with more hops left: another balancer has us as its server, and we have it as ours.
+    ForwardingLoop,
     /// DSR: the client is the server that was chosen; its answer would not leave it.
     ClientIsServer,
     /// TTL or hop limit 1: it may go no further (RFC 791). The sender is told by ICMP, as with what is too big.
@@ -91,6 +93,7 @@ impl DropReason {
         DropReason::Martian,
         DropReason::WrongInterface,
         DropReason::VipLoop,
+        DropReason::ForwardingLoop,
         DropReason::ClientIsServer,
         DropReason::TtlExceeded,
         DropReason::TooBig,
@@ -128,6 +131,7 @@ impl DropReason {
             DropReason::Martian => "martian",
             DropReason::WrongInterface => "wrong_interface",
             DropReason::VipLoop => "vip_loop",
+            DropReason::ForwardingLoop => "forwarding_loop",
             DropReason::ClientIsServer => "client_is_server",
             DropReason::TtlExceeded => "ttl_exceeded",
             DropReason::TooBig => "too_big",

@@ -51,7 +51,7 @@ pub struct Syns {
 
 #[derive(Debug, Default)]
 struct Thread {
-    drops: [AtomicU64; DropReason::ALL.len()],
+    drops: Drops,
     passed: AtomicU64,
     unrecorded: AtomicU64,
     capture_errors: AtomicU64,
@@ -59,6 +59,17 @@ struct Thread {
     begun: AtomicU64,
     finished: AtomicU64,
     gauges: [AtomicU64; STATES + 3],
+}
+
+/// By the numbers of their reasons.
+#[derive(Debug)]
+struct Drops([AtomicU64; DropReason::ALL.len()]);
+
+// The standard library has it for arrays of up to 32.
+impl Default for Drops {
+    fn default() -> Drops {
+        Drops([const { AtomicU64::new(0) }; DropReason::ALL.len()])
+    }
 }
 
 impl PacketStats {
@@ -76,7 +87,7 @@ impl PacketStats {
     /// A thread dropped packets.
     #[inline]
     pub fn dropped(&self, thread: usize, reason: DropReason, n: u64) {
-        add(&self.threads[thread].drops[reason as usize], n);
+        add(&self.threads[thread].drops.0[reason as usize], n);
     }
 
     /// A thread met packets that are none of ours.
@@ -150,7 +161,7 @@ impl PacketStats {
 
     /// Packets dropped for a reason, by all threads.
     pub fn drops(&self, reason: DropReason) -> u64 {
-        let counted = self.sum(|thread| &thread.drops[reason as usize]);
+        let counted = self.sum(|thread| &thread.drops.0[reason as usize]);
         match reason {
             DropReason::CaptureOverrun => counted + self.sum(|thread| &thread.overruns),
             DropReason::SynLimited => counted + self.syns().refused,

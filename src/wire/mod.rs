@@ -10,6 +10,7 @@ mod checksum;
 mod datagrams;
 mod extensions;
 mod fields;
+mod fingerprint;
 mod headers;
 mod parse;
 mod quote;
@@ -23,6 +24,7 @@ pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, 
 pub use build::TestPacket;
 pub use checksum::{Checksum, checksum_changes};
 pub use datagrams::datagrams;
+pub use fingerprint::fingerprint;
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};

@@ -20,6 +20,7 @@ mod host;
 mod interfaces;
 mod l2;
 mod lab;
+mod loops;
 mod mixed;
 mod modes;
 mod mtu;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),
         ("l2", l2::stories()),
+        ("loops", loops::stories()),
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),
         ("xdp", xdp::stories()),

@@ -103,13 +103,27 @@ impl Network {
         self.start(Role::Standby)
     }
 
+    /// The same with a configuration of its own.
+    pub(crate) fn start_standby_with(&self, text: &str) -> Process {
+        fs::write(self.path("standby.toml"), text).unwrap();
+        self.start_from(
+            "standby.toml",
+            self.lab.command(Role::Standby, binary().get_program()),
+            Role::Standby,
+        )
+    }
+
     fn start(&self, role: Role) -> Process {
         self.start_by(self.lab.command(role, binary().get_program()), role)
     }
 
-    fn start_by(&self, mut command: Command, role: Role) -> Process {
+    fn start_by(&self, command: Command, role: Role) -> Process {
+        self.start_from("config.toml", command, role)
+    }
+
+    fn start_from(&self, file: &str, mut command: Command, role: Role) -> Process {
         let log = File::create(self.path(&role.to_string())).unwrap();
-        command.arg(format!("--{}", self.case.mode.name())).arg("--config").arg(self.path("config.toml"));
+        command.arg(format!("--{}", self.case.mode.name())).arg("--config").arg(self.path(file));
         command.env_remove("RUST_LOG").stdout(log.try_clone().unwrap()).stderr(log);
         let mut convey = Process::spawn(&mut command);
         wait_for(&format!("the {role} to start"), || {

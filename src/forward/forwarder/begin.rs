@@ -86,6 +86,10 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
+        // Its sender is told, and with it whoever is before that.
+        if is_new && self.comes_back(frame, packet) {
+            return Err(Stop::Refused(DropReason::ForwardingLoop));
+        }
         let server = self.choose(frontend, key.source(), vip);
         let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
         let way = server.and_then(|server| {

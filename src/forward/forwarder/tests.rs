@@ -31,6 +31,7 @@ mod hops;
 mod icmp;
 mod l2;
 mod lab;
+mod loops;
 mod modes;
 mod random;
 mod refusal;

@@ -12,7 +12,7 @@ pub(super) use self::kernel::{Kernel, told_with_cache};
 pub(super) use self::seen::Seen;
 pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
 use crate::forward::{
-    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, NatPorts, Part, Settings, Verdict, cut,
+    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, Settings, Verdict, cut,
 };
 use crate::model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, OnDown, Protocol, Timestamp,
@@ -172,7 +172,7 @@ impl Lab {
         };
         let kernel = Kernel::of_story();
         let cache = kernel.as_ref().map(Kernel::cache);
-        let settings = Settings { ports, capacity, seed: 42, cache };
+        let settings = Settings { ports, capacity, seed: 42, cache, loops: Loops::new(7) };
         let mut lab = Lab {
             family,
             forwarder: Forwarder::new(settings),

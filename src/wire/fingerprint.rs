@@ -1,0 +1,29 @@
+//! What tells a packet that begins a flow from all others, and stays as it is however often it is forwarded.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::fields::{ETHERNET_LEN, TCP_LEN, UDP_LEN, ipv4, ipv6, u16_at, u32_at};
+use super::headers::Headers;
+
+/// As much of a datagram is looked at.
+const PAYLOAD: usize = 64;
+
+/// A hash of what no balancer changes: of a segment its numbers, window and options, of a datagram its beginning and the
+/// number or flow label of its packet. `None` for a datagram without such a number: others may say the same.
+pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<u64> {
+    let l4 = frame.get(headers.l4..)?;
+    if headers.is_tcp() {
+        let len = usize::from(l4.get(12)? >> 4) * 4;
+        let (numbers, options) = (l4.get(4..16)?, l4.get(TCP_LEN..len).unwrap_or_default());
+        let of_numbers = xxh3_64_with_seed(numbers, seed);
+        return Some(xxh3_64_with_seed(options, of_numbers));
+    }
+    let ip = frame.get(ETHERNET_LEN..)?;
+    let number = match headers.is_v4() {
+        true => u32::from(u16_at(ip, ipv4::ID)),
+        false => u32_at(ip, ipv6::VERSION) & 0xf_ffff,
+    };
+    let payload = l4.get(UDP_LEN..).unwrap_or_default();
+    let payload = &payload[..payload.len().min(PAYLOAD).min(headers.payload_len.into())];
+    (number != 0).then(|| xxh3_64_with_seed(payload, seed ^ (u64::from(number) << 32) ^ payload.len() as u64))
+}
