@@ -1,12 +1,38 @@
 /*
  * The guard: keeps from the host's own stack what convey forwards, or the stack would answer it with RST or "port
  * unreachable".
- * Attached to tcx ingress, which a frame passes after the packet sockets have had their copy of it.
+ * `guard` is attached to tcx ingress, which a frame passes after the packet sockets have had their copy of it, and goes
+ * with the process. `dsr_guard` is a filter of clsact, behind it, which stays when the process ends: until its time is over.
  */
 #include "kernel.h"
 #include "fragments.h"
 #include "packet.h"
 #include "selection.h"
+
+/* How long `dsr_guard` does what (CLOCK_MONOTONIC, ns). Mirrors `guard::lasting::Lease`. */
+struct lease {
+	__u64 serves_until; /* as long as convey may still be there, or come back at once */
+	__u64 ends;	    /* until then what begins at a frontend is the host's, and what is under way is not */
+};
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, struct lease);
+} lease SEC(".maps");
+
+/* What `dsr_guard` takes frontends for by now: SERVING, DRAINING or, when its time is over, 0. */
+static ALWAYS_INLINE int of_lease(void)
+{
+	__u32 only = 0;
+	struct lease *held = bpf_map_lookup_elem(&lease, &only);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!held || now >= held->ends)
+		return 0;
+	return now < held->serves_until ? SERVING : DRAINING;
+}
 
 /* The key as sockets are looked up by; its size. */
 static ALWAYS_INLINE __u32 socket_tuple(const struct __sk_buff *skb, const struct flow_key *key,
@@ -75,8 +101,8 @@ static ALWAYS_INLINE int opens(const struct __sk_buff *skb, const struct flow_ke
 	return is_opening(flags);
 }
 
-/* What becomes of a packet that has its ports in it. */
-static ALWAYS_INLINE int judge(struct __sk_buff *skb)
+/* What becomes of a packet that has its ports in it, where frontends serve at most as `at_most` says. */
+static ALWAYS_INLINE int judge(struct __sk_buff *skb, int at_most)
 {
 	struct flow_key key;
 	__u32 at = parse(skb, &key);
@@ -85,6 +111,8 @@ static ALWAYS_INLINE int judge(struct __sk_buff *skb)
 	if (!at)
 		return TCX_NEXT;
 	frontend = to_frontend(&key);
+	if (frontend && at_most == DRAINING)
+		frontend = DRAINING;
 	if (frontend == DRAINING && (opens(skb, &key, at) || owned_here(skb, &key)))
 		return TCX_NEXT;
 	if (frontend)
@@ -95,8 +123,7 @@ static ALWAYS_INLINE int judge(struct __sk_buff *skb)
 }
 
 /* Fragments share the fate of their first, which alone says whose they are. */
-SEC("classifier")
-int guard(struct __sk_buff *skb)
+static ALWAYS_INLINE int keep_away(struct __sk_buff *skb, int at_most)
 {
 	struct fragment_key fragment;
 	enum part part = part_of(skb, &fragment);
@@ -104,10 +131,24 @@ int guard(struct __sk_buff *skb)
 
 	if (part == LATER)
 		return is_dropped(&fragment) ? TCX_DROP : TCX_NEXT;
-	verdict = judge(skb);
+	verdict = judge(skb, at_most);
 	if (part == FIRST)
 		remember(&fragment, verdict == TCX_DROP);
 	return verdict;
+}
+
+SEC("classifier")
+int guard(struct __sk_buff *skb)
+{
+	return keep_away(skb, SERVING);
+}
+
+SEC("classifier")
+int dsr_guard(struct __sk_buff *skb)
+{
+	int at_most = of_lease();
+
+	return at_most ? keep_away(skb, at_most) : TCX_NEXT;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -37,6 +37,11 @@ pub enum Command {
     Check,
     /// Run the balancer with small HTTP servers behind it, to try it out
     Demo,
+    /// Remove what a convey that no longer runs has left on this host
+    ///
+    /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, and, before Linux 6.6, the
+    /// filters of a killed process. What belongs to a convey that runs stays.
+    Clear,
 }
 
 /// What every command takes.
@@ -118,7 +123,7 @@ Environment:
 
 Exit codes:
   0  clean stop
-  1  the configuration is invalid, or start-up failed
+  1  the configuration is invalid, start-up failed, or something could not be removed
   2  wrong usage
   128 + N  ended at once by a second signal N
 
@@ -147,6 +152,11 @@ mod tests {
             assert_eq!(cli.options.config(), Path::new("a.toml"));
             assert_eq!(cli.options.mode(), Some(Mode::Dsr));
         }
+    }
+
+    #[test]
+    fn what_is_left_is_cleared_by_a_command() {
+        assert_eq!(parse("convey clear").unwrap().command, Some(Command::Clear));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::host::{Kernel, load};
 use super::paths::{Parts, Paths};
 use super::show::Show;
 use super::signals::{Signals, Wish};
-use super::{Failure, clock, cores, limits, runtime};
+use super::{Failure, clock, cores, left_over, limits, runtime};
 use crate::admin;
 use crate::config::{self, Config};
 use crate::control::{Events, File, State, Task};
@@ -110,6 +110,9 @@ impl Balancer {
             // Frames are captured before the first news of the kernel's.
             state.set_network(kernel.network.clone());
         }
+        if kernel.is_none() {
+            left_over::remove_without_packets().await;
+        }
         let data_path = Paths::start(&parts, kernel).await?;
         serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;
         let mut task = Task {
@@ -176,28 +179,38 @@ impl Balancer {
         self.task.data_path.settle().await;
         let open = self.task.data_path.open_connections();
         let open = || open(totals);
+        let outlasting = self.task.data_path.outlasting_connections();
         info!("stopping: {} open connections have {patience:?} to finish", open());
         let cut_before = totals.sum(Counter::Cut);
         let second = async {
             loop {
                 if let Wish::Stop(signal) = signals.next().await {
-                    return (signal, open());
+                    return (signal, open(), outlasting(&snapshot));
                 }
             }
         };
-        tokio::select! {
-            () = Paths::stop(self.task, self.events, patience) => {}
+        let outlasting = tokio::select! {
+            outlasting = Paths::stop(self.task, self.events, patience) => outlasting,
             // Counted before this branch runs: by then the drain has been given up, and they are being cut.
-            (signal, open) = second => {
-                warn!("stopped at once: {open} connections were cut");
+            (signal, open, outlasting) = second => {
+                warn!("stopped at once: {} connections were cut", open - outlasting);
+                tell_of(outlasting);
                 return ExitCode::from(128 + signal);
             }
-        }
+        };
         match totals.sum(Counter::Cut) - cut_before {
-            0 => info!("stopped: every connection had ended"),
+            0 if outlasting == 0 => info!("stopped: every connection had ended"),
+            0 => info!("stopped"),
             cut => warn!("stopped: {cut} connections were cut after {patience:?}"),
         }
+        tell_of(outlasting);
         ExitCode::SUCCESS
+    }
+}
+
+fn tell_of(outlasting: u64) {
+    if outlasting > 0 {
+        info!("{outlasting} connections in dsr mode go on when convey starts again, or by another balancer");
     }
 }
 

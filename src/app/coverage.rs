@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use crate::dataplane::{Filter, Guard, Offloader, Pipeline, Selection, causes};
-use crate::model::{Interface, Layer};
+use crate::dataplane::{Filter, Guard, LastingGuard, Offloader, Pipeline, Selection, causes};
+use crate::model::{Endpoint, Interface, Layer};
 use crate::snapshot::NextHops;
 use crate::stats::PacketStats;
 
@@ -16,6 +16,8 @@ use crate::stats::PacketStats;
 pub(super) struct Drivers {
     pub(super) pipeline: Pipeline,
     pub(super) guard: Option<Guard>,
+    /// There is one with a guard.
+    pub(super) lasting: Option<LastingGuard>,
     pub(super) offloader: Option<Offloader>,
     /// Where it is told who forwards.
     pub(super) stats: Arc<PacketStats>,
@@ -25,6 +27,8 @@ pub(super) struct Drivers {
 pub(super) struct Coverage {
     drivers: Drivers,
     selection: Selection,
+    /// The frontends in DSR mode.
+    dsr: BTreeSet<Endpoint>,
     captured: Vec<Interface>,
     /// Indices of interfaces that were to be captured on and could not be; told once.
     refused: BTreeSet<u32>,
@@ -35,17 +39,24 @@ impl Coverage {
     pub(super) fn begin(
         mut drivers: Drivers,
         selection: Selection,
+        dsr: BTreeSet<Endpoint>,
         interfaces: Vec<Interface>,
     ) -> io::Result<Coverage> {
         for interface in &interfaces {
             let layer = drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
             drivers.capture(interface, layer)?;
         }
-        Ok(Coverage { drivers, selection, captured: interfaces, refused: BTreeSet::new() })
+        drivers.guard_lastingly(&dsr, &BTreeSet::new(), &interfaces);
+        Ok(Coverage { drivers, selection, dsr, captured: interfaces, refused: BTreeSet::new() })
     }
 
-    /// Captures and guards by this selection from now on. Returns whether it is another than before.
-    pub(super) fn select(&mut self, selection: Selection) -> bool {
+    /// Captures and guards by this selection from now on, in which these frontends are in DSR mode. Returns whether
+    /// it is another than before.
+    pub(super) fn select(&mut self, selection: Selection, dsr: BTreeSet<Endpoint>) -> bool {
+        if dsr != self.dsr || selection.draining != self.selection.draining {
+            self.drivers.guard_lastingly(&dsr, &selection.draining, &self.captured);
+            self.dsr = dsr;
+        }
         if selection == self.selection {
             return false;
         }
@@ -79,6 +90,7 @@ impl Coverage {
             );
         }
         self.refused.retain(|index| there_is(*index));
+        let before = self.captured.len();
         for new in passed {
             if self.captured.iter().any(|interface| interface.index == new.index) {
                 continue;
@@ -94,6 +106,9 @@ impl Coverage {
                 }
                 Err(_) => {}
             }
+        }
+        if self.captured.len() > before {
+            self.drivers.guard_lastingly(&self.dsr, &self.selection.draining, &self.captured);
         }
     }
 
@@ -145,6 +160,22 @@ impl Drivers {
                 );
                 Layer::Worker
             }
+        }
+    }
+
+    /// Has these frontends guarded on these interfaces after us, too. A process that cannot have that does without.
+    fn guard_lastingly(
+        &mut self,
+        dsr: &BTreeSet<Endpoint>,
+        draining: &BTreeSet<Endpoint>,
+        interfaces: &[Interface],
+    ) {
+        let Some(lasting) = &mut self.lasting else { return };
+        if let Err(error) = lasting.cover(dsr, draining, interfaces) {
+            warn!(
+                "if convey is killed, the host's stack will reset connections in dsr mode (iptables/dsr.sh keeps it from that): {}",
+                causes(&error)
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod balancer;
 mod claims;
+mod clear;
 mod clock;
 mod coverage;
 mod flood;
@@ -46,6 +47,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         None => balance(&cli.options),
         Some(Command::Check) => check(&cli.options),
         Some(Command::Demo) => try_out(&cli.options),
+        Some(Command::Clear) => clear::run(),
     }
 }
 

@@ -16,12 +16,14 @@ use super::coverage::{Coverage, Drivers};
 use super::host::Kernel;
 use super::left_over::{self, OwnHandle};
 use super::packet_plan::{
-    dispatch, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
+    dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
 };
 use super::paths::Parts;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
-use crate::dataplane::{CacheError, Filter, Guard, Offloader, Pipeline, Plan, PlannedCache, Selection};
+use crate::dataplane::{
+    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, Plan, PlannedCache, Selection, Terms,
+};
 use crate::model::{Interface, PacketSettings, Wanted};
 use crate::net::{Claim, ReservedPorts};
 use crate::snapshot::Snapshot;
@@ -79,6 +81,8 @@ impl PacketPath {
         // The guard is up: what they have forwarded so far does not get to the host's stack.
         left_over::remove(&netlink, &table.interfaces).await;
         let filters = OwnHandle::new()?;
+        let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
+        let lease = lasting.as_ref().map(LastingGuard::lease);
         let offloader = offload::start(settings, &selection, &interfaces, filters.number)?;
         let epoch = clock::monotonic_start();
         let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
@@ -103,8 +107,9 @@ impl PacketPath {
         let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
         let names = names.join(", ");
         let gate = offloader.as_ref().map(Offloader::syn_gate);
-        let drivers = Drivers { pipeline, guard, offloader, stats: stats.clone() };
-        let coverage = Coverage::begin(drivers, selection, interfaces).context("cannot capture")?;
+        let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
+        let dsr = dsr(&config.frontends);
+        let coverage = Coverage::begin(drivers, selection, dsr, interfaces).context("cannot capture")?;
 
         let mut tasks = JoinSet::new();
         let every = settings.stats_update_frequency;
@@ -115,6 +120,15 @@ impl PacketPath {
                 overruns.count();
             }
         });
+        if let Some(lease) = lease {
+            tasks.spawn(async move {
+                let mut ticks = tokio::time::interval(Lease::PACE);
+                loop {
+                    ticks.tick().await;
+                    lease.renew();
+                }
+            });
+        }
         if let Some(gate) = gate {
             tasks.spawn(flood::keep_away(stats.clone(), gate));
         }
@@ -183,7 +197,8 @@ impl PacketPath {
     pub(super) fn follow(&mut self, snapshot: &Snapshot) {
         let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
-        let is_other = self.coverage.select(selection);
+        let dsr = dsr(snapshot.frontends.iter().map(|frontend| &frontend.config));
+        let is_other = self.coverage.select(selection, dsr);
         if is_other {
             self.claims.keep(self.coverage.selection().listen());
         }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use crate::config::Config;
 use crate::dataplane::Selection;
 use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings};
-use crate::model::{Addr, Backend, Frontend, Interface, Mode, PacketSettings};
+use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Mode, PacketSettings};
 use crate::snapshot::NextHops;
 
 /// How many threads forward: one for each core but one, unless the file says otherwise.
@@ -91,6 +91,12 @@ pub(super) fn selection<'a>(
     frontends: impl IntoIterator<Item = (&'a Frontend, &'a Backend)>,
 ) -> Selection {
     Selection::new(frontends, snat_addresses.iter().copied(), settings.snat_ports.clone())
+}
+
+/// Where those of these frontends listen that are in DSR mode.
+pub(super) fn dsr<'a>(frontends: impl IntoIterator<Item = &'a Frontend>) -> BTreeSet<Endpoint> {
+    let dsr = frontends.into_iter().filter(|frontend| frontend.mode == Mode::Dsr);
+    dsr.flat_map(Frontend::endpoints).collect()
 }
 
 /// The frontends, each with its backend.

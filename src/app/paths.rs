@@ -91,9 +91,20 @@ impl Paths {
         }
     }
 
+    /// Those of them that go on without us.
+    pub(super) fn outlasting_connections(&self) -> impl Fn(&Snapshot) -> u64 + use<> {
+        let packets = self.packet_stats();
+        move |snapshot| {
+            let flows = packets.as_ref().map_or(0, |packets| packets.gauge(Gauge::OpenFlows));
+            // Half-open ones have slots, too.
+            snapshot.outlasting_connections().min(flows)
+        }
+    }
+
     /// Begins nothing new, lets what is open finish, for `patience` at most, cuts and counts what is left, and
     /// stops. Flows need us to go on: their routes, their servers' health and time are looked after till the end.
-    pub(super) async fn stop(mut task: Task<Paths>, mut events: Events, patience: Duration) {
+    /// Returns how many go on without us.
+    pub(super) async fn stop(mut task: Task<Paths>, mut events: Events, patience: Duration) -> u64 {
         let (proxy, stats) = (task.data_path.proxy.take(), task.data_path.packet_stats());
         events.reloads.close();
         task.stop();
@@ -114,12 +125,14 @@ impl Paths {
             _ = drain => {}
             () = task.run(&mut events) => {}
         }
-        let (Some(packets), Some(stats)) = (task.data_path.packets.take(), stats) else { return };
+        let outlasting = task.data_path.outlasting_connections()(&task.snapshot.load());
+        let (Some(packets), Some(stats)) = (task.data_path.packets.take(), stats) else { return 0 };
         task.end();
         if timeout(LAST_WORDS, none_open(&stats)).await.is_err() {
             warn!("not every client could be told that its connection is cut");
         }
         packets.stop();
+        outlasting
     }
 }
 

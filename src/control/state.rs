@@ -13,7 +13,9 @@ use super::kept::Kept;
 use super::names::{NameChange, Names};
 use crate::config::Config;
 use crate::health::{self, Change, Doubt, Ejection, Warmup};
-use crate::model::{Backend, HealthCheck, Lookup, ProbeKind, Server, ServerKey, Timestamp, WHOLE};
+use crate::model::{
+    self, Backend, Endpoint, HealthCheck, Lookup, Mode, ProbeKind, Server, ServerKey, Timestamp, WHOLE,
+};
 use crate::snapshot::{
     self, Ejected, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot,
 };
@@ -26,6 +28,8 @@ pub struct State {
     config: Option<Config>,
     draining: Draining,
     stopping: bool,
+    /// Frontends whose flows go on without us; none before the end.
+    outlasting: BTreeSet<Endpoint>,
     names: Names,
     left_out: BTreeSet<String>,
     network: Arc<NextHops>,
@@ -88,6 +92,7 @@ impl State {
             config: None,
             draining: Draining::default(),
             stopping: false,
+            outlasting: BTreeSet::new(),
             names: Names::default(),
             left_out: BTreeSet::new(),
             network: Arc::default(),
@@ -192,8 +197,10 @@ impl State {
         self.snapshot()
     }
 
-    /// Serves nobody from now on: what is open is cut.
+    /// Serves nobody from now on: what is open is cut; but where any balancer would send a client's packets to the same
+    /// server, what is open goes on by the next process, or another balancer.
     pub fn end(&mut self) -> Arc<Snapshot> {
+        self.outlasting = self.config.iter().flat_map(repeatable).collect();
         self.config = None;
         self.snapshot()
     }
@@ -286,7 +293,14 @@ impl State {
         self.is_stale = false;
         let (generation, network, totals) = (self.generation, self.network.clone(), self.totals.clone());
         let Some(config) = &self.config else {
-            return Arc::new(Snapshot { generation, network, totals, ..Snapshot::empty(self.cores) });
+            let outlasting = self.outlasting.clone();
+            return Arc::new(Snapshot {
+                generation,
+                network,
+                totals,
+                outlasting,
+                ..Snapshot::empty(self.cores)
+            });
         };
         let frontends: Vec<Arc<Frontend>> = config
             .frontends
@@ -316,6 +330,7 @@ impl State {
             names: self.names.all(),
             draining: self.draining.places(),
             stopping: self.stopping,
+            outlasting: self.outlasting.clone(),
             network,
             timeouts: config.timeouts,
             flow_timeouts: config.passthrough.timeouts,
@@ -346,6 +361,15 @@ impl ServerEntry {
         let percent = self.warmup.map_or(WHOLE, |warmup| warmup.percent());
         Health { up: self.state.is_up(), reason: self.reason.clone(), since: self.since, ejected, percent }
     }
+}
+
+/// Where any balancer sends a client's packets to the same server, and servers answer clients themselves.
+fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
+    let hashes = |frontend: &&model::Frontend| {
+        let backend = config.backends.iter().find(|backend| backend.name == frontend.backend);
+        backend.is_some_and(|backend| backend.algorithm.hashes())
+    };
+    config.frontends_in(Mode::Dsr).filter(hashes).flat_map(model::Frontend::endpoints)
 }
 
 /// The next number.

@@ -104,7 +104,7 @@ impl Ledger {
     pub(super) fn ended(&self, Ended { flow, how }: Ended) {
         self.count(flow, Counter::Closed, 1);
         match how {
-            End::Own => {}
+            End::Own | End::Left => {}
             End::ServerGone => self.count(flow, Counter::ServerGone, 1),
             End::Cut => self.count(flow, Counter::Cut, 1),
         }

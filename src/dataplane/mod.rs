@@ -29,7 +29,7 @@ pub use cache::{
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use causes::causes;
 pub use filter::{Filter, Precision};
-pub use guard::{Guard, GuardError, GuardKind, NftablesError, TcxError};
+pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, NftablesError, TcxError, Terms};
 pub use pipeline::{Overruns, Pipeline, Plan, PlannedCache};
 pub use selection::{Replies, Selection};
 pub use spares::Spares;

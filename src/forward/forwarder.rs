@@ -211,7 +211,9 @@ impl Forwarder {
                     _ => {}
                 }
                 if let Some(end) = end {
-                    if let Some(interface) = refuse::farewell(flow, snapshot, answer) {
+                    if end != End::Left
+                        && let Some(interface) = refuse::farewell(flow, snapshot, answer)
+                    {
                         reset(answer, interface);
                     }
                     gone.push((flow.clone(), end));

@@ -90,6 +90,8 @@ pub enum End {
     /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in
     /// another way now (UDP in DSR).
     Cut,
+    /// For us alone: we stop, and it goes on by the next process or another balancer (DSR).
+    Left,
 }
 
 /// Whose flow it is, by the numbers the control path gave them.

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use super::Table;
 use super::news::{News, Pending};
 use super::requests::{Error, Requests};
-use crate::model::Wanted;
+use crate::model::{Interface, Wanted};
 
 /// What may change the way of a packet.
 const GROUPS: [MulticastGroup; 7] = [
@@ -90,6 +90,11 @@ impl Netlink {
     /// has changed. On error the table is as before.
     pub async fn look_at_links(&self, table: &mut Table) -> Result<bool, Error> {
         Ok(table.look_at(&self.links().await?))
+    }
+
+    /// Reads the interfaces, without their addresses.
+    pub async fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+        Ok(Table::new(self.links().await?, Vec::new(), Vec::new(), Vec::new()).interfaces)
     }
 
     /// Reads the tables, of both families.

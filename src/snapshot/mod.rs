@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub draining: Draining,
     /// Whether the program is about to end and begins no new flows (packet modes).
     pub stopping: bool,
+    /// Frontends whose flows we leave as they are at our end, for they go on without us (packet modes).
+    pub outlasting: BTreeSet<Endpoint>,
     /// Where packets go next; empty in proxy mode.
     pub network: Arc<NextHops>,
     /// Time limits.
@@ -85,6 +87,14 @@ pub struct FrontendLive {
     pub slots: Slots,
     /// Notified when one of them ends.
     pub freed: Notify,
+}
+
+impl Frontend {
+    /// Whether its connections go on without us: any balancer sends a client's packets to the same server, and servers
+    /// answer clients themselves.
+    pub fn outlasts_us(&self) -> bool {
+        self.config.mode == Mode::Dsr && self.pool.config.algorithm.hashes()
+    }
 }
 
 impl FrontendLive {
@@ -153,6 +163,12 @@ impl Snapshot {
         .collect()
     }
 
+    /// Connections that go on without us.
+    pub fn outlasting_connections(&self) -> u64 {
+        let frontends = self.frontends.iter().filter(|frontend| frontend.outlasts_us());
+        frontends.map(|frontend| u64::from(frontend.live.slots.open())).sum()
+    }
+
     /// A state with no frontend: what runs before the first configuration is applied.
     pub fn empty(cores: usize) -> Self {
         let second = Duration::from_secs(1);
@@ -165,6 +181,7 @@ impl Snapshot {
             names: Vec::new(),
             draining: Draining::default(),
             stopping: false,
+            outlasting: BTreeSet::new(),
             network: Arc::default(),
             timeouts: Timeouts { connect: second, idle: second, udp_idle: second, drain: second },
             flow_timeouts: FlowTimeouts::default(),

@@ -190,6 +190,11 @@ is_guarded_by_nftables() {
     host_is_no_longer_silent
 }
 
+# guards INTERFACE: how many guards stay there when their process ends.
+guards() {
+    on balancer tc filter show dev "$1" ingress | grep -c 'handle.*dsr_guard' || true
+}
+
 # A frontend and servers of their own for clients with IPv6, further lines for configure.
 IPV6="[frontends.web6]
 listen_addr = \"[$VIP6]:80\"

@@ -117,7 +117,7 @@ pub(crate) fn load(kind: GuardKind, selection: &Selection, interface: &str) -> G
 }
 
 /// Interfaces of the thread's network namespace.
-fn named(names: &[&str]) -> Vec<Interface> {
+pub(crate) fn named(names: &[&str]) -> Vec<Interface> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let table = runtime.block_on(async { Netlink::open().unwrap().table().await.unwrap() });
     table.interfaces.into_iter().filter(|interface| names.contains(&interface.name.as_str())).collect()

@@ -27,13 +27,13 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
 const BALANCER: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 
 /// A balancer with the VIPs 10.78.0.1 and fd78::1, and another machine (2 at the end), which is client and server.
-struct Pair {
-    balancer: Namespace,
-    other: Namespace,
+pub(crate) struct Pair {
+    pub(crate) balancer: Namespace,
+    pub(crate) other: Namespace,
 }
 
 impl Pair {
-    fn new() -> Pair {
+    pub(crate) fn new() -> Pair {
         let (balancer, other) = (Namespace::new(), Namespace::new());
         balancer.link(("front", "02:00:00:00:00:0b"), &other, ("eth0", "02:00:00:00:00:0c"));
         for net in ["10.78.0.", "fd78::"] {
@@ -53,7 +53,7 @@ impl Pair {
 
     /// How often the balancer's stack answers the packets, from port 4000 or 8000 of the other machine, with RST or
     /// an ICMP error. Answers come in the order of the questions: the last is for a port that nobody guards.
-    fn answers(&self, packets: &[Packet]) -> usize {
+    pub(crate) fn answers(&self, packets: &[Packet]) -> usize {
         let clients = ["10.78.0.2:4000", "10.78.0.2:8000", "10.78.0.2:9", "[fd78::2]:4000", "[fd78::2]:8000"];
         let frontends = clients.iter().map(|text| endpoint(text)).collect();
         let filter = Filter::new(&Selection { frontends, draining: [].into(), replies: None });
@@ -93,7 +93,7 @@ fn program_port(kind: GuardKind) -> u16 {
 }
 
 /// A packet of the client, or of the server, to where it says.
-fn client(dst: &str) -> Packet {
+pub(crate) fn client(dst: &str) -> Packet {
     packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:4000" } else { "10.78.0.2:4000" }, dst)
 }
 

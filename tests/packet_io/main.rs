@@ -5,6 +5,7 @@
 mod guard;
 mod guard_kinds;
 mod lab;
+mod lasting;
 mod netlink;
 mod object;
 mod packet;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     trials.extend(trials_of(relay::stories_of_super_datagrams(), super_datagrams.as_deref()));
     trials.extend(trials_of(sockets::stories(), networks.as_deref()));
     trials.extend(trials_of(netlink::stories(), networks.as_deref()));
+    trials.extend(trials_of(lasting::stories(), networks.as_deref()));
     for (kind, missing) in [(GuardKind::Tcx, tcx), (GuardKind::Nftables, nftables)] {
         trials.extend(trials_of(guard::stories(kind), missing.as_deref()));
         trials.extend(trials_of(guard_kinds::stories(kind), missing.as_deref()));

@@ -13,14 +13,18 @@ use crate::network::{Inside, Network};
 use crate::support::{Server, connect, ping, wait_for, was_reset};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
+    let of_both = stories![
         connections_of_a_removed_server_are_reset_when_their_time_is_over,
         a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host,
         a_stop_lets_open_connections_finish_and_begins_no_new_ones,
-        what_is_still_open_after_the_drain_timeout_is_reset_and_counted,
         a_second_signal_ends_at_once,
         a_frontend_at_its_limit_refuses_until_a_connection_ends,
-    ]
+    ];
+    // `outlast` tells of DSR, and of those that no other balancer would send to the same server `modes`.
+    let where_they_end_with_us = stories![when Case::is_passthrough =>
+        what_is_still_open_after_the_drain_timeout_is_reset_and_counted,
+    ];
+    [of_both, where_they_end_with_us].concat()
 }
 
 fn connections_of_a_removed_server_are_reset_when_their_time_is_over(case: Case) {
@@ -87,7 +91,10 @@ fn a_second_signal_ends_at_once(case: Case) {
     wait_for("the stop", || logged(&network, "stopping: 2 open connections"));
     network.convey(|convey| convey.signal(Signal::TERM));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(128 + 15));
-    assert!(logged(&network, "stopped at once: 2 connections were cut").is_some());
+    let (cut, go_on) = if case.is_dsr() { (0, 2) } else { (2, 0) };
+    assert!(logged(&network, &format!("stopped at once: {cut} connections were cut")).is_some());
+    let told = logged(&network, &format!("{go_on} connections in dsr mode go on")).is_some();
+    assert_eq!(told, case.is_dsr());
 }
 
 fn a_frontend_at_its_limit_refuses_until_a_connection_ends(case: Case) {

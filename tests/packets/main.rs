@@ -25,6 +25,7 @@ mod mixed;
 mod modes;
 mod mtu;
 mod network;
+mod outlast;
 mod raw;
 mod reload;
 mod rivals;
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
         ("loops", loops::stories()),
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),
+        ("outlast", outlast::stories()),
         ("xdp", xdp::stories()),
     ];
     let mut trials: Vec<Trial> = lab::trials();

@@ -92,6 +92,11 @@ impl Network {
         *self.convey.lock().unwrap() = Some(self.start(Role::Balancer));
     }
 
+    /// Starts the balancer again, with the file that is there.
+    pub(crate) fn start_again(&mut self) {
+        *self.convey.lock().unwrap() = Some(self.start(Role::Balancer));
+    }
+
     /// The same by a command that may not do all that root may.
     pub(crate) fn balance_by(&mut self, command: Command, config: &Config) {
         fs::write(self.path("config.toml"), config.text(self.case)).unwrap();

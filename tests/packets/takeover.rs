@@ -154,7 +154,7 @@ fn forwarded(network: &Network, role: Role, counter: &str) -> u64 {
 }
 
 /// Does what keepalived does: the VIP goes, comes, and is announced.
-fn move_vip(network: &Network, from: Role, to: Role) {
+pub(crate) fn move_vip(network: &Network, from: Role, to: Role) {
     let vip = network.vip().ip();
     let (vip_text, length) = (vip.to_string(), if vip.is_ipv4() { 32 } else { 128 });
     let address = format!("{vip}/{length}");

@@ -1,8 +1,10 @@
 //! The guard: keeps what we forward from the host's own stack, which would answer it with RST or
 //! "port unreachable".
 //!
-//! Whatever it is made of belongs to this process: it is gone when the process is, however that ends.
+//! Whatever it is made of belongs to this process: it is gone when the process is, however that ends. But [`LastingGuard`],
+//! which DSR frontends have besides.
 
+mod lasting;
 mod nftables;
 mod tcx;
 
@@ -10,6 +12,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+pub use lasting::{LastingGuard, Lease, Terms};
 pub use nftables::NftablesError;
 pub use tcx::TcxError;
 

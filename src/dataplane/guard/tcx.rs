@@ -10,7 +10,8 @@ use thiserror::Error;
 use super::super::{Selection, selection_maps};
 use crate::model::Interface;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/guard.bpf.o"));
+pub(super) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/guard.bpf.o"));
 
 /// The program's name.
 const PROGRAM: &str = "guard";

@@ -19,6 +19,8 @@ pub(super) struct Served {
     /// Ours: no client has them.
     own: HashSet<Addr>,
     listen: HashSet<Place>,
+    /// Those where connections go on without us.
+    outlasting: HashSet<Place>,
     servers: HashSet<Place>,
     /// Numbers of the servers that are down.
     down: HashSet<u32>,
@@ -55,6 +57,7 @@ impl Served {
         Served {
             own: held.chain(vips).chain(snat).collect(),
             listen: listen.chain(draining.listen.iter().copied()).map(place).collect(),
+            outlasting: snapshot.outlasting.iter().copied().map(place).collect(),
             servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
             down: snapshot.pools.iter().flat_map(down).collect(),
             reset: resetting.flat_map(down).collect(),
@@ -83,8 +86,12 @@ impl Served {
         if vip.protocol == UDP && flow.view() == View::ClientSide && !self.goes_as_configured(flow) {
             return Some(End::Cut);
         }
-        let stays = self.listen.contains(&(vip.dst, vip.dst_port, vip.protocol))
-            && self.has_server((server.src, server.src_port), server.protocol);
+        let listen = (vip.dst, vip.dst_port, vip.protocol);
+        if self.outlasting.contains(&listen) {
+            return Some(End::Left);
+        }
+        let stays =
+            self.listen.contains(&listen) && self.has_server((server.src, server.src_port), server.protocol);
         (!stays).then_some(End::Cut)
     }
 

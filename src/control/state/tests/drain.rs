@@ -1,6 +1,7 @@
 //! What goes slowly.
 
 use super::*;
+use crate::model::Algorithm;
 
 const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos() as u64);
 
@@ -99,6 +100,24 @@ fn in_proxy_mode_connections_need_no_snapshot_to_go_on() {
     state.configure(two_servers(), AT(0));
     state.configure(config(vec![server("a", "10.0.0.2:80")]), AT(1));
     assert_eq!(state.due(), None);
+}
+
+#[test]
+fn at_the_end_connections_outlast_us_where_any_balancer_finds_their_server() {
+    let ends = |mode, algorithm| {
+        let mut config = both();
+        config.frontends[0].mode = mode;
+        config.backends[0].algorithm = algorithm;
+        let mut state = State::new(1);
+        state.configure(config.clone(), AT(0));
+        let listen: BTreeSet<Endpoint> = config.frontends[0].endpoints().collect();
+        let outlasting = state.end().outlasting.clone();
+        assert!(outlasting.is_empty() || outlasting == listen);
+        !outlasting.is_empty()
+    };
+    assert!(ends(Mode::Dsr, Algorithm::Ring) && ends(Mode::Dsr, Algorithm::Maglev));
+    assert!(!ends(Mode::Dsr, Algorithm::LeastConnections), "another server would reset them");
+    assert!(!ends(Mode::Passthrough, Algorithm::Ring), "nobody else knows its SNAT ports");
 }
 
 #[test]

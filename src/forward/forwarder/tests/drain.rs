@@ -17,6 +17,7 @@ told_over_both_families! {
     the_end_of_a_drain_is_not_forgotten_when_more_changes_before_every_flow_was_looked_at,
     who_stops_begins_nothing_new_and_lets_the_rest_finish,
     in_dsr_a_connection_met_under_way_while_we_stop_goes_on,
+    in_dsr_who_ends_tells_no_client_of_connections_that_go_on_without_us,
 }
 
 /// Where the frontend moves to.
@@ -130,6 +131,19 @@ fn who_stops_begins_nothing_new_and_lets_the_rest_finish(family: Family) {
     let resets = lab.change(|world| (world.frontends[0].listen, world.servers) = (vec![], vec![]));
     assert_eq!((told(&resets), lab.ends()), (vec![1], vec![End::Cut]));
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
+}
+
+fn in_dsr_who_ends_tells_no_client_of_connections_that_go_on_without_us(family: Family) {
+    let mut lab = Lab::dsr(family);
+    lab.send(lab.client(1).syn().seq(100));
+    lab.send(lab.client(1).seq(101).ack(501));
+    let vip = Endpoint::tcp(family.vip().parse().unwrap());
+    let resets = lab.change(|world| {
+        (world.frontends[0].listen, world.servers) = (vec![], vec![]);
+        world.outlasting = [vip].into();
+    });
+    assert_eq!((resets, lab.ends()), (vec![], vec![End::Left]));
+    assert_eq!(lab.forwarder.flows().len(), 0);
 }
 
 fn in_dsr_a_connection_met_under_way_while_we_stop_goes_on(family: Family) {

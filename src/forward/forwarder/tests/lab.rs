@@ -4,6 +4,7 @@ mod kernel;
 mod seen;
 mod world;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -164,6 +165,7 @@ impl Lab {
             frontends: vec![TestFrontend::new(0, mode, family.vip())],
             draining: Draining::default(),
             stopping: false,
+            outlasting: BTreeSet::new(),
             flow_timeouts: FlowTimeouts::default(),
             lan_mtu: 1400,
             router: None,

@@ -1,12 +1,13 @@
 //! What is around the balancer, and the snapshot that it makes.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::Family;
 use crate::model::{
-    Algorithm, DsrKind, FlowTimeouts, HashOn, Interface, Mode, Neighbour, OnDown, Protocol, Route, RouteHop,
-    ServerSettings, Timestamp, Wanted,
+    Algorithm, DsrKind, Endpoint, FlowTimeouts, HashOn, Interface, Mode, Neighbour, OnDown, Protocol, Route,
+    RouteHop, ServerSettings, Timestamp, Wanted,
 };
 use crate::snapshot::{
     Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
@@ -27,6 +28,7 @@ pub(crate) struct World {
     pub(crate) frontends: Vec<TestFrontend>,
     pub(crate) draining: Draining,
     pub(crate) stopping: bool,
+    pub(crate) outlasting: BTreeSet<Endpoint>,
     pub(crate) flow_timeouts: FlowTimeouts,
     pub(crate) lan_mtu: u32,
     /// The router that leads to the clients, if not the usual one.
@@ -124,6 +126,7 @@ impl World {
             network: Arc::new(network),
             draining: self.draining.clone(),
             stopping: self.stopping,
+            outlasting: self.outlasting.clone(),
             flow_timeouts: self.flow_timeouts,
             ..fixture::snapshot(frontends, pools)
         }

@@ -1,0 +1,125 @@
+//! The guard that outlives its process, with the host's own stack beside it.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use convey::dataplane::{LastingGuard, Terms};
+use convey::net::Netlink;
+
+use super::guard::named;
+use super::guard_kinds::{Pair, client};
+use super::lab::{DEADLINE, accept, eventually};
+use super::packet::endpoint;
+use super::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        while_it_is_renewed_the_host_answers_nobody_and_after_a_kill_neither,
+        after_a_kill_the_host_gets_in_the_end_what_begins_and_at_last_everything,
+        after_a_stop_the_host_gets_what_begins_at_once,
+        a_guard_that_was_never_in_force_leaves_nothing,
+        a_frontend_that_drains_stays_guarded_and_one_that_is_gone_does_not,
+    ]
+}
+
+const HANDLE: u32 = 0x00c0_7777;
+const FRONTENDS: [&str; 3] = ["10.78.0.1:80", "[fd78::1]:80", "10.78.0.1:53/udp"];
+const LONG: Duration = Duration::from_secs(600);
+
+fn guard(pair: &Pair, terms: Terms) -> LastingGuard {
+    pair.balancer.enter(|| {
+        let mut guard = LastingGuard::new(HANDLE, terms);
+        guard.cover(&FRONTENDS.map(endpoint).into(), &[].into(), &named(&["front"])).unwrap();
+        guard
+    })
+}
+
+/// What a killed process does.
+fn kill(guard: LastingGuard) {
+    std::mem::forget(guard);
+}
+
+/// Where the guard is attached.
+fn filters(pair: &Pair) -> usize {
+    pair.balancer.enter(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let index = named(&["front"])[0].index;
+        let filters =
+            runtime.block_on(async { Netlink::open().unwrap().ingress_filters(index).await.unwrap() });
+        filters.iter().filter(|filter| filter.name == LastingGuard::FILTER && filter.handle == HANDLE).count()
+    })
+}
+
+/// How many the host answers: of those that begin something, and of those of a connection that is under way.
+fn answers(pair: &Pair) -> (usize, usize) {
+    let under_way = FRONTENDS[..2].iter().map(|to| client(to).under_way()).collect::<Vec<_>>();
+    (pair.answers(&FRONTENDS.map(client)), pair.answers(&under_way))
+}
+
+fn while_it_is_renewed_the_host_answers_nobody_and_after_a_kill_neither() {
+    let pair = Pair::new();
+    let guard = guard(&pair, Terms { serves: LONG, lasts: LONG });
+    assert_eq!(answers(&pair), (3, 2), "not in force yet");
+    guard.lease().renew();
+    assert_eq!(answers(&pair), (0, 0));
+    let _listener = pair.balancer.enter(|| TcpListener::bind("0.0.0.0:80").unwrap());
+    assert_eq!(answers(&pair), (0, 0), "the frontend is ours, whoever listens");
+    kill(guard);
+    assert_eq!(answers(&pair), (0, 0));
+}
+
+fn after_a_kill_the_host_gets_in_the_end_what_begins_and_at_last_everything() {
+    let pair = Pair::new();
+    let guard = guard(&pair, Terms { serves: Duration::ZERO, lasts: LONG });
+    guard.lease().renew();
+    kill(guard);
+    assert_what_begins_is_the_hosts(&pair);
+
+    let pair = Pair::new();
+    let guard = self::guard(&pair, Terms { serves: Duration::ZERO, lasts: Duration::ZERO });
+    guard.lease().renew();
+    kill(guard);
+    assert_eq!(answers(&pair), (3, 2), "its time is over");
+    assert_eq!(filters(&pair), 1, "it does nothing, but is there until somebody takes it away");
+}
+
+fn after_a_stop_the_host_gets_what_begins_at_once() {
+    let pair = Pair::new();
+    let guard = guard(&pair, Terms { serves: LONG, lasts: LONG });
+    guard.lease().renew();
+    pair.balancer.enter(|| drop(guard));
+    assert_what_begins_is_the_hosts(&pair);
+}
+
+fn a_guard_that_was_never_in_force_leaves_nothing() {
+    let pair = Pair::new();
+    let guard = guard(&pair, Terms::default());
+    assert_eq!(filters(&pair), 1);
+    pair.balancer.enter(|| drop(guard));
+    assert_eq!(filters(&pair), 0);
+}
+
+fn a_frontend_that_drains_stays_guarded_and_one_that_is_gone_does_not() {
+    let pair = Pair::new();
+    let mut guard = guard(&pair, Terms { serves: LONG, lasts: LONG });
+    guard.lease().renew();
+    let (moved, here) = ([endpoint("10.78.0.1:81")].into(), FRONTENDS.map(endpoint).into());
+    let mut cover =
+        |draining| pair.balancer.enter(|| guard.cover(&moved, draining, &named(&["front"])).unwrap());
+    cover(&here);
+    assert_what_begins_is_the_hosts(&pair);
+    assert_eq!(pair.answers(&[client("10.78.0.1:81")]), 0);
+    cover(&[].into());
+    assert_eq!(answers(&pair), (3, 2));
+    pair.balancer.enter(|| drop(guard));
+}
+
+/// It refuses SYNs or accepts them, and is silent about the rest.
+fn assert_what_begins_is_the_hosts(pair: &Pair) {
+    // A datagram might be of something under way; only who has the port gets it.
+    assert_eq!(answers(pair), (2, 0));
+    let listener = pair.balancer.enter(|| eventually(|| TcpListener::bind("0.0.0.0:80").ok()));
+    let to = "10.78.0.1:80".parse().unwrap();
+    let _opened = pair.other.enter(|| TcpStream::connect_timeout(&to, DEADLINE).unwrap());
+    let _accepted = accept(&listener);
+}

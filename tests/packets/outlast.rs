@@ -1,0 +1,166 @@
+//! Connections in DSR mode that outlast the process: killed, stopped, or followed by another balancer.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use convey::demo::lab::{INTERFACE, Plan, Role};
+use rustix::process::Signal;
+
+use crate::case::{Case, Family, Story, stories};
+use crate::config::Config;
+use crate::network::{Network, PORT};
+use crate::support::{Nginx, Process, binary, check_to_end, run, send, wait_for};
+use crate::takeover::move_vip;
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![when |case| case.is_dsr() && (case.family == Family::V4 || case.is_cached()) =>
+        a_kill_and_a_new_start_cut_no_download,
+        a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile,
+        another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download,
+        what_stays_is_taken_away_by_a_command,
+    ]
+}
+
+/// What a client downloads, and how much of it a second, so that it is under way meanwhile.
+const BYTES: u64 = 16 << 20;
+const RATE: &str = "2M";
+
+fn a_kill_and_a_new_start_cut_no_download(case: Case) {
+    let (mut network, _servers) = balanced(case, Config::new(2));
+    let mut downloads: Vec<_> = (0..6).map(|number| under_way(&network, number)).collect();
+    kill(&network);
+    // A client that comes meanwhile tries again.
+    let late = download(&network, 6);
+    wait_for_acknowledgements(&network);
+    network.start_again();
+    assert_under_way(&mut downloads);
+    downloads.push(late);
+    assert_whole(downloads);
+    assert!(
+        network.log(Role::Balancer).contains("removed the guard of dsr frontends that an earlier convey")
+    );
+    assert_eq!(filters(&network), 1, "that of the process that runs");
+}
+
+fn a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile(case: Case) {
+    let (mut network, _servers) = balanced(case, Config { timeouts: "drain = 0.3", ..Config::new(2) });
+    let mut downloads: Vec<_> = (0..6).map(|number| under_way(&network, number)).collect();
+    network.convey(|convey| convey.signal(Signal::TERM));
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
+    let log = network.log(Role::Balancer);
+    assert!(log.contains("6 connections in dsr mode go on when convey starts again"), "{log}");
+    assert!(log.contains("`convey clear` ends that"), "{log}");
+    wait_for_acknowledgements(&network);
+    let other = network.inside(Role::Balancer, || TcpListener::bind(network.vip()).unwrap());
+    let client = network.inside(Role::Client(1), || crate::support::connect(network.vip()));
+    drop((other.accept().unwrap(), client, other));
+    network.start_again();
+    assert_under_way(&mut downloads);
+    assert_whole(downloads);
+}
+
+fn another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download(case: Case) {
+    let mut network = Network::planned(case, &Plan::new(1, 2).standby());
+    let _servers = serve(&network);
+    network.balance(&Config::new(2));
+    let _standby = network.start_standby();
+    let mut downloads: Vec<_> = (0..6).map(|number| under_way(&network, number)).collect();
+    kill(&network);
+    downloads.push(download(&network, 6));
+    wait_for_acknowledgements(&network);
+    move_vip(&network, Role::Balancer, Role::Standby);
+    assert_under_way(&mut downloads);
+    assert_whole(downloads);
+}
+
+fn what_stays_is_taken_away_by_a_command(case: Case) {
+    let (network, _servers) = balanced(case, Config::new(2));
+    let (mut curl, _) = under_way(&network, 0);
+    assert_eq!(clear(&network), "nothing is left of a convey that no longer runs\n", "it is in use");
+    assert_eq!(filters(&network), 1);
+    kill(&network);
+    let check =
+        run(convey(&network).arg("check").arg("--dsr").arg("--config").arg(network.path("config.toml")));
+    assert!(check.stderr.contains("`convey clear` removes it"), "{check:?}");
+    let removed = format!("removed the guard of dsr frontends that an earlier convey left on {INTERFACE}\n");
+    assert_eq!((clear(&network), filters(&network)), (removed, 0));
+    assert_eq!(clear(&network), "nothing is left of a convey that no longer runs\n");
+    assert!(!curl.wait().success(), "the host's stack answers again");
+}
+
+fn balanced(case: Case, config: Config) -> (Network, [Nginx; 2]) {
+    let mut network = Network::new(case, 1, 2);
+    let servers = serve(&network);
+    network.balance(&config);
+    (network, servers)
+}
+
+fn serve(network: &Network) -> [Nginx; 2] {
+    [1, 2].map(|number| {
+        let nginx =
+            network.nginx_on(number, (network.case.family.address(Role::Server(number)), PORT).into());
+        send(&mut File::create(nginx.file("big")).unwrap(), BYTES).unwrap();
+        nginx
+    })
+}
+
+type Download = (Process, PathBuf);
+
+fn download(network: &Network, number: u32) -> Download {
+    let path = network.path(&format!("got{number}"));
+    let mut curl = network.client(1, "curl");
+    curl.args(["-sS", "--fail", "-m", "60", "--limit-rate", RATE, "-o"]).arg(&path);
+    curl.arg(format!("http://{}/big", network.vip()));
+    (Process::spawn(&mut curl), path)
+}
+
+fn under_way(network: &Network, number: u32) -> Download {
+    let (curl, path) = download(network, number);
+    let begun = || fs::metadata(&path).is_ok_and(|file| file.len() > BYTES / 16).then_some(());
+    wait_for("a download to be under way", begun);
+    (curl, path)
+}
+
+fn assert_under_way(downloads: &mut [Download]) {
+    let ended: Vec<_> = downloads.iter_mut().filter_map(|(curl, _)| curl.ended()).collect();
+    assert!(ended.is_empty(), "downloads were to be under way: {ended:?}");
+}
+
+fn assert_whole(downloads: Vec<Download>) {
+    for (mut curl, path) in downloads {
+        assert!(curl.wait().success());
+        assert_eq!(check_to_end(&mut File::open(path).unwrap()), BYTES);
+    }
+}
+
+fn kill(network: &Network) {
+    network.convey(|convey| {
+        convey.signal(Signal::KILL);
+        convey.wait();
+    });
+}
+
+/// Waits until the balancer's host has got some of what clients send for their downloads.
+fn wait_for_acknowledgements(network: &Network) {
+    let before = network.received(Role::Balancer);
+    wait_for("acknowledgements", || (network.received(Role::Balancer) > before + 300).then_some(()));
+}
+
+fn convey(network: &Network) -> std::process::Command {
+    network.lab.command(Role::Balancer, binary().get_program())
+}
+
+/// What `convey clear` says.
+fn clear(network: &Network) -> String {
+    let ran = run(convey(network).arg("clear"));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stdout
+}
+
+/// How many guards stay when their process ends.
+fn filters(network: &Network) -> usize {
+    let shown =
+        network.lab.run(Role::Balancer, "tc", &["filter", "show", "dev", INTERFACE, "ingress"]).unwrap();
+    shown.lines().filter(|line| line.contains("dsr_guard")).count()
+}
