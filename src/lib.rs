@@ -14,6 +14,7 @@ pub mod health;
 pub mod logging;
 pub mod model;
 pub mod net;
+pub mod programs;
 pub mod proxy;
 pub mod snapshot;
 pub mod stats;

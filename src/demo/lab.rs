@@ -30,6 +30,8 @@ use janitor::Janitor;
 pub use plan::{NARROW, Plan};
 pub use role::Role;
 
+use crate::programs;
+
 /// Where clients connect to; an address of the balancer.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
 
@@ -122,7 +124,7 @@ impl Lab {
 
     /// A command that runs a program in a namespace. What still runs there when the lab is dropped is killed.
     pub fn command(&self, role: Role, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("ip");
+        let mut command = programs::command("ip");
         command.args(["netns", "exec", &self.namespace(role)]).arg(program);
         command
     }
@@ -233,12 +235,13 @@ fn ip(options: &[&str], lines: impl IntoIterator<Item = String>) -> Result<(), L
     if lines.is_empty() {
         return Ok(());
     }
-    output(Command::new("ip").args(options).args(["-batch", "-"]), &lines.join("\n")).map(drop)
+    output(programs::command("ip").args(options).args(["-batch", "-"]), &lines.join("\n")).map(drop)
 }
 
 /// Makes sure of a program. It is started, since only that shows where the system looks for it.
 fn find(program: &'static str, package: &'static str) -> Result<(), LabError> {
-    let started = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let started =
+        programs::command(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     match started {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(LabError::Missing { program, package }),
         _ => Ok(()),

@@ -1,8 +1,9 @@
 //! The machine that convey runs on: its own network stack beside the traffic, and what stays when convey ends.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ pub(crate) fn stories() -> Vec<Story> {
         root_who_may_do_no_more_than_the_readme_lists_gets_the_cache,
         who_lacks_a_capability_for_the_cache_alone_is_told_which,
         where_bpf_is_not_permitted_workers_forward_everything,
+        nft_comes_from_the_systems_directories_whatever_path_says,
         where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks,
     ]);
     stories.extend(stories![when |case| {
@@ -199,6 +201,21 @@ fn where_bpf_is_not_permitted_workers_forward_everything(case: Case) {
         assert!(line.contains(part), "{part}: {line}");
     }
     assert!(log.contains("nftables, table netdev convey_"), "{log}");
+}
+
+fn nft_comes_from_the_systems_directories_whatever_path_says(case: Case) {
+    let mut network = Network::new(Case { offload: Offload::Off, ..case }, 1, 1);
+    let (folder, ran) = (network.path("bin"), network.path("ran"));
+    fs::create_dir(&folder).unwrap();
+    let nft = folder.join("nft");
+    fs::write(&nft, format!("#!/bin/sh\ntouch {}\nexec /usr/sbin/nft \"$@\"\n", ran.display())).unwrap();
+    fs::set_permissions(&nft, Permissions::from_mode(0o755)).unwrap();
+    let mut command = without_bpf(&network);
+    command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.display()));
+    network.balance_by(command, &Config::new(1));
+    let log = network.log(Role::Balancer);
+    assert!(log.contains("nftables, table netdev convey_"), "{log}");
+    assert!(!ran.exists(), "a program of somebody else's ran as root");
 }
 
 fn where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks(case: Case) {

@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Stdio};
 
 use thiserror::Error;
 
 use super::super::{Replies, Selection};
 use crate::model::{Endpoint, Interface};
+use crate::programs;
 
 /// A table of rules, and the process that owns it.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) struct Nftables {
 /// Why nftables do not guard.
 #[derive(Debug, Error)]
 pub enum NftablesError {
-    /// There is no `nft`.
+    /// There is no `nft` in the system's directories.
     #[error("nft is not installed (Debian package nftables)")]
     Missing,
     /// It ended before it was told to.
@@ -199,7 +200,7 @@ struct Nft {
 
 impl Nft {
     fn start() -> Result<Nft, NftablesError> {
-        let mut command = Command::new("nft");
+        let mut command = programs::command("nft");
         command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         // Where it would keep a history of its commands.
         command.env("HOME", "/dev/null");

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use super::LabError;
+use crate::programs;
 
 /// Where `ip netns` keeps namespaces.
 pub(super) const NAMESPACES: &str = "/run/netns";
@@ -30,7 +31,7 @@ pub(super) struct Janitor(Child);
 impl Janitor {
     /// Puts one in charge of namespaces, which need not be there yet.
     pub(super) fn start(namespaces: &[String]) -> Result<Janitor, LabError> {
-        let mut command = Command::new("sh");
+        let mut command = programs::command("sh");
         command.args(["-c", SCRIPT, "sh"]).args(namespaces);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         command.current_dir("/");

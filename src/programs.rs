@@ -1,0 +1,29 @@
+//! Programs of the host that convey runs, mostly as root: from the system's directories, whatever `PATH` says.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+/// Where they are looked for, in this order. Root alone can write there.
+const DIRECTORIES: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin";
+
+/// A command by its name. What it runs itself is looked for in the same places.
+pub fn command(name: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.env("PATH", DIRECTORIES);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_what_they_run_come_from_the_systems_directories() {
+        let output = command("sh").args(["-c", "echo $PATH; command -v sh"]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let (path, sh) = said.trim().split_once('\n').unwrap();
+        assert_eq!(path, DIRECTORIES);
+        assert!(DIRECTORIES.split(':').any(|directory| format!("{directory}/sh") == sh), "{sh}");
+        assert!(command("no-such-program").output().is_err());
+    }
+}
