@@ -17,13 +17,13 @@ impl Claims {
     /// Claims what is wanted and not ours yet. Errors leave nothing claimed.
     pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Claims> {
         let wanted: BTreeSet<Endpoint> = config.packet_frontends().flat_map(Frontend::endpoints).collect();
-        let new = wanted.into_iter().filter(|endpoint| !self.0.contains_key(endpoint));
-        let claim = |endpoint: Endpoint| {
-            let claim =
-                Claim::new(endpoint).with_context(|| format!("cannot forward packets to {endpoint}"))?;
-            Ok((endpoint, claim))
-        };
-        Ok(Claims(new.map(claim).collect::<anyhow::Result<_>>()?))
+        let new: Vec<Endpoint> =
+            wanted.into_iter().filter(|endpoint| !self.0.contains_key(endpoint)).collect();
+        let claims = Claim::all(&new).map_err(|refused| {
+            let endpoint = new[refused.which];
+            anyhow::Error::from(refused.error).context(format!("cannot forward packets to {endpoint}"))
+        })?;
+        Ok(Claims(new.into_iter().zip(claims).collect()))
     }
 
     /// Keeps these too.

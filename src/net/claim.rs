@@ -1,33 +1,135 @@
 //! What only one process of a network namespace may have.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use log::warn;
+use rustix::process::geteuid;
+
+use super::unix_sockets::{UnixSocket, named};
+
 /// Something that this process has for itself in its network namespace. Given up when dropped, or with the process,
-/// however that ends: it is the name of an abstract Unix socket (unix(7)).
+/// however that ends: it is the name of an abstract Unix socket (unix(7)), in front of a number that nobody else has.
+///
+/// Anybody may bind such a name. So it is no name that is fought for: every process binds its own, and then looks for
+/// others, of which only those of root and of its own user count.
 #[derive(Debug)]
 pub struct Claim {
     _socket: UnixDatagram,
+}
+
+/// Why something cannot be claimed.
+#[derive(Debug)]
+pub struct Refused {
+    /// Which of those that were to be claimed.
+    pub which: usize,
+    /// Why not; `AddrInUse` if it is claimed already.
+    pub error: io::Error,
 }
 
 impl Claim {
     /// Claims what the name says.
     ///
     /// # Errors
-    /// `AddrInUse` if it is claimed already, whoever did.
+    /// `AddrInUse` if a process of root's or of our own user has claimed it, even if only at the same moment.
     pub fn new(name: impl Display) -> io::Result<Claim> {
-        let address = SocketAddr::from_abstract_name(format!("convey {name}"))?;
-        let taken = |error: io::Error| match error.kind() {
-            kind @ io::ErrorKind::AddrInUse => io::Error::new(kind, TAKEN),
-            _ => error,
+        let mut claims = Claim::all(&[name]).map_err(|refused| refused.error)?;
+        claims.pop().ok_or_else(|| unreachable!("one was claimed"))
+    }
+
+    /// Claims all of it. Errors leave nothing claimed.
+    pub fn all(names: &[impl Display]) -> Result<Vec<Claim>, Refused> {
+        let names: Vec<String> = names.iter().map(|name| format!("convey {name}")).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let refused = |which| move |error| Refused { which, error };
+        let mut claims = Vec::new();
+        for (which, name) in names.iter().enumerate() {
+            claims.push(Claim::numbered(name).map_err(refused(which))?);
+        }
+        let others = match named(b"\0convey ") {
+            Ok(others) => others,
+            // A kernel that tells of no sockets: whoever comes first has the name itself.
+            Err(_) => return alone(&names),
         };
-        Ok(Claim { _socket: UnixDatagram::bind_addr(&address).map_err(taken)? })
+        let is_ours =
+            |socket: &UnixSocket| claims.iter().any(|(_, full)| socket.name[1..] == *full.as_bytes());
+        let mut strangers = Strangers::default();
+        for socket in others.iter().filter(|socket| !is_ours(socket)) {
+            let Some(which) = names.iter().position(|name| is_of(&socket.name[1..], name)) else { continue };
+            match socket.uid {
+                Some(uid) if uid != 0 && uid != geteuid().as_raw() => strangers.add(uid, &names[which]),
+                _ => return Err(Refused { which, error: taken() }),
+            }
+        }
+        strangers.tell();
+        Ok(claims.into_iter().map(|(claim, _)| claim).collect())
+    }
+
+    /// A name of our own for it, and how it is written.
+    fn numbered(name: &str) -> io::Result<(Claim, String)> {
+        let full = format!("{name} #{:016x}", fastrand::u64(..));
+        Ok((Claim::bound(&full)?, full))
+    }
+
+    fn bound(name: &str) -> io::Result<Claim> {
+        Ok(Claim { _socket: UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)? })
     }
 }
 
+/// Claims the names themselves.
+fn alone(names: &[String]) -> Result<Vec<Claim>, Refused> {
+    let claim = |(which, name): (usize, &String)| {
+        Claim::bound(name).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => Refused { which, error: taken() },
+            _ => Refused { which, error },
+        })
+    };
+    names.iter().enumerate().map(claim).collect()
+}
+
+/// Whether the socket claims what the name says; without a number, as versions did that had none.
+fn is_of(socket: &[u8], name: &str) -> bool {
+    let rest = socket.strip_prefix(name.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" #"))
+}
+
+fn taken() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, TAKEN)
+}
+
 const TAKEN: &str = "another process on this host does already (`sudo ss -xap | grep @convey` shows which)";
+
+/// Users whose claims do not count.
+#[derive(Default)]
+struct Strangers(Option<(u32, String, usize)>);
+
+impl Strangers {
+    fn add(&mut self, uid: u32, name: &str) {
+        let (_, _, count) = self.0.get_or_insert_with(|| (uid, name.to_owned(), 0));
+        *count += 1;
+    }
+
+    fn tell(&self) {
+        if let Some((uid, name, count)) = &self.0 {
+            warn!(
+                "user {uid} has bound `@{name}`, which would say that it forwards that ({count} such sockets); only those of root and \
+                 of this process's user are heeded"
+            );
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 #[cfg(test)]
 mod tests {
@@ -42,5 +144,23 @@ mod tests {
         let _other = Claim::new(format!("{name} b")).unwrap();
         drop(claim);
         Claim::new(&name).unwrap();
+    }
+
+    #[test]
+    fn all_are_claimed_or_none() {
+        let [a, b] = ["a", "b"].map(|name| format!("test of all {} {name}", std::process::id()));
+        let held = Claim::new(&b).unwrap();
+        assert_eq!(Claim::all(&[&a, &b]).unwrap_err().which, 1);
+        drop(held);
+        assert_eq!(Claim::all(&[&a, &b]).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_claim_without_a_number_counts_too() {
+        let name = format!("test of the old {}", std::process::id());
+        let _old = Claim::bound(&format!("convey {name}")).unwrap();
+        assert_eq!(Claim::new(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(is_of(b"convey 10.0.0.1:80 #12", "convey 10.0.0.1:80"));
+        assert!(!is_of(b"convey 10.0.0.1:8080 #12", "convey 10.0.0.1:80"));
     }
 }

@@ -12,6 +12,7 @@ mod requests;
 mod reserved_ports;
 mod resolver;
 mod table;
+mod unix_sockets;
 
 pub use asking::Asking;
 pub use claim::Claim;

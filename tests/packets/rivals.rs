@@ -12,10 +12,13 @@ use crate::network::{Network, PORT};
 use crate::support::{Process, binary, run, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![
+    let mut stories = stories![
         what_one_process_forwards_no_second_one_does,
         a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free,
-    ]
+    ];
+    stories
+        .extend(stories![when Case::is_cached => what_an_ordinary_user_binds_keeps_nobody_from_forwarding]);
+    stories
 }
 
 /// The port of a frontend that nobody else has.
@@ -64,6 +67,32 @@ fn a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free(cas
         log().contains("frontend f80: added").then_some(())
     });
     assert_eq!(network.ask(1).unwrap(), "s1");
+}
+
+fn what_an_ordinary_user_binds_keeps_nobody_from_forwarding(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let own = case.family.address(Role::Balancer);
+    let names = [
+        format!("convey {}", network.vip()),
+        format!("convey {} #0123456789abcdef", network.vip()),
+        format!("convey {own} ports 33768-61000"),
+        "convey filters 0xc00001".to_owned(),
+    ];
+    let script = "use Socket; $| = 1;
+        for (@ARGV) { socket(my $s, PF_UNIX, SOCK_DGRAM, 0); bind($s, pack('S a*', 1, \"\\0$_\")) or die; push @s, $s }
+        print 'bound'; sleep 600";
+    let bound = network.path("bound");
+    let mut user = network.lab.command(Role::Balancer, "setpriv");
+    user.args(["--reuid", "65534", "--clear-groups", "perl", "-e", script]).args(&names);
+    let _user = Process::spawn(user.stdout(fs::File::create(&bound).unwrap()));
+    wait_for("the names to be bound", || (fs::read_to_string(&bound).unwrap() == "bound").then_some(()));
+    network.balance(&config());
+    let log = network.log(Role::Balancer);
+    assert!(log.contains(&format!("user 65534 has bound `@{}`", names[0])), "{log}");
+    let _server = network.nginx(1);
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
+    assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
 }
 
 /// A balancer in front of one server.
