@@ -50,7 +50,7 @@ fn tables(criterion: &mut Criterion) {
 /// Weights of one to ten.
 fn members(n: usize) -> Vec<Member> {
     let member = |i: usize| Member {
-        addr: SocketAddr::from(([10, 0, (i >> 8) as u8, i as u8], 80)),
+        identity: SocketAddr::from(([10, 0, (i >> 8) as u8, i as u8], 80)).into(),
         weight: (i * 7 % 10) as u16 + 1,
         percent: 100,
         eligible: true,

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use convey::admin::{Source, serve};
 use convey::model::{
-    Algorithm, Backend, DsrKind, Fault, Frontend, HashOn, HealthCheck, Missing, Mode, OnDown, ProbeKind,
-    Protocol, Server, ServerSettings, Timestamp,
+    Algorithm, Backend, DsrKind, Fault, Frontend, HashKey, HashOn, HealthCheck, Missing, Mode, OnDown,
+    ProbeKind, Protocol, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, Ejected, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
@@ -108,6 +108,7 @@ fn state(name: &str) -> Snapshot {
         name: name.into(),
         algorithm: Algorithm::RoundRobin,
         hash: HashOn::Source,
+        hash_key: HashKey::AddrPort,
         health_check: HealthCheck {
             kind: ProbeKind::Tcp,
             port: None,

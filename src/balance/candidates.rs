@@ -1,8 +1,8 @@
 //! What the algorithms share: the servers a table is made of, and the way on when the one it names cannot
 //! take the connection.
 
-use super::hash::{ADDRESS, address_bytes};
-use super::{FlowHash, Loads, Member};
+use super::hash::ADDRESS;
+use super::{FlowHash, Identity, Loads, Member};
 
 /// Places that are tried in a table before the servers are gone through one by one.
 const ATTEMPTS: usize = 8;
@@ -17,22 +17,22 @@ pub(super) struct Candidate {
     pub index: u32,
     /// At least 1.
     pub weight: u16,
-    /// Address, port, and how many members with that address come before it.
+    /// What places it, and how many members of which that is the same come before it.
     pub identity: [u8; IDENTITY],
 }
 
-/// The servers that may be chosen, in an order that depends on their addresses alone.
+/// The servers that may be chosen, in an order that depends on what places them alone.
 pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
-    let mut sorted: Vec<([u8; ADDRESS], u16, usize)> =
-        members.iter().enumerate().map(|(index, m)| (address_bytes(m.addr), m.weight, index)).collect();
+    let mut sorted: Vec<(Identity, u16, usize)> =
+        members.iter().enumerate().map(|(index, m)| (m.identity, m.weight, index)).collect();
     sorted.sort_unstable();
     let mut candidates = Vec::with_capacity(sorted.len());
-    for same_address in sorted.chunk_by(|a, b| a.0 == b.0) {
+    for twins in sorted.chunk_by(|a, b| a.0 == b.0) {
         // Counted over all members, so that the health of one does not rename the others.
-        for (nth, &(address, weight, index)) in same_address.iter().enumerate() {
+        for (nth, &(Identity(place), weight, index)) in twins.iter().enumerate() {
             if may_be_chosen(&members[index]) {
                 let mut identity = [0; IDENTITY];
-                identity[..ADDRESS].copy_from_slice(&address);
+                identity[..ADDRESS].copy_from_slice(&place);
                 identity[ADDRESS..].copy_from_slice(&(nth as u16).to_be_bytes());
                 candidates.push(Candidate { index: index as u32, weight, identity });
             }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn two_servers_at_one_address_keep_their_identities_when_one_goes_down() {
         let mut twins = members(&[1, 1]);
-        twins[1].addr = twins[0].addr;
+        twins[1].identity = twins[0].identity;
         let both = candidates(&twins);
         assert_ne!(both[0].identity, both[1].identity);
         twins[0].eligible = false;

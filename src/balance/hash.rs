@@ -3,9 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
 
-use crate::model::HashOn;
+use crate::model::{HashKey, HashOn};
 
 /// What the hashing algorithms know of a flow; well mixed in all bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,32 @@ pub fn flow_hash(on: HashOn, client: SocketAddr, vip: SocketAddr) -> FlowHash {
         }
     };
     FlowHash(hash)
+}
+
+/// What places a server, in as many bytes as an address with its port has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity(pub(super) [u8; ADDRESS]);
+
+impl Identity {
+    /// That of a server with this name and address.
+    pub fn new(key: HashKey, name: &str, addr: SocketAddr) -> Identity {
+        let mut bytes = address_bytes(addr);
+        match key {
+            HashKey::AddrPort => {}
+            HashKey::Addr => bytes[IP..].fill(0),
+            HashKey::Name => {
+                bytes[..IP].copy_from_slice(&xxh3_128(name.as_bytes()).to_be_bytes());
+                bytes[IP..].fill(0);
+            }
+        }
+        Identity(bytes)
+    }
+}
+
+impl From<SocketAddr> for Identity {
+    fn from(addr: SocketAddr) -> Identity {
+        Identity::new(HashKey::AddrPort, "", addr)
+    }
 }
 
 impl FlowHash {
@@ -56,7 +82,7 @@ pub(super) const ADDRESS: usize = IP + 2;
 /// Address, then port, both in network order. An IPv4 address and its IPv4-mapped form are one address:
 /// which of them we see depends on how the listener was opened. Scope ids differ between machines and are
 /// left out.
-pub(super) fn address_bytes(addr: SocketAddr) -> [u8; ADDRESS] {
+fn address_bytes(addr: SocketAddr) -> [u8; ADDRESS] {
     let ip = match addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,

@@ -14,9 +14,8 @@ mod round_robin;
 #[cfg(test)]
 mod testing;
 
-pub use hash::{FlowHash, flow_hash};
+pub use hash::{FlowHash, Identity, flow_hash};
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -26,8 +25,8 @@ use crate::model::Algorithm;
 /// [`Balancer::pick`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Its identity: places on the ring and Maglev permutations follow from the address alone.
-    pub addr: SocketAddr,
+    /// Places on the ring and Maglev permutations follow from this alone.
+    pub identity: Identity,
     /// Relative share; 0 is never picked.
     pub weight: u16,
     /// The part of the weight that counts now, in percent, at least 1. Algorithms that hash do not look at it.
@@ -77,11 +76,13 @@ pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::net::SocketAddr;
 
     use proptest::prelude::*;
 
-    use super::testing::{Now, members, ports};
+    use super::testing::{Now, members, ports, sixteen};
     use super::*;
+    use crate::model::HashKey;
 
     fn build_all(members: &[Member]) -> Vec<(Algorithm, Box<dyn Balancer>)> {
         Algorithm::ALL.map(|algorithm| (algorithm, build(algorithm, members, Arc::default()))).into()
@@ -125,7 +126,7 @@ mod tests {
     #[test]
     fn servers_that_share_an_address_share_its_flows() {
         let mut twins = members(&[1, 1, 1]);
-        twins[2].addr = twins[0].addr;
+        twins[2].identity = twins[0].identity;
         for (algorithm, balancer) in build_all(&twins) {
             assert_eq!(picked(&*balancer, &Now::idle(3)).len(), 3, "{algorithm:?}");
         }
@@ -158,13 +159,34 @@ mod tests {
         assert_eq!(picks(Algorithm::Maglev), [2, 2, 3, 3, 2, 2, 3, 2, 2, 2, 3, 2, 1, 3, 2, 2, 2, 2, 0, 3]);
     }
 
+    #[test]
+    fn servers_that_are_told_by_address_or_name_have_the_same_clients_on_every_port() {
+        let members = |key, port: u16| -> Vec<Member> {
+            let identity = |n: u8| {
+                let addr = if key == HashKey::Name { [10, 0, port as u8, n] } else { [10, 0, 0, n] };
+                Identity::new(key, &format!("s{n}"), (addr, port).into())
+            };
+            let new = |n| Member { identity: identity(n), weight: 1, percent: 100, eligible: true };
+            (0..5).map(new).collect()
+        };
+        for algorithm in [Algorithm::Ring, Algorithm::Maglev] {
+            let picks = |key, port| -> Vec<_> {
+                let balancer = build(algorithm, &members(key, port), Arc::default());
+                sixteen().take(1_000).map(|flow| balancer.pick(flow, &Now::idle(5))).collect()
+            };
+            for key in HashKey::ALL {
+                assert_eq!(picks(key, 80) == picks(key, 8080), key != HashKey::AddrPort, "{}", key.name());
+            }
+        }
+    }
+
     /// A server, whether it is usable, and its open connections. Few addresses, so that some are there twice.
     fn any_server() -> impl Strategy<Value = (Member, bool, u32)> {
         let weight = prop_oneof![Just(0u16), 1..10u16, 1..=u16::MAX];
         (0..20u8, weight, 1..=100u8, any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
             |(host, weight, percent, eligible, usable, active)| {
                 let addr = SocketAddr::from(([10, 0, 0, host], 80));
-                (Member { addr, weight, percent, eligible }, usable, active)
+                (Member { identity: addr.into(), weight, percent, eligible }, usable, active)
             },
         )
     }

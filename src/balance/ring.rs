@@ -139,7 +139,8 @@ mod tests {
         let (mut beyond, mut squares) = (0, 0.0);
         for pool in 0..200 {
             let mut servers = members(&weights);
-            servers.iter_mut().for_each(|server| server.addr.set_port(8_000 + pool));
+            let port = u16::to_be_bytes(8_000 + pool);
+            servers.iter_mut().for_each(|server| server.identity.0[16..].copy_from_slice(&port));
             let mut shares = [0.0; 5];
             for arc in HashRing::new(&servers).ring.resident_ranges() {
                 shares[arc.node().server as usize] += (arc.keys().end() - arc.keys().start()) as f64;

@@ -32,11 +32,11 @@ impl Loads for Now {
 
 /// Healthy servers with these weights, at addresses of one network.
 pub(super) fn members(weights: &[u16]) -> Vec<Member> {
-    let addr = |n: usize| SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 80));
+    let addr = |n: usize| SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 80)).into();
     weights
         .iter()
         .enumerate()
-        .map(|(n, &weight)| Member { addr: addr(n), weight, percent: 100, eligible: true })
+        .map(|(n, &weight)| Member { identity: addr(n), weight, percent: 100, eligible: true })
         .collect()
 }
 

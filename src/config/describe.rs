@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Config;
 use super::diff::{list, or};
 use crate::model::{
-    Backend, Frontend, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol, Server,
-    ServerSettings, Timeouts,
+    Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol,
+    Server, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -84,7 +84,7 @@ fn frontend_row(frontend: &Frontend) -> [String; 4] {
 /// `modes` are those of the frontends that use it.
 fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
     let hash = match backend.algorithm.hashes() {
-        true => format!(" by {}", backend.hash.name()),
+        true => format!(" by {}{}", backend.hash.name(), hash_key(backend.hash_key)),
         false => String::new(),
     };
     let on_down = match modes.iter().any(|mode| mode.is_packet()) {
@@ -113,6 +113,11 @@ fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
         "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{note})\n",
         backend.name
     )
+}
+
+/// Nothing, unless it was chosen.
+fn hash_key(key: HashKey) -> String {
+    if key == HashKey::default() { String::new() } else { format!(" to servers by {}", key.name()) }
 }
 
 fn probe(check: &HealthCheck) -> String {

@@ -103,6 +103,7 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
         name: _,
         algorithm,
         hash,
+        hash_key,
         health_check,
         outlier_detection,
         slow_start,
@@ -114,6 +115,7 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
     let mut changes = servers::changes(old, new);
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
     changes.extend(change("hash", hash.name(), new.hash.name()));
+    changes.extend(change("hash_key", hash_key.name(), new.hash_key.name()));
     changes.extend(duration("slow_start", *slow_start, new.slow_start));
     changes.extend(health_check_changes(health_check, &new.health_check));
     changes.extend(outlier_changes(outlier_detection.as_ref(), new.outlier_detection.as_ref()));

@@ -18,8 +18,8 @@ use super::values::{
 };
 use super::{Config, Stats};
 use crate::model::{
-    self, Algorithm, DsrKind, FlowTimeouts, HashOn, HealthCheck, Mode, Offload, OnDown, OutlierDetection,
-    PacketSettings, ProbeKind, Protocol, Timeouts,
+    self, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Mode, Offload, OnDown,
+    OutlierDetection, PacketSettings, ProbeKind, Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -73,6 +73,7 @@ pub(super) struct Backend {
     pub(super) place: Place,
     pub(super) algorithm: Option<Algorithm>,
     pub(super) hash: Option<Placed<HashOn>>,
+    pub(super) hash_key: Option<Placed<HashKey>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
     pub(super) slow_start: Option<Placed<Duration>>,
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
@@ -194,6 +195,7 @@ impl Backend {
             name: self.name.clone(),
             algorithm: self.algorithm.unwrap_or(algorithm),
             hash: value(&self.hash).unwrap_or(hash),
+            hash_key: value(&self.hash_key).unwrap_or_default(),
             health_check: self.health_check.clone(),
             outlier_detection: self.outlier_detection.as_ref().map(|outlier| outlier.value.clone()),
             slow_start: value(&self.slow_start).unwrap_or_default(),
@@ -264,6 +266,7 @@ fn backend(name: String, mut table: Table<'_>, frontends: &[Frontend], report: &
             .optional("algorithm", choice(&Algorithm::ALL, Algorithm::name))
             .map(|found| found.value),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
+        hash_key: table.optional("hash_key", choice(&HashKey::ALL, HashKey::name)),
         health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
         outlier_detection: outlier_detection(&mut table, report),
         slow_start: table.optional("slow_start", seconds(Duration::ZERO)),

@@ -117,9 +117,11 @@ fn names_of_servers(backend: &Backend, report: &Report<'_>) {
 
 /// What is hashed matters only to an algorithm that hashes, and how servers come back only to one that does not.
 pub(super) fn algorithm_fits(backend: &Backend, algorithm: Algorithm, report: &Report<'_>) {
-    if let Some(hash) = backend.hash.as_ref().filter(|_| !algorithm.hashes()) {
+    let places =
+        [backend.hash.as_ref().map(|hash| &hash.place), backend.hash_key.as_ref().map(|key| &key.place)];
+    for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {
         let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
-        report.warning(&hash.place, message);
+        report.warning(place, message);
     }
     let slow_start = backend.slow_start.as_ref().filter(|time| !time.value.is_zero());
     if let Some(slow_start) = slow_start.filter(|_| algorithm.hashes()) {

@@ -92,6 +92,8 @@ pub struct Backend {
     pub algorithm: Algorithm,
     /// What of a client is hashed; read only by [`Algorithm::Ring`] and [`Algorithm::Maglev`].
     pub hash: HashOn,
+    /// What of a server decides which clients it gets; read by the same.
+    pub hash_key: HashKey,
     /// How the servers are probed.
     pub health_check: HealthCheck,
     /// When servers that fail clients are ejected; `None`: never.
@@ -190,6 +192,32 @@ impl HashOn {
         match self {
             HashOn::Source => "source",
             HashOn::Tuple => "tuple",
+        }
+    }
+}
+
+/// By what of a server the hashing algorithms place it: servers with the same keys in two backends get the same clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HashKey {
+    /// Its address and port.
+    #[default]
+    AddrPort,
+    /// Its address: it gets the same clients on every port.
+    Addr,
+    /// Its name: it also keeps them at another address.
+    Name,
+}
+
+impl HashKey {
+    /// All of them, in the order the documentation lists them.
+    pub const ALL: [HashKey; 3] = [HashKey::AddrPort, HashKey::Addr, HashKey::Name];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            HashKey::AddrPort => "addr_port",
+            HashKey::Addr => "addr",
+            HashKey::Name => "name",
         }
     }
 }

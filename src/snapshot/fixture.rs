@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
 use crate::model::{
-    self, Algorithm, DsrKind, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol, ServerSettings,
-    Timestamp, WHOLE,
+    self, Algorithm, DsrKind, HashKey, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol,
+    ServerSettings, Timestamp, WHOLE,
 };
 
 /// A server of weight 1 without a limit.
@@ -35,6 +35,7 @@ pub(crate) fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend
         name: name.into(),
         algorithm: Algorithm::RoundRobin,
         hash: HashOn::Source,
+        hash_key: HashKey::default(),
         health_check,
         outlier_detection: None,
         slow_start: Duration::ZERO,

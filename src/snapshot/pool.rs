@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Slots};
-use crate::balance::{self, Balancer, Loads, Member};
+use crate::balance::{self, Balancer, Identity, Loads, Member};
 use crate::model::{self, HashOn};
 use crate::stats::{CONNECT_TIMES, Histogram, SESSION_TIMES, Traffic};
 
@@ -99,7 +99,7 @@ impl Pool {
         let members: Vec<Member> = servers
             .iter()
             .map(|server| Member {
-                addr: server.config.addr,
+                identity: Identity::new(config.hash_key, &server.config.name, server.config.addr),
                 weight: server.config.settings.weight,
                 percent: server.health.percent,
                 eligible: can_serve(server) && server.config.settings.backup == only_backups,

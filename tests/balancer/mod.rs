@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use convey::forward::{Forwarder, Frame, Loops, NatPorts, Settings, Verdict};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashOn, HealthCheck, Interface, Mode, Neighbour,
-    OnDown, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
+    Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode,
+    Neighbour, OnDown, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
@@ -177,6 +177,7 @@ fn backend(servers: Vec<Server>) -> Backend {
         name: "web".into(),
         algorithm: Algorithm::Ring,
         hash: HashOn::Tuple,
+        hash_key: HashKey::AddrPort,
         health_check,
         outlier_detection: None,
         slow_start: Duration::ZERO,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::support::{
@@ -13,6 +14,7 @@ stories!("proxy":
     every_algorithm_reaches_every_server,
     a_client_stays_with_its_server_when_its_address_is_hashed,
     connections_of_one_client_spread_when_the_tuple_is_hashed,
+    a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name,
     least_connections_prefers_the_server_that_became_idle,
     a_server_of_weight_zero_gets_nothing,
     a_server_may_speak_first,
@@ -81,6 +83,34 @@ fn connections_of_one_client_spread_when_the_tuple_is_hashed() {
         let _balancer = Balancer::start(&lab, &setup);
         let names: BTreeSet<String> = (0..60).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
         assert_eq!(names.len(), 3, "{algorithm}");
+    }
+}
+
+fn a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name() {
+    for (algorithm, key, is_one) in [
+        ("ring", "addr", true),
+        ("maglev", "addr", true),
+        ("ring", "name", true),
+        ("ring", "addr_port", false),
+    ] {
+        let lab = Lab::new();
+        let names = [("a", 1), ("b", 2), ("c", 3)];
+        let other = |addr: SocketAddr| SocketAddr::new(addr.ip(), addr.port() + 1);
+        let _servers = three_named(&lab);
+        let _others = names.map(|(name, n)| Server::named(name, other(lab.server(n))));
+        let lines = format!("algorithm = {algorithm:?}\nhash = \"source\"\nhash_key = {key:?}");
+        let vip = other(lab.vip());
+        let mut second = format!("[frontends.second]\nlisten_addr = \"{vip}\"\nbackend = \"second\"\n");
+        second += &format!("[backends.second]\n{lines}\n");
+        for (name, n) in names {
+            second += &format!("[backends.second.servers.{name}]\naddr = \"{}\"\n", other(lab.server(n)));
+        }
+        let _balancer = Balancer::start(&lab, &three(&lab).backend(&lines).and(&second));
+        let met =
+            |vip| (100..130).map(|host| ask_from(lab.ip(host), vip, "/").unwrap().1).collect::<Vec<_>>();
+        let (first, second) = (met(lab.vip()), met(vip));
+        assert_eq!(first == second, is_one, "{algorithm} by {key}: {first:?} {second:?}");
+        assert_eq!(count(first.iter().map(String::as_str)).len(), 3, "{algorithm} by {key}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use crate::model::{
-    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashOn, HealthCheck, Mode, Offload, OnDown,
+    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, Mode, Offload, OnDown,
     OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings, Timeouts,
 };
 
@@ -27,6 +27,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             name: "web".into(),
             algorithm: Algorithm::RoundRobin,
             hash: HashOn::Source,
+            hash_key: HashKey::AddrPort,
             health_check: HealthCheck {
                 kind: ProbeKind::Tcp,
                 port: None,
@@ -80,6 +81,7 @@ fn everything_that_can_be_set_arrives() {
         [backends.b]
         algorithm = "maglev"
         hash = "tuple"
+        hash_key = "name"
         on_down = "keep"
         dsr = "l2"
         slow_start = 7.5
@@ -127,6 +129,7 @@ fn everything_that_can_be_set_arrives() {
     assert_eq!(config.frontends[0].max_connections, Some(7));
     let backend = &config.backends[0];
     assert_eq!((backend.algorithm, backend.hash), (Algorithm::Maglev, HashOn::Tuple));
+    assert_eq!(backend.hash_key, HashKey::Name);
     assert_eq!((backend.on_down, backend.dsr), (OnDown::Keep, DsrKind::L2));
     assert_eq!(backend.slow_start, Duration::from_millis(7500));
     let outlier = OutlierDetection {
