@@ -22,7 +22,7 @@ use crate::control::{Events, File, State, Task};
 use crate::health::Schedule;
 use crate::logging;
 use crate::model::Mode;
-use crate::net::Resolver;
+use crate::net::{ReservedPorts, Resolver};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
 
@@ -38,6 +38,10 @@ pub(super) fn run(file: File, show: &Show) -> Result<ExitCode, Failure> {
     let _watch = watch.inspect_err(|error| {
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", file.path.display());
     });
+    if kernel.is_none() {
+        // Packet modes see to it themselves.
+        ReservedPorts::give_back_stale();
+    }
     let open_files = limits::raise_file_limit();
     let start =
         Start { config: loaded.config, kernel, file, reloads: Reloads { reload, reloads }, open_files };

@@ -36,7 +36,7 @@ use crate::config::{self, Config, List, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
 use crate::model::{Fault, Lookup, Missing, Mode};
-use crate::net::Resolver;
+use crate::net::{ReservedPorts, Resolver};
 
 /// Carries out the command line.
 ///
@@ -111,6 +111,10 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
         left.iter().for_each(|line| eprintln!("warning: {line}"));
     }
     runtime.block_on(unresolved(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
+    if loaded.config.frontends_in(Mode::Passthrough).next().is_some() {
+        let ports = loaded.config.passthrough.snat_ports.clone();
+        ReservedPorts::check(ports).context("this would not start")?;
+    }
     let config = match kernel {
         Some(kernel) => packet_plan::resolve(loaded.config, &kernel.network, cores())?,
         None => loaded.config,

@@ -75,7 +75,7 @@ impl PacketPath {
             [] => None,
             _ => {
                 let ports = settings.snat_ports.clone();
-                Some(ReservedPorts::add(ports).context("cannot reserve the SNAT ports")?)
+                Some(ReservedPorts::add(ports)?)
             }
         };
         // The guard is up: what they have forwarded so far does not get to the host's stack.

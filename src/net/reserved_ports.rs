@@ -1,185 +1,229 @@
 //! `ip_local_reserved_ports`: keeps the host's own connections off the SNAT ports.
 
-use std::fmt;
+mod records;
+mod settle;
+
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
-use log::warn;
+use log::{info, warn};
 use thiserror::Error;
+
+use super::PortRanges;
+use records::{Record, Records};
+use settle::settle;
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// Ports that the kernel gives to no connection of its own accord; given back when dropped. A killed program
-/// leaves them reserved: they are then in the list already, and stay there.
+/// The first and the last port that the kernel hands out of its own accord.
+const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// Where is remembered what was added, as long as the machine runs.
+const DIRECTORY: &str = "/run/convey";
+
+/// Ports that the kernel gives to no connection of its own accord. Those that were added are given back when this is
+/// dropped; what a killed process has added, by the next one that starts or stops in the same network namespace.
 #[derive(Debug)]
 pub struct ReservedPorts {
-    added: PortRanges,
+    directory: PathBuf,
+    added: Added,
+}
+
+/// What was added for this process.
+#[derive(Debug)]
+enum Added {
+    /// What the file says: a process that ends leaves to the others what they need as well.
+    Recorded(Record),
+    /// Where no file can be had.
+    Unrecorded(PortRanges),
+}
+
+/// The kernel would give some of the ports to connections of the host's own.
+#[derive(Debug, Error)]
+#[error(
+    "the SNAT ports {wanted} cannot be reserved ({SYSCTL}: {source}), and this host's own connections would take {taken} \
+     of them: reserve them from outside (`sysctl -w net.ipv4.ip_local_reserved_ports={wanted}`, for a container \
+     `docker run --sysctl net.ipv4.ip_local_reserved_ports={wanted}`), or set passthrough.snat_ports to a range outside \
+     of net.ipv4.ip_local_port_range ({first}-{last})",
+    first = .ephemeral.start(),
+    last = .ephemeral.end()
+)]
+pub struct NotReserved {
+    wanted: PortRanges,
+    taken: PortRanges,
+    ephemeral: RangeInclusive<u16>,
+    source: io::Error,
 }
 
 impl ReservedPorts {
     /// Adds the ports to those that are reserved in this network namespace.
-    pub fn add(ports: RangeInclusive<u16>) -> io::Result<ReservedPorts> {
-        let before = read()?;
-        let added = PortRanges::from(ports).without(&before);
-        write(&before.with(&added))?;
-        Ok(ReservedPorts { added })
+    ///
+    /// # Errors
+    /// They are not, cannot be, and the kernel hands them out.
+    pub fn add(ports: RangeInclusive<u16>) -> Result<ReservedPorts, NotReserved> {
+        ReservedPorts::recorded_in(Path::new(DIRECTORY), ports)
+    }
+
+    /// The same, remembered in another directory.
+    ///
+    /// # Errors
+    /// As [`ReservedPorts::add`].
+    pub fn recorded_in(directory: &Path, ports: RangeInclusive<u16>) -> Result<ReservedPorts, NotReserved> {
+        let wanted = PortRanges::from(ports);
+        let added = match Records::open(directory) {
+            Ok(records) => add_recorded(records, &wanted),
+            Err(error) => {
+                say_unrecorded(directory, &error);
+                add_unrecorded(&wanted)
+            }
+        };
+        let added = added.or_else(|source| {
+            tolerate(&wanted, source)?;
+            info!(
+                "the SNAT ports {wanted} are not reserved and need not be: they are outside of net.ipv4.ip_local_port_range"
+            );
+            Ok(Added::Unrecorded(PortRanges::default()))
+        })?;
+        Ok(ReservedPorts { directory: directory.to_owned(), added })
+    }
+
+    /// Whether they could be added, as far as this process may know.
+    ///
+    /// # Errors
+    /// As [`ReservedPorts::add`].
+    pub fn check(ports: RangeInclusive<u16>) -> Result<(), NotReserved> {
+        let wanted = PortRanges::from(ports);
+        if wanted.without(&read().unwrap_or_default()).is_empty() {
+            return Ok(());
+        }
+        match OpenOptions::new().write(true).open(SYSCTL) {
+            Ok(_) => Ok(()),
+            // Only who may start convey can say.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => tolerate(&wanted, error),
+        }
+    }
+
+    /// Gives back what killed processes have added in this network namespace, if anything; for one that needs no ports.
+    pub fn give_back_stale() {
+        give_back_stale(Path::new(DIRECTORY));
     }
 }
 
 impl Drop for ReservedPorts {
     fn drop(&mut self) {
-        let restored = read().and_then(|now| write(&now.without(&self.added)));
+        let restored = match &self.added {
+            Added::Recorded(record) => {
+                Records::open(&self.directory).and_then(|records| remove_recorded(records, record))
+            }
+            Added::Unrecorded(added) if added.is_empty() => Ok(()),
+            Added::Unrecorded(added) => read().and_then(|now| change(&now, &now.without(added))),
+        };
         if let Err(error) = restored {
-            warn!("{SYSCTL} still holds {}: {error}", self.added);
+            warn!("{SYSCTL} still holds what convey has added: {error}");
         }
     }
+}
+
+/// Fails if the kernel takes no ports.
+fn add_recorded(mut records: Records, wanted: &PortRanges) -> io::Result<Added> {
+    let now = read()?;
+    let settled = settle(&now, &records.orphans(), wanted, &records.wanted());
+    // Before it is true: killed in between, this process has added nothing that is in nobody's record.
+    let record = match records.create(wanted, &settled.added) {
+        Ok(record) => record,
+        Err(error) => {
+            say_unrecorded(records.directory(), &error);
+            return add_unrecorded(wanted);
+        }
+    };
+    if let Err(error) = change(&now, &settled.list) {
+        record.remove();
+        // It is as it has to be, but for what others have left.
+        return if wanted.without(&now).is_empty() { add_unrecorded(wanted) } else { Err(error) };
+    }
+    if let Err(error) = records.settle(&settled.handed) {
+        say_unrecorded(records.directory(), &error);
+    }
+    Ok(Added::Recorded(record))
+}
+
+fn say_unrecorded(directory: &Path, error: &io::Error) {
+    let directory = directory.display();
+    warn!(
+        "reserved ports may stay in {SYSCTL} if convey is killed: it cannot remember them in {directory}: {error}"
+    );
+}
+
+fn add_unrecorded(wanted: &PortRanges) -> io::Result<Added> {
+    let now = read()?;
+    let added = wanted.without(&now);
+    change(&now, &now.with(&added))?;
+    Ok(Added::Unrecorded(added))
+}
+
+fn remove_recorded(mut records: Records, own: &Record) -> io::Result<()> {
+    records.give_up(own)?;
+    let now = read()?;
+    let settled = settle(&now, &records.orphans(), &PortRanges::default(), &records.wanted());
+    change(&now, &settled.list)?;
+    records.settle(&settled.handed)
+}
+
+fn give_back_stale(directory: &Path) {
+    if !directory.exists() {
+        return;
+    }
+    let given_back = Records::open(directory).and_then(|mut records| {
+        let orphans = records.orphans();
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        let now = read()?;
+        let settled = settle(&now, &orphans, &PortRanges::default(), &records.wanted());
+        change(&now, &settled.list)?;
+        info!("gave back the reserved ports {orphans} of a convey that was killed");
+        records.settle(&settled.handed)
+    });
+    match given_back {
+        // A proxy needs no privileges.
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+            warn!("what a killed convey has added to {SYSCTL} stays: {error}");
+        }
+        _ => {}
+    }
+}
+
+/// Whether it does no harm that these ports cannot be reserved.
+fn tolerate(wanted: &PortRanges, source: io::Error) -> Result<(), NotReserved> {
+    let ephemeral = ephemeral();
+    let missing = wanted.without(&read().unwrap_or_default());
+    let taken = missing.within(&PortRanges::from(ephemeral.clone()));
+    match taken.is_empty() {
+        true => Ok(()),
+        false => Err(NotReserved { wanted: wanted.clone(), taken, ephemeral, source }),
+    }
+}
+
+fn ephemeral() -> RangeInclusive<u16> {
+    let range = || {
+        let text = fs::read_to_string(EPHEMERAL).ok()?;
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+        Some(numbers.next()??..=numbers.next()??)
+    };
+    range().unwrap_or(32_768..=60_999)
 }
 
 fn read() -> io::Result<PortRanges> {
-    std::fs::read_to_string(SYSCTL)?.parse().map_err(io::Error::other)
+    fs::read_to_string(SYSCTL)?.parse().map_err(io::Error::other)
 }
 
-fn write(ports: &PortRanges) -> io::Result<()> {
+fn change(now: &PortRanges, ports: &PortRanges) -> io::Result<()> {
+    if now == ports {
+        return Ok(());
+    }
     // An empty write would change nothing; a line end alone empties the list.
-    std::fs::write(SYSCTL, format!("{ports}\n"))
-}
-
-/// A set of ports as the kernel writes it: `1024-2048,8080`. Sorted, disjoint, not adjacent.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PortRanges(Vec<RangeInclusive<u16>>);
-
-/// Not a list of ports.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{0}` is not a port or a range of ports")]
-pub struct NotPorts(String);
-
-impl From<RangeInclusive<u16>> for PortRanges {
-    fn from(range: RangeInclusive<u16>) -> PortRanges {
-        PortRanges(vec![range])
-    }
-}
-
-impl PortRanges {
-    /// How many ports these are.
-    pub fn count(&self) -> u32 {
-        self.0.iter().map(|range| range.clone().len() as u32).sum()
-    }
-
-    /// The ports of either.
-    #[must_use]
-    pub fn with(&self, other: &PortRanges) -> PortRanges {
-        let mut ranges: Vec<_> = self.0.iter().chain(&other.0).filter(|r| !r.is_empty()).cloned().collect();
-        ranges.sort_unstable_by_key(|range| *range.start());
-        let mut merged: Vec<RangeInclusive<u16>> = Vec::new();
-        for range in ranges {
-            match merged.last_mut() {
-                Some(last) if u32::from(*range.start()) <= u32::from(*last.end()) + 1 => {
-                    *last = *last.start()..=*last.end().max(range.end());
-                }
-                _ => merged.push(range),
-            }
-        }
-        PortRanges(merged)
-    }
-
-    /// The ports that are not in `other`.
-    #[must_use]
-    pub fn without(&self, other: &PortRanges) -> PortRanges {
-        let mut left = self.with(&PortRanges::default()).0;
-        for hole in other.0.iter().filter(|range| !range.is_empty()) {
-            left = left.into_iter().flat_map(|range| cut(range, hole)).collect();
-        }
-        PortRanges(left)
-    }
-}
-
-/// What a hole leaves of a range.
-fn cut(range: RangeInclusive<u16>, hole: &RangeInclusive<u16>) -> impl Iterator<Item = RangeInclusive<u16>> {
-    let below = hole.start().checked_sub(1).map(|end| *range.start()..=end.min(*range.end()));
-    let above = hole.end().checked_add(1).map(|start| start.max(*range.start())..=*range.end());
-    [below, above].into_iter().flatten().filter(|part| !part.is_empty())
-}
-
-impl FromStr for PortRanges {
-    type Err = NotPorts;
-
-    fn from_str(text: &str) -> Result<PortRanges, NotPorts> {
-        let parts = text.trim().split(',').filter(|part| !part.is_empty());
-        let range = |part: &str| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            match (first.parse(), last.parse()) {
-                (Ok(first), Ok(last)) => Ok(first..=last),
-                _ => Err(NotPorts(part.into())),
-            }
-        };
-        let ranges: Result<Vec<_>, _> = parts.map(range).collect();
-        Ok(PortRanges(ranges?).with(&PortRanges::default()))
-    }
-}
-
-impl fmt::Display for PortRanges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, range) in self.0.iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            match (range.start(), range.end()) {
-                (first, last) if first == last => write!(f, "{comma}{first}")?,
-                (first, last) => write!(f, "{comma}{first}-{last}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn ports(text: &str) -> PortRanges {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn the_list_reads_and_writes_as_the_kernel_has_it() {
-        for text in ["", "80", "80,443", "1024-2048,8080", "0-65535"] {
-            assert_eq!(ports(text).to_string(), text);
-        }
-        assert_eq!(ports("\n"), PortRanges::default());
-        assert_eq!("80,http".parse::<PortRanges>(), Err(NotPorts("http".into())));
-        assert_eq!("1-70000".parse::<PortRanges>(), Err(NotPorts("1-70000".into())));
-    }
-
-    #[test]
-    fn what_overlaps_or_touches_becomes_one_range() {
-        let both = |a: &str, b: &str| ports(a).with(&ports(b)).to_string();
-        assert_eq!(both("8080", "33768-61000"), "8080,33768-61000");
-        assert_eq!(both("33000-34000,61001", "33768-61000"), "33000-61001");
-        assert_eq!(both("65535", "0-65534"), "0-65535");
-    }
-
-    #[test]
-    fn ports_an_operator_had_reserved_stay_reserved_after_us() {
-        let before = ports("40000,50000-50010,62000");
-        let added = ports("33768-61000").without(&before);
-        assert_eq!(added.to_string(), "33768-39999,40001-49999,50011-61000");
-        assert_eq!(before.with(&added).without(&added), before);
-        let meanwhile = before.with(&added).with(&ports("63000"));
-        assert_eq!(meanwhile.without(&added).to_string(), "40000,50000-50010,62000,63000");
-    }
-
-    fn any_ports() -> impl Strategy<Value = PortRanges> {
-        let range = (any::<u16>(), any::<u16>()).prop_map(|(a, b)| a.min(b)..=a.max(b));
-        prop::collection::vec(range, 0..6).prop_map(|ranges| PortRanges(ranges).with(&PortRanges::default()))
-    }
-
-    proptest! {
-        #[test]
-        fn sets_behave_as_sets(a in any_ports(), b in any_ports(), port in any::<u16>()) {
-            let has = |set: &PortRanges| set.0.iter().any(|range| range.contains(&port));
-            prop_assert_eq!(has(&a.with(&b)), has(&a) || has(&b));
-            prop_assert_eq!(has(&a.without(&b)), has(&a) && !has(&b));
-            prop_assert_eq!(a.to_string().parse::<PortRanges>(), Ok(a));
-        }
-    }
+    fs::write(SYSCTL, format!("{ports}\n"))
 }

@@ -25,6 +25,8 @@ pub(crate) fn stories() -> Vec<Story> {
         news_that_find_no_room_keep_no_neighbour_from_being_resolved,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
+        reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them,
+        reserved_ports_of_another_network_namespace_are_its_own,
     ]
 }
 
@@ -406,4 +408,43 @@ fn snat_ports_are_reserved_and_what_was_reserved_before_stays() {
             assert_eq!(now(), before);
         });
     }
+}
+
+fn reserved() -> String {
+    std::fs::read_to_string(SYSCTL).unwrap().trim().to_owned()
+}
+
+fn reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them() {
+    let directory = tempfile::tempdir().unwrap();
+    Namespace::new().enter(|| {
+        std::fs::write(SYSCTL, "40000,62000\n").unwrap();
+        let add = |ports| ReservedPorts::recorded_in(directory.path(), ports).unwrap();
+        // Two with the same ports, of other addresses.
+        let (first, second) = (add(39_000..=41_000), add(39_000..=41_000));
+        let third = add(40_500..=42_000);
+        drop(first);
+        assert_eq!(reserved(), "39000-42000,62000");
+        drop(second);
+        assert_eq!(reserved(), "40000,40500-42000,62000");
+        drop(third);
+        assert_eq!(reserved(), "40000,62000");
+        let files = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(files, 1, "the lock");
+    });
+}
+
+fn reserved_ports_of_another_network_namespace_are_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let add = || ReservedPorts::recorded_in(directory.path(), 39_000..=41_000).unwrap();
+    let (one, other) = (Namespace::new(), Namespace::new());
+    let (first, second) = (one.enter(add), other.enter(add));
+    one.enter(|| {
+        drop(first);
+        assert_eq!(reserved(), "");
+    });
+    other.enter(|| {
+        assert_eq!(reserved(), "39000-41000");
+        drop(second);
+        assert_eq!(reserved(), "");
+    });
 }

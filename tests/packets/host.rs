@@ -37,6 +37,8 @@ pub(crate) fn stories() -> Vec<Story> {
             case.is_passthrough() && !case.is_cached() && case.family == Family::V4
         } =>
         in_a_user_namespace_buffers_are_as_large_as_the_host_allows,
+        ports_that_a_killed_convey_has_reserved_are_given_back,
+        where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be,
     ]);
     stories.extend(stories![when |case| case.is_passthrough() =>
         a_frontend_may_listen_on_a_port_among_the_snat_ports,
@@ -315,4 +317,83 @@ fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
     let to = [vip, (own, 50_051).into(), (own, 50_052).into()];
     wait_for("ports to be given back", || (fill(&mut streams, &to) >= 4).then_some(()));
     assert_eq!(fill(&mut streams, &to), 4, "two ports are left out");
+}
+
+const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+
+/// The ports that are reserved on the balancer.
+fn reserved(network: &Network) -> String {
+    network.lab.run(Role::Balancer, "cat", &[RESERVED]).unwrap().trim().to_owned()
+}
+
+fn reserve(network: &Network, ports: &str) {
+    let line = format!("net.ipv4.ip_local_reserved_ports={ports}");
+    network.lab.run(Role::Balancer, "sysctl", &["-qw", &line]).unwrap();
+}
+
+fn ports_that_a_killed_convey_has_reserved_are_given_back(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    reserve(&network, "40000,62000");
+    let end = |network: &Network, signal| {
+        network.convey(|convey| convey.signal(signal));
+        wait_for("the balancer to end", || network.convey(|convey| convey.ended()));
+    };
+    for _ in 0..2 {
+        network.balance(&Config::new(1));
+        assert_eq!(reserved(&network), "33768-61000,62000");
+        end(&network, Signal::KILL);
+        assert_eq!(reserved(&network), "33768-61000,62000");
+    }
+    network.balance(&Config { passthrough: "snat_ports = \"20000-20999\"", ..Config::new(1) });
+    assert_eq!(reserved(&network), "20000-20999,40000,62000", "at the start");
+    end(&network, Signal::TERM);
+    assert_eq!(reserved(&network), "40000,62000", "at the stop");
+
+    network.balance(&Config::new(1));
+    end(&network, Signal::KILL);
+    let servers = network.path("servers.txt");
+    fs::write(&servers, "127.0.0.1:1\n").unwrap();
+    let mut proxy = network.lab.command(Role::Balancer, binary().get_program());
+    let _proxy = Process::spawn(proxy.args(["--listen", "7777", "--servers"]).arg(servers));
+    wait_for("the ports to be given back by a proxy", || (reserved(&network) == "40000,62000").then_some(()));
+}
+
+/// As in a container. There `/run` may be read-only as well.
+fn where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be(case: Case) {
+    const CONTAINED: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
+        mount -t tmpfs -o ro none /run && exec \"$@\"";
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx(1);
+    let contained = |network: &Network| {
+        let mut command = network.lab.command(Role::Balancer, "unshare");
+        command.args(["--mount", "sh", "-c", CONTAINED, "sh"]).arg(binary().get_program());
+        command
+    };
+    let path = network.path("config.toml");
+    fs::write(&path, Config::new(1).text(case)).unwrap();
+    for check in [&["check"][..], &[]] {
+        let ran = run(contained(&network).args(check).arg("--passthrough").arg("--config").arg(&path));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        for part in [
+            "Read-only file system",
+            "would take 33768-60999 of them",
+            "docker run --sysctl net.ipv4.ip_local_reserved_ports=33768-61000",
+            "outside of net.ipv4.ip_local_port_range (32768-60999)",
+        ] {
+            assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+        }
+    }
+    let usual = Config { health: UNCHECKED, ..Config::new(1) };
+    let outside = Config { passthrough: "snat_ports = \"20000-20999\"", ..usual.clone() };
+    for (reserved_already, config) in [("33768-61000", &usual), ("", &outside)] {
+        reserve(&network, reserved_already);
+        network.balance_by(contained(&network), config);
+        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(reserved(&network), reserved_already);
+        let log = network.log(Role::Balancer);
+        assert_eq!(log.contains("are not reserved and need not be"), reserved_already.is_empty(), "{log}");
+        network.convey(|convey| convey.signal(Signal::TERM));
+        wait_for("the balancer to end", || network.convey(|convey| convey.ended()));
+        assert!(!network.log(Role::Balancer).contains("still holds"), "{}", network.log(Role::Balancer));
+    }
 }

@@ -1,0 +1,260 @@
+//! What each process has added to the reserved ports: a file for each, which it holds locked. A lock ends with its process,
+//! however that ends, and is seen from any other PID namespace.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+
+use crate::net::PortRanges;
+
+/// How often is looked whether another process is done with the directory, and how many times.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 100;
+
+/// No record is as long.
+const LONGEST: u64 = 1 << 20;
+
+/// The records of this network namespace. Other processes wait meanwhile.
+pub(super) struct Records {
+    directory: PathBuf,
+    /// How the names of their files begin.
+    prefix: String,
+    boot: String,
+    /// Whose processes run.
+    live: Vec<Record>,
+    /// Whose do not.
+    stale: Vec<Record>,
+    _lock: File,
+}
+
+/// One process's.
+#[derive(Debug)]
+pub(super) struct Record {
+    path: PathBuf,
+    /// Locked, if it is ours.
+    file: File,
+    wanted: PortRanges,
+    added: PortRanges,
+}
+
+impl Records {
+    /// Those in a directory, which is made if need be.
+    ///
+    /// # Errors
+    /// The directory or a file in it is another user's or may be written by others; or somebody keeps it for seconds.
+    pub(super) fn open(directory: &Path) -> io::Result<Records> {
+        if let Err(error) = DirBuilder::new().mode(0o700).create(directory)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(error);
+        }
+        let metadata = fs::symlink_metadata(directory)?;
+        if !metadata.is_dir() || !is_ours(&metadata) {
+            return Err(io::Error::other("it is no directory that only this user can write to"));
+        }
+        let lock = open(&directory.join("reserved-ports.lock"), true)?;
+        let mut looks = 0;
+        while !try_lock(&lock)? {
+            looks += 1;
+            if looks > LOOKS {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "another process has it locked"));
+            }
+            thread::sleep(LOOK);
+        }
+        let mut records = Records {
+            directory: directory.to_owned(),
+            prefix: format!("reserved-ports.{}.", namespace()?),
+            boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+            live: Vec::new(),
+            stale: Vec::new(),
+            _lock: lock,
+        };
+        records.read()?;
+        Ok(records)
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            if !entry.file_name().to_string_lossy().starts_with(&self.prefix) {
+                continue;
+            }
+            let file = open(&entry.path(), false)?;
+            let mut text = String::new();
+            // One that cannot be read was being written when its process was killed: nothing was added yet.
+            let _ = (&file).take(LONGEST).read_to_string(&mut text);
+            let (wanted, added) = parse(&text, &self.boot).unwrap_or_default();
+            let is_stale = try_lock(&file)?;
+            let record = Record { path: entry.path(), file, wanted, added };
+            if is_stale { self.stale.push(record) } else { self.live.push(record) }
+        }
+        Ok(())
+    }
+
+    /// Where they are.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What processes have added that are gone.
+    pub(super) fn orphans(&self) -> PortRanges {
+        self.stale.iter().fold(PortRanges::default(), |ports, record| ports.with(&record.added))
+    }
+
+    /// What each of those needs that run.
+    pub(super) fn wanted(&self) -> Vec<PortRanges> {
+        self.live.iter().map(|record| record.wanted.clone()).collect()
+    }
+
+    /// A record of this process's.
+    pub(super) fn create(&self, wanted: &PortRanges, added: &PortRanges) -> io::Result<Record> {
+        let name = format!("{}{}.{:08x}", self.prefix, std::process::id(), fastrand::u32(..));
+        let path = self.directory.join(name);
+        let file = options().create_new(true).open(&path)?;
+        let mut record = Record { path, file, wanted: wanted.clone(), added: added.clone() };
+        let written = try_lock(&record.file).and_then(|_| record.write(&self.boot));
+        written.inspect_err(|_| record.remove())?;
+        Ok(record)
+    }
+
+    /// Counts a record of this process's, which ends, among those of processes that are gone.
+    pub(super) fn give_up(&mut self, own: &Record) -> io::Result<()> {
+        let at = self.live.iter().position(|record| record.path == own.path);
+        let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its record is gone"))?;
+        self.stale.push(self.live.swap_remove(at));
+        Ok(())
+    }
+
+    /// Forgets those that are gone: what of theirs others need these have to give back, each as much as is said.
+    pub(super) fn settle(&mut self, handed: &[PortRanges]) -> io::Result<()> {
+        for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
+            record.added = record.added.with(more);
+            record.write(&self.boot)?;
+        }
+        self.stale.drain(..).for_each(|record| record.remove());
+        Ok(())
+    }
+}
+
+impl Record {
+    /// Takes its file away.
+    pub(super) fn remove(&self) {
+        // It is empty or told of already: whoever finds it does nothing.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    fn write(&mut self, boot: &str) -> io::Result<()> {
+        let text = format!("boot {boot}\nwanted {}\nadded {}\n", self.wanted, self.added);
+        self.file.rewind()?;
+        self.file.set_len(0)?;
+        self.file.write_all(text.as_bytes())
+    }
+}
+
+/// What a record says, unless it is of another boot.
+fn parse(text: &str, boot: &str) -> Option<(PortRanges, PortRanges)> {
+    let mut lines = text.split('\n');
+    let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+    let is_now = value("boot")? == boot;
+    let ports = (value("wanted")?.parse().ok()?, value("added")?.parse().ok()?);
+    is_now.then_some(ports)
+}
+
+/// The thread's network namespace.
+fn namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+}
+
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    let file = options().create(create).open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() && is_ours(&metadata) {
+        true => Ok(file),
+        false => Err(io::Error::other(format!("{} is not a file of this user alone", path.display()))),
+    }
+}
+
+/// Whether nobody but this user can write to it.
+fn is_ours(metadata: &fs::Metadata) -> bool {
+    metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn ports(text: &str) -> PortRanges {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_record_is_live_while_it_is_held_and_told_of_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("convey");
+        let records = Records::open(&place).unwrap();
+        assert_eq!(fs::metadata(&place).unwrap().mode() & 0o777, 0o700);
+        let record = records.create(&ports("40-50"), &ports("41-50")).unwrap();
+        drop(records);
+        let records = Records::open(&place).unwrap();
+        assert_eq!((records.wanted(), records.orphans()), (vec![ports("40-50")], ports("")));
+        drop(records);
+        // As if its process were killed.
+        drop(record);
+        let mut records = Records::open(&place).unwrap();
+        assert_eq!((records.wanted(), records.orphans()), (vec![], ports("41-50")));
+        records.settle(&[]).unwrap();
+        drop(records);
+        let records = Records::open(&place).unwrap();
+        assert_eq!((records.wanted(), records.orphans()), (vec![], ports("")));
+    }
+
+    #[test]
+    fn what_another_boot_has_left_is_nothing() {
+        assert_eq!(parse("boot a\nwanted 40-50\nadded 41-50\n", "a"), Some((ports("40-50"), ports("41-50"))));
+        for text in
+            ["boot b\nwanted 40-50\nadded 41-50\n", "", "boot a\nwanted 40-50", "boot a\nwanted x\nadded \n"]
+        {
+            assert_eq!(parse(text, "a"), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_or_written_that_others_may_have_put_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().join(name);
+        symlink(directory.path(), place("link")).unwrap();
+        fs::create_dir(place("open")).unwrap();
+        fs::set_permissions(place("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::write(place("file"), "").unwrap();
+        for name in ["link", "open", "file", "missing/convey"] {
+            assert!(Records::open(&place(name)).is_err(), "{name}");
+        }
+        // A link in place of the lock.
+        fs::create_dir(place("ours")).unwrap();
+        fs::set_permissions(place("ours"), fs::Permissions::from_mode(0o700)).unwrap();
+        symlink(place("file"), place("ours/reserved-ports.lock")).unwrap();
+        assert!(Records::open(&place("ours")).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! Who needs which of the reserved ports. Pure.
+
+use crate::net::PortRanges;
+
+/// What is to be reserved, and who gives it back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// All reserved ports.
+    pub(super) list: PortRanges,
+    /// Those that the process at hand has to give back.
+    pub(super) added: PortRanges,
+    /// Those that each of the others has to give back from now on, besides what it had.
+    pub(super) handed: Vec<PortRanges>,
+}
+
+/// Of `now`, `orphans` were added by processes that are gone. A process needs `wanted`, and each of the others what is
+/// in `others`. What nobody needs is given back; what was not added by any of them is nobody's to give back.
+pub(super) fn settle(
+    now: &PortRanges,
+    orphans: &PortRanges,
+    wanted: &PortRanges,
+    others: &[PortRanges],
+) -> Settled {
+    let mut left = orphans.without(wanted);
+    let take = |needed: &PortRanges| {
+        let share = left.within(needed);
+        left = left.without(needed);
+        share
+    };
+    let handed = others.iter().map(take).collect();
+    let added = orphans.within(wanted).with(&wanted.without(now));
+    Settled { list: now.without(&left).with(wanted), added, handed }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ports(text: &str) -> PortRanges {
+        text.parse().unwrap()
+    }
+
+    fn told(now: &str, orphans: &str, wanted: &str, others: &[&str]) -> (String, String, Vec<String>) {
+        let others: Vec<_> = others.iter().map(|other| ports(other)).collect();
+        let Settled { list, added, handed } = settle(&ports(now), &ports(orphans), &ports(wanted), &others);
+        (list.to_string(), added.to_string(), handed.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_is_added_is_what_was_missing() {
+        assert_eq!(told("80", "", "40-50", &[]), ("40-50,80".into(), "40-50".into(), vec![]));
+        assert_eq!(told("45", "", "40-50", &[]), ("40-50".into(), "40-44,46-50".into(), vec![]));
+    }
+
+    #[test]
+    fn what_a_killed_process_has_added_is_given_back_or_taken_over() {
+        assert_eq!(told("40-50,80", "40-50", "", &[]), ("80".into(), "".into(), vec![]));
+        assert_eq!(told("40-50,80", "40-50", "48-52", &[]), ("48-52,80".into(), "48-52".into(), vec![]));
+    }
+
+    #[test]
+    fn what_others_need_stays_and_the_last_of_them_gives_it_back() {
+        let (list, _, handed) = told("40-50", "40-50", "", &["45-60", "49-70"]);
+        assert_eq!((list.as_str(), handed), ("45-50", vec!["45-50".into(), "".into()]));
+    }
+
+    proptest! {
+        /// Processes come and go, some of them killed; now and then nobody looks after those.
+        #[test]
+        fn ports_are_reserved_while_somebody_needs_them_and_no_longer(
+            before in prop::collection::btree_set(0..20u16, 0..5),
+            steps in prop::collection::vec((0..3usize, 0..3u8, 0..20u16, 0..8u16), 0..30),
+        ) {
+            let before = before.iter().fold(PortRanges::default(), |set, port| set.with(&PortRanges::from(*port..=*port)));
+            let (mut now, mut orphans) = (before.clone(), PortRanges::default());
+            let mut alive: [Option<(PortRanges, PortRanges)>; 3] = [None, None, None];
+            for (who, what, first, len) in steps {
+                let own = alive[who].take();
+                let wanted = match (&own, what) {
+                    (None, _) => PortRanges::from(first..=first + len),
+                    (Some((_, added)), 0) => {
+                        orphans = orphans.with(added);
+                        continue;
+                    }
+                    (Some((_, added)), _) => {
+                        orphans = orphans.with(added);
+                        PortRanges::default()
+                    }
+                };
+                let others: Vec<_> = alive.iter().flatten().map(|(wanted, _)| wanted.clone()).collect();
+                let settled = settle(&now, &orphans, &wanted, &others);
+                (now, orphans) = (settled.list, PortRanges::default());
+                for ((_, added), more) in alive.iter_mut().flatten().zip(settled.handed) {
+                    *added = added.with(&more);
+                }
+                if own.is_none() {
+                    alive[who] = Some((wanted, settled.added));
+                }
+                let needed = alive.iter().flatten().fold(before.clone(), |set, (wanted, _)| set.with(wanted));
+                prop_assert_eq!(&now, &needed);
+            }
+        }
+    }
+}
