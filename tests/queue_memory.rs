@@ -130,8 +130,16 @@ fn to_vip() -> UdpSocket {
 fn start(balancer: &Namespace) -> Pipeline {
     let frontends = [Endpoint::udp("10.77.0.1:53".parse().unwrap())].into();
     let selection = Selection { frontends, draining: [].into(), replies: None };
-    let forwarder =
-        |_| Forwarder::new(Settings { ports: None, capacity: 8, seed: 1, cache: None, loops: Loops::new(1) });
+    let forwarder = |_| {
+        Forwarder::new(Settings {
+            ports: None,
+            capacity: 8,
+            workers: 1,
+            seed: 1,
+            cache: None,
+            loops: Loops::new(1),
+        })
+    };
     let plan = Plan {
         cache: None,
         filter: Filter::new(&selection),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::forward::FlowState;
-use crate::model::{CacheOutcome, DropReason};
+use crate::model::{CacheOutcome, DropReason, Shortage};
 use crate::stats::{Gauge, PacketStats};
 
 /// What becomes of packets, and how full the tables are.
@@ -13,6 +13,8 @@ use crate::stats::{Gauge, PacketStats};
 pub struct PacketReport {
     /// Packets that went no further, by reason.
     pub drops: BTreeMap<&'static str, u64>,
+    /// Flows that gave way to new ones before they were over, by what there was too little of.
+    pub evicted: BTreeMap<&'static str, u64>,
     /// Packets that were captured and are none of ours.
     pub passed: u64,
     /// Packets of clients that were forwarded without a record of their flow, the table being full (DSR).
@@ -37,6 +39,7 @@ impl PacketReport {
         let layers = stats.layers().into_iter().map(|(interface, layer)| (interface, layer.name()));
         PacketReport {
             drops: DropReason::ALL.map(|reason| (reason.label(), stats.drops(reason))).into(),
+            evicted: Shortage::ALL.map(|shortage| (shortage.label(), stats.evicted(shortage))).into(),
             passed: stats.all_passed(),
             unrecorded: stats.all_unrecorded(),
             capture_errors: stats.all_capture_errors(),

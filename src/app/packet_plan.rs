@@ -128,6 +128,7 @@ pub(super) fn forwarders(
         ports: (!addresses.is_empty())
             .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
+        workers: workers as u32,
         seed: fastrand::u64(..),
         cache: cache(),
         loops: loops.clone(),

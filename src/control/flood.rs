@@ -10,6 +10,10 @@ use crate::stats::Syns;
 /// SYNs a second that nothing came of: fewer cost little.
 const FLOOD: u64 = 5_000;
 
+/// The same of those whose flow gave way to another's in less time than it takes to finish a handshake: there is so little
+/// room that clients lose theirs, too.
+const PRESSURE: u64 = 500;
+
 /// For as long it has to be a flood before it is called one: what begins at once is finished a round trip later.
 const PROOF: Duration = Duration::from_secs(1);
 
@@ -48,7 +52,8 @@ enum State {
     /// `since`: it has looked like a flood from then on.
     Peace { since: Option<Timestamp> },
     /// `until`: it has looked like a flood until then.
-    Flood { begun: Timestamp, until: Timestamp, most: u64, refused: u64 },
+    /// `enough`: so many a second are still one.
+    Flood { begun: Timestamp, until: Timestamp, enough: u64, most: u64, refused: u64 },
 }
 
 impl Default for State {
@@ -75,17 +80,18 @@ impl FloodWatch {
                 if now.since(*since.get_or_insert(now)) < PROOF {
                     return None;
                 }
-                self.state =
-                    State::Flood { begun: now, until: now, most: seen.forged, refused: syns.refused };
+                let enough = if seen.is_pressing() { PRESSURE / 2 } else { FLOOD / 2 };
+                let (most, refused) = (seen.forged, syns.refused);
+                self.state = State::Flood { begun: now, until: now, enough, most, refused };
                 Some(FloodNews::Begins { rate: seen.forged })
             }
             State::Peace { since } => {
                 *since = None;
                 None
             }
-            State::Flood { begun, until, most, refused } => {
+            State::Flood { begun, until, enough, most, refused } => {
                 *most = seen.forged.max(*most);
-                if seen.forged >= FLOOD / 2 {
+                if seen.forged >= *enough {
                     *until = now;
                 }
                 if now.since(*until) < CALM {
@@ -105,6 +111,7 @@ struct Seen {
     /// SYNs that came to nothing, or have yet to be followed by something.
     forged: u64,
     finished: u64,
+    displaced: u64,
 }
 
 impl Seen {
@@ -114,12 +121,18 @@ impl Seen {
         let finished = rate(|syns| syns.finished);
         // Of those that were dropped, a client's comes again.
         let dropped = rate(|syns| syns.refused).saturating_sub(rate(|syns| syns.repeated));
-        Seen { forged: dropped + rate(|syns| syns.begun).saturating_sub(finished), finished }
+        let forged = dropped + rate(|syns| syns.begun).saturating_sub(finished);
+        Seen { forged, finished, displaced: rate(|syns| syns.displaced) }
     }
 
     /// Beside a load that is heavy by itself it takes more: some of that is always on its way.
     fn is_flood(&self) -> bool {
-        self.forged >= FLOOD.max(self.finished / 2)
+        self.forged >= FLOOD.max(self.finished / 2) || self.is_pressing()
+    }
+
+    /// Where clients are too many for their frontend, they push out each other; but not most of them.
+    fn is_pressing(&self) -> bool {
+        self.displaced >= PRESSURE.max(self.finished)
     }
 }
 
@@ -137,6 +150,8 @@ mod tests {
         syns: Syns,
         now: Timestamp,
         is_limited: bool,
+        /// Forged SYNs a second that there is room for, if there is a limit: of more, each pushes out another early.
+        room_for: Option<u64>,
         /// Clients' handshakes that are not finished yet, for each look to come.
         on_their_way: Vec<u64>,
     }
@@ -158,7 +173,11 @@ mod tests {
                         self.syns.refused += forged + clients;
                         self.syns.repeated += clients;
                     }
-                    false => self.syns.begun += forged,
+                    false => {
+                        self.syns.begun += forged;
+                        let room = self.room_for.map_or(u64::MAX, |a_second| a_second / LOOKS);
+                        self.syns.displaced += forged.saturating_sub(room);
+                    }
                 }
                 self.syns.finished += self.on_their_way.remove(0);
                 if let Some(news) = self.watch.observe(self.syns, self.now) {
@@ -195,6 +214,30 @@ mod tests {
             assert!(most.abs_diff(forged) < 10, "{most}");
             assert!(lasted.as_secs().abs_diff(19) <= 1, "{lasted:?}");
             assert!(refused >= forged * 18, "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_few_forged_syns_are_a_flood_where_there_is_so_little_room_that_clients_lose_theirs() {
+        let mut site = Site { room_for: Some(400), ..Site::default() };
+        site.goes_on(5, 100, 1, 0);
+        let told = site.goes_on(20, 100, 1, 2_000);
+        assert!(matches!(told[..], [(1, FloodNews::Begins { .. })]), "{told:?}");
+        let told = site.goes_on(20, 100, 1, 0);
+        assert!(matches!(told[..], [(4 | 5, FloodNews::Ends { .. })]), "{told:?}");
+        let mut site = Site { room_for: Some(40_000), ..Site::default() };
+        assert_eq!(site.goes_on(60, 100, 1, 2_000), [], "they get on by the room there is");
+    }
+
+    #[test]
+    fn too_many_clients_are_no_flood() {
+        // Of 3,000 a second, those that come while all slots are taken push out 1,200 others.
+        let (mut watch, mut syns) = (FloodWatch::default(), Syns::default());
+        for look in 0..100 {
+            syns.begun += 3_000 / LOOKS;
+            syns.finished += 1_800 / LOOKS;
+            syns.displaced += 1_200 / LOOKS;
+            assert_eq!(watch.observe(syns, Timestamp(look * 1_000_000_000 / LOOKS)), None);
         }
     }
 

@@ -12,7 +12,7 @@ use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Tally};
 use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut};
-use crate::model::{ConnectFailures, DropReason, Timestamp, Wanted};
+use crate::model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats, STATES};
 use crate::wire::Checksum;
@@ -128,7 +128,13 @@ impl Worker {
         let from = Some(interface);
         let bytes = buffer.frame_mut();
         let mut frame = Frame { bytes, checksum, segment_size, lead, interface: from };
-        match self.forwarder.handle_frame(&mut frame, round.snapshot, round.now) {
+        let verdict = self.forwarder.handle_frame(&mut frame, round.snapshot, round.now);
+        while let Some((farewell, interface)) = self.forwarder.next_farewell(round.snapshot) {
+            let mut buffer = Buffer::default();
+            buffer.set_frame(farewell);
+            round.out.push((interface, buffer));
+        }
+        match verdict {
             Verdict::Transmit(forwarded) => {
                 let (packets, bytes) = match forwarded.direction {
                     Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
@@ -234,8 +240,10 @@ impl Worker {
             let flows = self.forwarder.flows().count(state);
             self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
         }
-        let (begun, finished) = self.forwarder.handshakes();
-        self.stats.set_handshakes(self.core, begun, finished);
+        self.stats.set_handshakes(self.core, self.forwarder.handshakes());
+        for shortage in Shortage::ALL {
+            self.stats.set_evicted(self.core, shortage, self.forwarder.evicted(shortage));
+        }
         self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::CachedFlows, self.forwarder.flows().cached().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
@@ -258,6 +266,7 @@ mod tests {
             forwarder: Forwarder::new(Settings {
                 ports: None,
                 capacity: 1,
+                workers: 1,
                 seed: 1,
                 cache: None,
                 loops: Loops::new(1),

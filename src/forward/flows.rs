@@ -1,5 +1,7 @@
 //! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
 
+use std::time::Duration;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cache::Progress;
@@ -8,7 +10,7 @@ use super::index::Index;
 use super::list::{List, TIMER};
 use super::shares::{Share, Shares};
 use super::state::{Direction, FlowState, SYN, Segment, View};
-use super::wheel::{Slot, Wheel, tick, tick_from, ticks};
+use super::wheel::{Slot, Wheel, tick, tick_from, ticks, time};
 use crate::model::{Addr, FlowKey, FlowTimeouts, Timestamp};
 
 /// Names a flow in its table for as long as it is there.
@@ -273,10 +275,33 @@ impl FlowTable {
         self.shares.victim(new).ok().flatten().map(FlowId)
     }
 
-    /// The flow to this address and port that has been closing for longest: who needs a SNAT port for the
-    /// server and finds none may end it.
-    pub fn closing_of_server(&self, (addr, port): (Addr, u16), protocol: u8) -> Option<FlowId> {
-        self.shares.closing_of_server((addr, port, protocol)).map(FlowId)
+    /// How many flows to this address and port may give way to another of that server: those that are closing, and those
+    /// that are half-open.
+    pub fn may_give_way(&self, server: (Addr, u16), share: Share) -> (u32, u32) {
+        let of_server = self.shares.of_server(server, share);
+        of_server.map_or((0, 0), |of_server| (of_server.closing.len(), of_server.half_open.len()))
+    }
+
+    /// The flows to this address and port that are closing, the one that has been for longest in front: who needs a SNAT
+    /// port for the server and finds none may end it.
+    pub fn closing_of_server(&self, server: (Addr, u16), share: Share) -> impl Iterator<Item = FlowId> + '_ {
+        let of_server = self.shares.of_server(server, share);
+        of_server.into_iter().flat_map(|of_server| of_server.closing.iter(&self.flows)).map(FlowId)
+    }
+
+    /// The same of those that are half-open.
+    pub fn half_open_of_server(
+        &self,
+        server: (Addr, u16),
+        share: Share,
+    ) -> impl Iterator<Item = FlowId> + '_ {
+        let of_server = self.shares.of_server(server, share);
+        of_server.into_iter().flat_map(|of_server| of_server.half_open.iter(&self.flows)).map(FlowId)
+    }
+
+    /// How long a flow has been silent that is in the table or was, to a quarter of a second.
+    pub(super) fn silence(&self, flow: &Flow, now: Timestamp) -> Duration {
+        time(tick(now).saturating_sub(flow.deadline.saturating_sub(self.timeouts[flow.state as usize])))
     }
 
     /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with

@@ -3,6 +3,7 @@
 mod begin;
 mod cached;
 mod fit;
+mod give_way;
 mod refuse;
 mod served;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use self::begin::{To, UNRESOLVED, is_martian};
 use self::fit::{fit, fit_error};
+use self::give_way::{FAREWELLS_PER_SECOND, Farewell};
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
@@ -19,7 +21,8 @@ use super::{
     Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, Share, View,
 };
 use crate::model::{
-    self, Addr, DropReason, FlowKey, FlowTimeouts, Mode, NextHop, Rewrite, Timestamp, UDP, Wanted,
+    self, Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, Mode, NextHop, Rewrite, Shortage, Timestamp,
+    UDP, Wanted,
 };
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
@@ -48,6 +51,8 @@ pub struct Settings {
     pub ports: Option<NatPorts>,
     /// Most flows at once.
     pub capacity: u32,
+    /// How many workers share the limits of frontends and servers, this one among them; at least one.
+    pub workers: u32,
     /// A secret: who knows it can aim at collisions in the table.
     pub seed: u64,
     /// What forwards the packets of open flows in our place, if there is something.
@@ -69,6 +74,18 @@ pub struct Forwarder {
     news: News,
     /// SYNs that were to begin a flow.
     begun: u64,
+    /// Flows that gave way to others before they were over, by what for.
+    evicted: [u64; Shortage::ALL.len()],
+    /// Handshakes that gave way to others before they could be finished.
+    displaced: u64,
+    /// Servers that are to be told of handshakes that gave way.
+    farewells: Vec<Farewell>,
+    farewell_limiter: Limiter,
+    /// The last frame that tells one.
+    farewell: Vec<u8>,
+    workers: u32,
+    /// At which server of a frontend one looks first for a flow that gives way.
+    turn: u64,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
     served: Served,
@@ -120,6 +137,13 @@ impl Forwarder {
             advice: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
             begun: 0,
+            evicted: Default::default(),
+            displaced: 0,
+            farewells: Vec::new(),
+            farewell_limiter: Limiter::new(FAREWELLS_PER_SECOND),
+            farewell: Vec::with_capacity(ANSWER_LEN),
+            workers: settings.workers.max(1),
+            turn: 0,
             generation: None,
             served: Served::default(),
             network: Arc::default(),
@@ -246,10 +270,14 @@ impl Forwarder {
         &self.flows
     }
 
-    /// TCP handshakes that clients have begun, whether or not there was room for their flow, and those of them that were
-    /// completed.
-    pub fn handshakes(&self) -> (u64, u64) {
-        (self.begun, self.flows.finished())
+    /// What has become of the TCP handshakes that clients have begun.
+    pub fn handshakes(&self) -> Handshakes {
+        Handshakes { begun: self.begun, finished: self.flows.finished(), displaced: self.displaced }
+    }
+
+    /// Flows that gave way to others before they were over.
+    pub fn evicted(&self, shortage: Shortage) -> u64 {
+        self.evicted[shortage as usize]
     }
 
     /// SNAT ports in use.

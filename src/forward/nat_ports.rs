@@ -57,9 +57,9 @@ impl NatPorts {
     /// used come first, then those that have been free for longest: the server remembers a connection for a
     /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
+        let total = self.towards(&server.0);
         let addresses = of_family(&self.addresses, self.v4, &server.0);
         let pool = self.pools.entry((server, protocol)).or_default();
-        let total = addresses.len() as u32 * self.ports.len() as u32;
         loop {
             let number = if pool.fresh < total {
                 pool.fresh += 1;
@@ -90,6 +90,11 @@ impl NatPorts {
     /// Whether this is one of the addresses with one of the ports.
     pub fn holds(&self, (address, port): (Addr, u16)) -> bool {
         self.ports.contains(&port) && self.addresses.contains(&address)
+    }
+
+    /// How many there are for each server of this one's family, those that are left out among them.
+    pub fn towards(&self, server: &Addr) -> u32 {
+        of_family(&self.addresses, self.v4, server).len() as u32 * self.ports.len() as u32
     }
 
     /// Ports in use, over all servers.

@@ -3,7 +3,7 @@
 
 use super::flow::{Class, Flow};
 use super::flows::Full;
-use super::queues::{Queues, Server};
+use super::queues::{OfServer, Queues, Server};
 use super::state::View;
 use crate::model::UDP;
 
@@ -19,6 +19,11 @@ impl Share {
     #[inline]
     pub fn new(view: View, protocol: u8) -> Share {
         Share(u8::from(view == View::ClientSide) << 1 | u8::from(protocol == UDP))
+    }
+
+    /// Whether it is of UDP.
+    pub(super) fn is_udp(self) -> bool {
+        self.0 & 1 != 0
     }
 
     fn all() -> impl Iterator<Item = Share> {
@@ -85,9 +90,9 @@ impl Shares {
         closing.or_else(|| self.first_by_excess(new, Queues::victim)).map(Some).ok_or(Full::Table)
     }
 
-    /// The flow to this server that has been closing for longest, of those that have SNAT ports.
-    pub(super) fn closing_of_server(&self, server: Server) -> Option<u32> {
-        self.queues[Share::new(View::BothSides, server.2).index()].closing_of_server(server)
+    /// The flows of this kind that may give way to a new one of the same server; `None` if there are none.
+    pub(super) fn of_server(&self, server: Server, kind: Share) -> Option<&OfServer> {
+        self.queues[kind.index()].of_server(server)
     }
 
     /// Adds a flow that is now in `class`.

@@ -29,6 +29,11 @@ pub(super) fn ticks(duration: Duration) -> u32 {
     duration.as_nanos().div_ceil(TICK.as_nanos()).clamp(1, u128::from(u32::MAX / 2)) as u32
 }
 
+/// How long so many ticks are.
+pub(super) fn time(ticks: u32) -> Duration {
+    TICK * ticks
+}
+
 /// Where in the wheel a flow is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot(u16);

@@ -11,6 +11,7 @@ mod outlier;
 mod packet;
 mod reason;
 mod server;
+mod shortage;
 
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
@@ -22,6 +23,7 @@ pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use reason::DropReason;
 pub use server::{NamedServer, Server, ServerSettings};
+pub use shortage::{Handshakes, Shortage};
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -139,6 +139,11 @@ impl Pool {
         }
     }
 
+    /// A number that is always the same for a client of `vip`.
+    pub fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
+        balance::flow_hash(self.config.hash, client, vip).0
+    }
+
     /// Whether the server with this index can be chosen, its limit aside.
     pub fn is_eligible(&self, index: usize) -> bool {
         self.members[index].eligible

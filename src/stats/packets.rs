@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use crossbeam_utils::CachePadded;
 
-use crate::model::{CacheOutcome, DropReason, Layer};
+use crate::model::{CacheOutcome, DropReason, Handshakes, Layer, Shortage};
 
 /// Most states that flows can have; whoever counts them sees to it that there are no more.
 pub const STATES: usize = 16;
@@ -47,6 +47,8 @@ pub struct Syns {
     pub refused: u64,
     /// Of those that were dropped, the ones that came again and reached a worker.
     pub repeated: u64,
+    /// Those whose flow gave way to another's in less time than it takes to finish a handshake.
+    pub displaced: u64,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +60,8 @@ struct Thread {
     overruns: AtomicU64,
     begun: AtomicU64,
     finished: AtomicU64,
+    displaced: AtomicU64,
+    evicted: [AtomicU64; Shortage::ALL.len()],
     gauges: [AtomicU64; STATES + 3],
 }
 
@@ -112,10 +116,18 @@ impl PacketStats {
         add(&self.threads[thread].overruns, n);
     }
 
-    /// What a thread has begun and finished so far, of handshakes that clients began.
-    pub fn set_handshakes(&self, thread: usize, begun: u64, finished: u64) {
-        self.threads[thread].begun.store(begun, Ordering::Relaxed);
-        self.threads[thread].finished.store(finished, Ordering::Relaxed);
+    /// What has become of handshakes so far that a thread has to do with.
+    pub fn set_handshakes(&self, thread: usize, handshakes: Handshakes) {
+        let Handshakes { begun, finished, displaced } = handshakes;
+        let thread = &self.threads[thread];
+        thread.begun.store(begun, Ordering::Relaxed);
+        thread.finished.store(finished, Ordering::Relaxed);
+        thread.displaced.store(displaced, Ordering::Relaxed);
+    }
+
+    /// How many of a thread's flows have given way to others so far.
+    pub fn set_evicted(&self, thread: usize, shortage: Shortage, n: u64) {
+        self.threads[thread].evicted[shortage as usize].store(n, Ordering::Relaxed);
     }
 
     /// What a thread has now.
@@ -179,7 +191,13 @@ impl PacketStats {
             begun: self.sum(|thread| &thread.begun),
             refused: self.syns_refused.load(Ordering::Relaxed),
             repeated: self.outcome(CacheOutcome::CameAgain),
+            displaced: self.sum(|thread| &thread.displaced),
         }
+    }
+
+    /// Flows that gave way to others before they were over, by all threads.
+    pub fn evicted(&self, shortage: Shortage) -> u64 {
+        self.sum(|thread| &thread.evicted[shortage as usize])
     }
 
     /// Frames that could not be read.
@@ -240,11 +258,11 @@ mod tests {
     #[test]
     fn syns_that_the_kernel_dropped_are_drops_like_others() {
         let stats = PacketStats::new(2);
-        stats.set_handshakes(0, 7, 5);
-        stats.set_handshakes(1, 2, 1);
+        stats.set_handshakes(0, Handshakes { begun: 7, finished: 5, displaced: 1 });
+        stats.set_handshakes(1, Handshakes { begun: 2, finished: 1, displaced: 1 });
         stats.set_syns_refused(40);
         stats.set_outcome(CacheOutcome::CameAgain, 3);
-        assert_eq!(stats.syns(), Syns { begun: 9, finished: 6, refused: 40, repeated: 3 });
+        assert_eq!(stats.syns(), Syns { begun: 9, finished: 6, refused: 40, repeated: 3, displaced: 2 });
         assert_eq!(stats.drops(DropReason::SynLimited), 40);
     }
 

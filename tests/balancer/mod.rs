@@ -79,8 +79,14 @@ impl Balancer {
     pub(crate) fn new(setup: Setup) -> Balancer {
         let snat = if setup.is_v6 { Addr::from(IpAddr::from(v6(254))) } else { Addr::v4([10, 0, 0, 254]) };
         let ports = (setup.mode == Mode::Passthrough).then(|| NatPorts::new(vec![snat], 33_768..=61_000, 7));
-        let settings =
-            Settings { ports, capacity: setup.capacity, seed: 0x5eed, cache: None, loops: Loops::new(1) };
+        let settings = Settings {
+            ports,
+            capacity: setup.capacity,
+            workers: 1,
+            seed: 0x5eed,
+            cache: None,
+            loops: Loops::new(1),
+        };
         let snapshot = made(setup);
         let mut balancer = Balancer { forwarder: Forwarder::new(settings), snapshot, now: Timestamp(0) };
         balancer.pass_time(Duration::ZERO);

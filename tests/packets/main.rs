@@ -29,6 +29,7 @@ mod outlast;
 mod raw;
 mod reload;
 mod rivals;
+mod scarce;
 mod scripts;
 mod siege;
 mod silence;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         ("transfer", transfer::stories()),
         ("failure", failure::stories()),
         ("flood", flood::stories()),
+        ("scarce", scarce::stories()),
         ("siege", siege::stories()),
         ("silence", silence::stories()),
         ("spoofed", spoofed::stories()),

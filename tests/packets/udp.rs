@@ -27,8 +27,21 @@ impl UdpEcho {
         UdpEcho::signing("", addr)
     }
 
+    /// One that sends back nothing but this.
+    pub(crate) fn answering(question: &'static [u8], addr: SocketAddr) -> UdpEcho {
+        UdpEcho::serving("", addr, move |datagram| datagram == question)
+    }
+
     /// One that puts its name before what it sends back.
     pub(crate) fn signing(name: &str, addr: SocketAddr) -> UdpEcho {
+        UdpEcho::serving(name, addr, |_| true)
+    }
+
+    fn serving(
+        name: &str,
+        addr: SocketAddr,
+        is_answered: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> UdpEcho {
         let socket = UdpSocket::bind(addr).unwrap();
         // How often it looks whether it is to stop.
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -39,7 +52,9 @@ impl UdpEcho {
             let mut buffer = vec![0; BUFFER];
             buffer[..name.len()].copy_from_slice(name.as_bytes());
             while !stopped.load(Ordering::Relaxed) {
-                if let Ok((n, from)) = socket.recv_from(&mut buffer[name.len()..]) {
+                if let Ok((n, from)) = socket.recv_from(&mut buffer[name.len()..])
+                    && is_answered(&buffer[name.len()..][..n])
+                {
                     let _ = socket.send_to(&buffer[..name.len() + n], from);
                 }
             }

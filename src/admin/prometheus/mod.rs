@@ -237,6 +237,12 @@ fn packets(page: &mut Page, report: &Report) {
         |n| *n as f64,
     );
     page.counter(
+        "convey_flows_evicted_total",
+        "Flows that gave way to new ones before they were over, by what there was too little of.",
+        &by("for", &packets.evicted),
+        |n| *n as f64,
+    );
+    page.counter(
         "convey_packets_passed_total",
         "Packets that were captured and are none of ours.",
         &[(Vec::new(), packets.passed)],

@@ -315,12 +315,14 @@ fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
     for n in 0..6 {
         open(&mut flows, &passthrough(n), &[&HANDSHAKE[..], &CLOSE].concat(), at(0.0));
     }
+    let share = Share::new(View::BothSides, TCP);
     for n in [1, 3, 5] {
-        let id = flows.closing_of_server(to(1), TCP).unwrap();
+        let id = flows.closing_of_server(to(1), share).next().unwrap();
         assert_eq!(flows.remove(id).server(), passthrough(n).server);
     }
-    assert_eq!(flows.closing_of_server(to(1), TCP), None);
-    assert_eq!(flows.remove(flows.closing_of_server(to(0), TCP).unwrap()).server(), passthrough(0).server);
+    assert_eq!(flows.closing_of_server(to(1), share).next(), None);
+    let id = flows.closing_of_server(to(0), share).next().unwrap();
+    assert_eq!(flows.remove(id).server(), passthrough(0).server);
 }
 
 #[test]

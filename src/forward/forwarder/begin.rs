@@ -7,10 +7,12 @@ use super::fit::{fit, fit_error};
 use super::refuse::Stop;
 use super::{Forwarder, Packet, begins, check_error, segment};
 use crate::forward::{
-    Cut, Direction, End, Flow, FlowId, FlowState, Forwarded, Frame, Full, NewFlow, Part, Parties, Share,
-    Verdict, View,
+    Cut, Direction, Flow, FlowId, FlowState, Forwarded, Frame, Full, NewFlow, Part, Parties, Share, Verdict,
+    View,
 };
-use crate::model::{Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite, Wanted};
+use crate::model::{
+    Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite, Shortage, Timestamp, Wanted,
+};
 use crate::snapshot::{Frontend, NextHops, Pick, Server, Snapshot, Unreachable};
 use crate::wire::{self, Headers, Kind};
 
@@ -90,7 +92,10 @@ impl Forwarder {
         if is_new && self.comes_back(frame, packet) {
             return Err(Stop::Refused(DropReason::ForwardingLoop));
         }
-        let server = self.choose(frontend, key.source(), vip);
+        let server = match self.choose(frontend, key.source(), vip) {
+            Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
+            chosen => chosen,
+        };
         let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
         let way = server.and_then(|server| {
             let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
@@ -110,7 +115,7 @@ impl Forwarder {
             return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
         }
         // One that is under way was let in by whoever has forgotten it.
-        let slots = Slots::take(frontend, server, is_new)?;
+        let slots = self.take_slots((frontend, server), is_new, packet.now)?;
         match self.record(packet, frontend, server, to_server) {
             Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, packet),
             Err(stop) => {
@@ -205,7 +210,7 @@ impl Forwarder {
                 // Looked up now so that it is resolved by the time of the answer.
                 let to_client =
                     self.find_hop(To::Client(key.src.ip()), packet.snapshot).unwrap_or(UNRESOLVED);
-                (View::BothSides, self.allocate(endpoint, key.protocol)?, to_client)
+                (View::BothSides, self.allocate(endpoint, key.protocol, packet.now)?, to_client)
             }
         };
         let flow = NewFlow {
@@ -233,18 +238,18 @@ impl Forwarder {
             }
         };
         if let Some(evicted) = &inserted.evicted {
-            self.let_go(evicted, End::Own);
+            self.has_given_way(evicted, Shortage::Table, packet.now);
         }
         Ok(inserted.id)
     }
 
     /// A SNAT address and port: those of the flow that this one replaces, else fresh ones; where there are none
-    /// left, those of the server's flow that is longest over.
+    /// left, those of the server's flow that gives way.
     ///
     /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
     /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
     /// left there resets that and tries again: by another port it would meet the next one's.
-    fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Result<(Addr, u16), Stop> {
+    fn allocate(&mut self, server: (Addr, u16), protocol: u8, now: Timestamp) -> Result<(Addr, u16), Stop> {
         let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
         if let Some(old) = self.replaced.take_if(same) {
             return Ok((old.server().dst, old.server().dst_port));
@@ -253,9 +258,9 @@ impl Forwarder {
             if let Some(port) = ports.allocate(server, protocol) {
                 return Ok(port);
             }
-            let Some(over) = self.flows.closing_of_server(server, protocol) else { break };
-            let over = self.flows.remove(over);
-            self.let_go(&over, End::Own);
+            if !self.free_port(server, protocol, now) {
+                break;
+            }
         }
         Err(Stop::Refused(DropReason::SnatExhausted))
     }
@@ -293,26 +298,13 @@ impl Forwarder {
     }
 }
 
-/// The places that a flow takes at its frontend and its server, out of those that they have.
-struct Slots<'a> {
-    frontend: &'a Frontend,
-    server: &'a Server,
+/// The connection slots that a flow has taken at its frontend and its server.
+pub(super) struct Slots<'a> {
+    pub(super) frontend: &'a Frontend,
+    pub(super) server: &'a Server,
 }
 
-impl<'a> Slots<'a> {
-    /// Takes one of each; no more than there are, if they are `limited`.
-    fn take(frontend: &'a Frontend, server: &'a Server, limited: bool) -> Result<Slots<'a>, Stop> {
-        let limit = |most: Option<u32>| most.filter(|_| limited);
-        if !frontend.live.slots.try_take(limit(frontend.config.max_connections)) {
-            return Err(Stop::Refused(DropReason::MaxConnections));
-        }
-        if !server.live.slots.try_take(limit(server.config.settings.max_connections)) {
-            frontend.live.slots.release();
-            return Err(Stop::Refused(DropReason::MaxConnections));
-        }
-        Ok(Slots { frontend, server })
-    }
-
+impl Slots<'_> {
     fn give_back(self) {
         self.frontend.live.slots.release();
         self.server.live.slots.release();

@@ -13,7 +13,7 @@ use crate::model::{FlowKey, Timestamp};
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Flows that the cache is asked for before one gives way: about 0.2 ms. In DSR it may have forwarded data of all.
-const MOST_ASKED: u32 = 256;
+pub(super) const MOST_ASKED: u32 = 256;
 
 impl Forwarder {
     /// Carries out what the cache was told since the last time. To be called between batches of frames.
@@ -137,18 +137,23 @@ impl Forwarder {
     /// of it yet. Fails if so many have that there was no time to ask for the next; these are not asked for again.
     pub(super) fn spare_the_open(&mut self, new: Share) -> Result<(), Full> {
         for _ in 0..MOST_ASKED {
-            let Some(id) = self.flows.victim(new) else { return Ok(()) };
-            let flow = self.flows.get(id);
-            let before = flow.state();
-            if !(flow.is_cached() && before.may_lag()) {
-                return Ok(());
-            }
-            self.catch_up(id);
-            if self.flows.get(id).state() == before {
-                return Ok(());
+            match self.flows.victim(new) {
+                Some(id) if self.has_got_further(id) => {}
+                _ => return Ok(()),
             }
         }
         Err(Full::Share)
+    }
+
+    /// Whether the cache knows more of a flow that is about to give way; from now on it is known here.
+    pub(super) fn has_got_further(&mut self, id: FlowId) -> bool {
+        let flow = self.flows.get(id);
+        let before = flow.state();
+        if !flow.is_cached() || !before.may_lag() {
+            return false;
+        }
+        self.catch_up(id);
+        self.flows.get(id).state() != before
     }
 
     /// The cache has forwarded the rest of a handshake, at this time or a little before.

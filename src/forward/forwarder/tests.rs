@@ -27,6 +27,7 @@ mod dsr;
 mod expiry;
 mod forged;
 mod fragments;
+mod give_way;
 mod hops;
 mod icmp;
 mod l2;

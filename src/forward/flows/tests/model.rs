@@ -277,13 +277,24 @@ fn same(flows: &FlowTable, known: &[Known]) -> Result<(), TestCaseError> {
         let expected = replies.and(found).map(|(id, _)| (id, ToClient));
         prop_assert_eq!(flows.lookup(&new.server), expected);
     }
-    for (server, protocol) in (0..CLIENTS).map(server_of) {
-        let of_server = |flow: &&Known| flow.closing() && server_of(flow.client) == (server, protocol);
-        // Where the server's packets do not pass, it takes no SNAT ports.
-        let of_server = |flow: &&Known| of_server(flow) && flow.view() == View::BothSides;
-        let oldest = known.iter().filter(of_server).min_by_key(|flow| flow.since);
-        let found = flows.closing_of_server(server, protocol).map(|id| flows.get(id).client());
-        prop_assert_eq!(found, oldest.map(|flow| new_flow(flow.client).client));
+    let servers: HashSet<_> = (0..CLIENTS).map(server_of).collect();
+    for (server, protocol) in servers {
+        for view in [View::BothSides, View::ClientSide] {
+            let share = Share::new(view, protocol);
+            let in_line = |which: fn(&Known) -> bool| {
+                let is_its =
+                    |flow: &&Known| server_of(flow.client) == (server, protocol) && flow.view() == view;
+                let mut line: Vec<_> = known.iter().filter(is_its).filter(|flow| which(flow)).collect();
+                line.sort_by_key(|flow| flow.since);
+                line.into_iter().map(|flow| new_flow(flow.client).client).collect::<Vec<_>>()
+            };
+            let client = |id| flows.get(id).client();
+            let closing: Vec<_> = flows.closing_of_server(server, share).map(client).collect();
+            let half_open: Vec<_> = flows.half_open_of_server(server, share).map(client).collect();
+            let lengths = (closing.len() as u32, half_open.len() as u32);
+            prop_assert_eq!(flows.may_give_way(server, share), lengths);
+            prop_assert_eq!((closing, half_open), (in_line(Known::closing), in_line(Known::half_open)));
+        }
     }
     Ok(())
 }

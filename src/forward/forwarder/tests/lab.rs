@@ -96,6 +96,8 @@ pub(super) struct Lab {
     pub(super) unrecorded: usize,
     /// Datagrams of servers, and refusals by servers, that were forwarded.
     pub(super) heard: [usize; 2],
+    /// What servers were told of handshakes that gave way.
+    pub(super) farewells: Vec<Seen>,
     fragments: Fragments<Vec<u8>>,
     ids: Ids,
 }
@@ -174,7 +176,7 @@ impl Lab {
         };
         let kernel = Kernel::of_story();
         let cache = kernel.as_ref().map(Kernel::cache);
-        let settings = Settings { ports, capacity, seed: 42, cache, loops: Loops::new(7) };
+        let settings = Settings { ports, capacity, workers: 1, seed: 42, cache, loops: Loops::new(7) };
         let mut lab = Lab {
             family,
             forwarder: Forwarder::new(settings),
@@ -186,11 +188,22 @@ impl Lab {
             opened: 0,
             unrecorded: 0,
             heard: [0; 2],
+            farewells: Vec::new(),
             fragments: Fragments::new(Ids::new(0)),
             ids: Ids::new(0),
         };
         lab.change(|_| {});
         lab
+    }
+
+    /// The same, one of so many workers.
+    pub(super) fn worker_of(mut self, workers: u32, ports: Option<NatPorts>) -> Lab {
+        let cache = self.kernel.as_ref().map(Kernel::cache);
+        let settings =
+            Settings { ports, capacity: ENOUGH.capacity, workers, seed: 42, cache, loops: Loops::new(7) };
+        self.forwarder = Forwarder::new(settings);
+        self.change(|_| {});
+        self
     }
 
     /// The beginning of a packet of client `n` to the VIP.
@@ -276,6 +289,9 @@ impl Lab {
         }
         let before = frame.bytes.to_vec();
         let verdict = self.forwarder.handle_frame(frame, &self.snapshot, self.now);
+        while let Some((frame, interface)) = self.forwarder.next_farewell(&self.snapshot) {
+            self.farewells.push(Seen::read(frame, interface));
+        }
         self.forwarder.flush_cache();
         let forwarded = match verdict {
             Verdict::Transmit(forwarded) => forwarded,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::lab::{ENOUGH, Family, Lab, Outcome, Size};
+use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size};
 use crate::forward::FlowState;
 use crate::model::{Algorithm, DropReason};
 
@@ -24,6 +24,15 @@ told_over_both_families! {
     in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says,
     in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again,
     in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection,
+}
+
+/// Client `n` connects and is sent a byte, in either mode. Returns what the server saw of the SYN.
+fn whole(lab: &mut Lab, n: u16) -> Seen {
+    let syn = lab.send(lab.client(n).syn().seq(100));
+    lab.handle(&syn.reply().syn().seq(500).ack(101));
+    lab.send(lab.client(n).seq(101).ack(501));
+    lab.send(lab.client(n).seq(101).ack(502));
+    syn
 }
 
 /// One server, so few SNAT ports.
@@ -169,16 +178,16 @@ fn of_a_server_that_is_gone_no_ports_are_remembered(family: Family) {
 fn a_full_frontend_refuses_until_a_connection_ends(family: Family) {
     for mut lab in Lab::both_modes(family) {
         lab.change(|world| world.frontends[0].max_connections = Some(2));
-        let (first, _second) = (lab.send(lab.client(1).syn().seq(100)), lab.send(lab.client(2).syn()));
+        let (first, _second) = (whole(&mut lab, 1), whole(&mut lab, 2));
         let (reset, reason) = lab.answer(lab.client(3).syn().seq(7));
         assert_eq!(
             (reason, reset.reset()),
             (DropReason::MaxConnections, (family.vip().into(), family.client_addr(3), "R.", 0, 8))
         );
-        assert_eq!(lab.send(lab.client(1).syn().seq(100)), first, "who is in stays in");
+        assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), first.route(), "who is in stays in");
         lab.send(lab.client(1).rst().seq(101));
         assert_eq!(lab.ended(), 1);
-        lab.send(lab.client(3).syn().seq(7));
+        whole(&mut lab, 3);
         assert_eq!(lab.answer(lab.client(4).syn()).1, DropReason::MaxConnections);
         lab.change(|world| world.frontends[0].max_connections = Some(3));
         lab.send(lab.client(4).syn());
@@ -197,7 +206,7 @@ fn who_is_refused_for_another_reason_takes_no_place_of_a_frontend(family: Family
 fn when_every_server_is_full_clients_are_told(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.change(|world| world.servers.iter_mut().for_each(|server| server.max_connections = Some(1)));
-    let mut servers: Vec<_> = (1..4).map(|n| lab.send(lab.client(n).syn()).to).collect();
+    let mut servers: Vec<_> = (1..4).map(|n| lab.connect(n).to).collect();
     servers.sort();
     servers.dedup();
     assert_eq!(servers.len(), 3);

@@ -1,0 +1,150 @@
+//! Forged beginnings where SNAT ports or connection slots are few: who forges them cannot keep them from clients.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use convey::demo::lab::Role;
+use convey::model::Offload;
+use convey::wire::TestPacket;
+
+use crate::case::{Case, Family, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::flood::{alone, forge, nobody};
+use crate::network::Network;
+use crate::raw::Wire;
+use crate::support::{Server, clock, connect, ping, wait_for};
+use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
+
+pub(crate) fn stories() -> Vec<Story> {
+    let of_ports = stories![when |case| case.is_passthrough() && is_told(case) =>
+        forged_syns_leave_clients_their_snat_ports,
+        forged_datagrams_leave_clients_their_snat_ports];
+    let of_slots = stories![when |case| is_told(case) =>
+        forged_syns_leave_clients_the_slots_of_a_frontend,
+        forged_syns_leave_clients_the_slots_of_a_server];
+    [of_ports, of_slots].concat()
+}
+
+/// What gives way is a worker's to say, in either family.
+fn is_told(case: Case) -> bool {
+    case.family == Family::V4 && case.offload != Offload::Xdp
+}
+
+/// So many ports or slots.
+const FEW: u64 = 1_000;
+const FEW_PORTS: &str = "snat_ports = \"40000-40999\"";
+const FEW_SLOTS: &str = "max_connections = 1000";
+
+/// Forged packets at once: 1,000 a second.
+const BURST: u32 = 5;
+
+/// From one burst to the next.
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// Clients, one after another, and how many of them have to be served: others share this machine.
+const CLIENTS: usize = 100;
+const SERVED: usize = 95;
+
+fn forged_syns_leave_clients_their_snat_ports(case: Case) {
+    let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::new(1) };
+    syns_are_forged(case, &config, "/packets/snat_ports_in_use", "snat_ports");
+}
+
+fn forged_syns_leave_clients_the_slots_of_a_frontend(case: Case) {
+    let config = Config { frontend: FEW_SLOTS, health: UNCHECKED, ..Config::new(1) };
+    syns_are_forged(case, &config, "/frontends/web/current_connections", "connection_slots");
+}
+
+fn forged_syns_leave_clients_the_slots_of_a_server(case: Case) {
+    let config = Config { servers: vec![(1, FEW_SLOTS)], health: UNCHECKED, ..Config::new(1) };
+    syns_are_forged(case, &config, "/frontends/web/current_connections", "connection_slots");
+}
+
+fn syns_are_forged(case: Case, config: &Config, used: &str, shortage: &str) {
+    let _alone = alone();
+    let mut network = Network::new(case, 2, 1);
+    network.balance(config);
+    let _server = network.server(1, Server::echo);
+    let mut before = network.inside(Role::Client(1), || connect(network.vip()));
+    ping(&mut before).unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    let served = attacked(
+        &network,
+        || forge(network.vip(), &mut random),
+        || {
+            wait_for("all to be used up", || (network.stat(used).as_u64() >= Some(FEW)).then_some(()));
+            (0..CLIENTS).filter(|_| network.inside(Role::Client(1), || is_served(network.vip()))).count()
+        },
+    );
+    ping(&mut before).unwrap();
+    assert!(served >= SERVED, "{served} of {CLIENTS} clients were served: {:#}", network.stat("/packets"));
+    let evicted = network.stat("/packets/evicted");
+    assert!(evicted[shortage].as_u64() > Some(0), "{evicted}");
+    assert!(network.inside(Role::Client(1), || is_served(network.vip())));
+}
+
+fn forged_datagrams_leave_clients_their_snat_ports(case: Case) {
+    let _alone = alone();
+    let mut network = Network::new(case, 2, 1);
+    let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::udp(ECHO, 1) };
+    network.balance(&config);
+    let server = SocketAddr::new(network.address(Role::Server(1)).ip(), ECHO);
+    let _server = network.lab.enter(Role::Server(1), || UdpEcho::answering(b"?", server)).unwrap();
+    let vip = case.family.vip(ECHO);
+    let stream = network.inside(Role::Client(1), || socket_to(vip));
+    (0..2).for_each(|_| assert_eq!(exchange(&stream, b"?").unwrap(), b"?"));
+    let mut random = fastrand::Rng::with_seed(7);
+    let ask = || {
+        let question = TestPacket::from(nobody(vip, &mut random)).to(vip).udp().payload(b"to nobody");
+        question.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
+    };
+    let served = attacked(&network, ask, || {
+        let used = "/packets/snat_ports_in_use";
+        wait_for("all to be used up", || (network.stat(used).as_u64() >= Some(FEW)).then_some(()));
+        let asks = || exchange(&socket_to(vip), b"?").is_ok_and(|answer| answer == b"?");
+        (0..CLIENTS).filter(|_| network.inside(Role::Client(1), asks)).count()
+    });
+    assert!(served >= SERVED, "{served} of {CLIENTS} clients were served: {:#}", network.stat("/packets"));
+    assert_eq!(exchange(&stream, b"?").unwrap(), b"?", "a stream stays");
+    assert!(network.stat("/packets/evicted/snat_ports").as_u64() > Some(0));
+}
+
+/// Has the second client send what is forged for as long as something takes. Answers find their way to it.
+fn attacked<T>(network: &Network, mut forge: impl FnMut() -> Vec<u8> + Send, does: impl FnOnce() -> T) -> T {
+    let (family, attacker) = (network.case.family, network.case.family.address(Role::Client(2)).to_string());
+    let (flag, forged) = if family == Family::V4 { ("-4", "198.18.0.0/15") } else { ("-6", "2001:2::/48") };
+    let route = [flag, "route", "add", forged, "via", &attacker];
+    network.lab.run(Role::Balancer, "ip", &route).unwrap();
+    let mut wire = network.inside(Role::Client(2), Wire::open);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = clock();
+            for n in 1.. {
+                if is_over.load(Relaxed) {
+                    break;
+                }
+                (0..BURST).for_each(|_| wire.send(&forge()));
+                thread::sleep((PERIOD * n).saturating_sub(start.elapsed()));
+            }
+        });
+        let _end = End(&is_over);
+        does()
+    })
+}
+
+/// Ends an attack, also when a story fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Whether a new client gets through to the server and back.
+fn is_served(vip: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&vip, Duration::from_secs(5)).is_ok_and(|mut stream| ping(&mut stream).is_ok())
+}
