@@ -64,6 +64,7 @@ const PURE: &[&str] = &[
     "control/state/returning.rs",
     "control/state/turnover.rs",
     "control/state/vanished.rs",
+    "control/digest.rs",
     "control/draining.rs",
     "control/flood.rs",
     "control/names.rs",

@@ -18,7 +18,7 @@ use super::signals::{Signals, Wish};
 use super::{Failure, clock, cores, left_over, limits, runtime};
 use crate::admin;
 use crate::config::{self, Config};
-use crate::control::{Events, File, State, Task};
+use crate::control::{Digest, Events, File, State, Task};
 use crate::health::Schedule;
 use crate::logging;
 use crate::model::Mode;
@@ -122,11 +122,12 @@ impl Balancer {
         let mut task = Task {
             state,
             snapshot,
-            schedule: Schedule::new(outcome),
+            schedule: Schedule::new(outcome, limits::probes_at_once(open_files)),
             resolver: Resolver::default(),
             lookups: lookup,
             data_path,
             file,
+            digest: Digest::default(),
             now: clock::now,
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;

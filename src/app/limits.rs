@@ -15,6 +15,11 @@ pub(super) fn raise_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// How many probes may be on their way: each has a descriptor. Half of what the proxy leaves alone of so many.
+pub(super) fn probes_at_once(open_files: u64) -> usize {
+    (open_files / 16).clamp(12, 512) as usize
+}
+
 /// How many descriptors are open now.
 pub(super) fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)

@@ -143,7 +143,8 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
 async fn unresolved(config: &Config) -> Vec<String> {
     let resolver = Resolver::default();
     let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
-    let lookups = join_all(config.hosts().into_iter().map(look_up)).await;
+    let lookups = join_all(config.hosts().into_iter().map(look_up)).await.into_iter();
+    let lookups = lookups.map(|lookup| if config.allow_local { lookup } else { lookup.without_local() });
     let fault = |lookup: Lookup| {
         let (host, Fault { missing, why }) = (&lookup.host, lookup.fault()?);
         Some(match missing {
@@ -153,7 +154,7 @@ async fn unresolved(config: &Config) -> Vec<String> {
             }
         })
     };
-    lookups.into_iter().filter_map(fault).collect()
+    lookups.filter_map(fault).collect()
 }
 
 /// Where the control path runs: one thread.

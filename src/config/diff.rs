@@ -25,7 +25,7 @@ pub struct Diff {
 /// Compares two configurations. Both lists are empty exactly when they are equal.
 pub fn diff(old: &Config, new: &Config) -> Diff {
     // Taken apart field by field, here and below, so that a new field cannot be forgotten.
-    let Config { frontends, backends, stats, timeouts, passthrough, name_servers } = old;
+    let Config { frontends, backends, stats, timeouts, passthrough, name_servers, allow_local } = old;
     let (mut changes, mut restart) = (Vec::new(), Vec::new());
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
         restart.extend(before.zip(after).and_then(|(before, after)| mode_change(before, after)));
@@ -43,6 +43,7 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
         }
     }
     changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
+    changes.extend(change("dns.allow_local", *allow_local, new.allow_local));
     restart.extend(change("stats address", stats.listen, new.stats.listen));
     restart.extend(passthrough_changes(passthrough, &new.passthrough));
     Diff { changes, needs_restart: restart }

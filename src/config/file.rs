@@ -32,7 +32,14 @@ pub(super) struct File {
     pub(super) stats: Stats,
     pub(super) timeouts: TimeLimits,
     pub(super) passthrough: Passthrough,
+    dns: Dns,
+}
+
+/// `[dns]`
+#[derive(Debug, Clone, Default)]
+struct Dns {
     name_servers: Vec<SocketAddr>,
+    allow_local: bool,
 }
 
 /// `[timeouts]`
@@ -102,7 +109,7 @@ impl File {
             stats: stats(root.table("stats")),
             timeouts: timeouts(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
-            name_servers: name_servers(root.table("dns")),
+            dns: dns(root.table("dns")),
         };
         root.finish();
         file
@@ -138,7 +145,7 @@ impl File {
             stats,
             timeouts: timeouts(absent()),
             passthrough: passthrough(absent()),
-            name_servers: Vec::new(),
+            dns: Dns::default(),
         }
     }
 
@@ -151,7 +158,8 @@ impl File {
             stats: self.stats,
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),
-            name_servers: self.name_servers.clone(),
+            name_servers: self.dns.name_servers.clone(),
+            allow_local: self.dns.allow_local,
         }
     }
 }
@@ -379,10 +387,11 @@ fn stats(mut table: Table<'_>) -> Stats {
 }
 
 /// `[dns]`
-fn name_servers(mut table: Table<'_>) -> Vec<SocketAddr> {
+fn dns(mut table: Table<'_>) -> Dns {
     let found = table.any_number("nameservers", name_server);
+    let allow_local = table.or("allow_local", false, boolean);
     table.finish();
-    found.into_iter().map(|found| found.value).collect()
+    Dns { name_servers: found.into_iter().map(|found| found.value).collect(), allow_local }
 }
 
 fn timeouts(mut table: Table<'_>) -> TimeLimits {

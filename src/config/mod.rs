@@ -45,6 +45,8 @@ pub struct Config {
     pub passthrough: PacketSettings,
     /// Who is asked for the addresses of servers that are known by name; those of `/etc/resolv.conf` if empty.
     pub name_servers: Vec<SocketAddr>,
+    /// Whether they are believed that a name stands for this host, or for a machine on the link.
+    pub allow_local: bool,
 }
 
 impl Config {

@@ -1,13 +1,16 @@
 //! The control path: configuration and health in, snapshots out. [`State`] decides and is pure; [`Task`]
 //! listens, asks it and does what it says.
 
+mod digest;
 mod draining;
 mod flood;
 mod kept;
+mod lines;
 mod names;
 mod state;
 mod task;
 
+pub use digest::Digest;
 pub use flood::{FloodNews, FloodWatch};
 pub use names::{FaultChange, NameChange};
 pub use state::{HealthChange, State};

@@ -18,6 +18,10 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest wait, unless there are records: then it is their time to live.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
+/// How many addresses of a name are servers: a pool of more is slow to build and to probe, and those who want more have
+/// several names. Consul, Kubernetes and Route 53 answer with up to a few hundred.
+const MAX_ADDRESSES: usize = 1_024;
+
 /// The names that servers go by.
 #[derive(Debug, Default)]
 pub(super) struct Names(BTreeMap<String, Entry>);
@@ -35,6 +39,8 @@ pub struct NameChange {
     pub addresses: BTreeSet<IpAddr>,
     /// Whether lookups have begun to fail, and why, or have ceased to.
     pub fault: FaultChange,
+    /// What was not taken of the answer, and why; once as long as it stays so. In words for an operator.
+    pub notes: Vec<String>,
 }
 
 /// What has become of the fault of a name.
@@ -53,6 +59,9 @@ struct Entry {
     v4: BTreeSet<IpAddr>,
     v6: BTreeSet<IpAddr>,
     fault: Option<Fault>,
+    /// What was refused of the last answer.
+    refused: BTreeSet<IpAddr>,
+    is_cut: bool,
     failures_in_a_row: u32,
     since: Timestamp,
     /// `None` while it is being looked up.
@@ -113,7 +122,7 @@ impl Names {
         let before = entry.addresses();
         let (ttl, fault) = (lookup.ttl(), lookup.fault());
         entry.live.looked_up(ttl.is_none());
-        let Lookup { host, v4, v6, .. } = lookup;
+        let Lookup { host, v4, v6, refused, .. } = lookup;
         // Half an answer takes nothing away: that a family has no addresses is then no news.
         for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
             match found.map(Records::into_addresses) {
@@ -132,17 +141,20 @@ impl Names {
         }
         entry.fault = fault;
         entry.due = Some(now.after(entry.wait(ttl)));
+        let notes: Vec<String> = [entry.cut(&before), entry.refuse(refused)].into_iter().flatten().collect();
         let after = entry.addresses();
-        if after == before && change == FaultChange::Same {
+        if after != before || change != FaultChange::Same {
+            entry.since = now;
+        } else if notes.is_empty() {
             return None;
         }
-        entry.since = now;
         Some(NameChange {
             host,
             added: after.difference(&before).copied().collect(),
             removed: before.difference(&after).copied().collect(),
             addresses: after,
             fault: change,
+            notes,
         })
     }
 
@@ -165,6 +177,8 @@ impl Entry {
             v4: BTreeSet::new(),
             v6: BTreeSet::new(),
             fault: None,
+            refused: BTreeSet::new(),
+            is_cut: false,
             failures_in_a_row: 0,
             since: now,
             due: Some(now),
@@ -183,8 +197,41 @@ impl Entry {
         doubled.min(longest)
     }
 
+    /// Keeps no more addresses than a name may have, those it had before first: then ever new ones change nothing. Says so
+    /// when that begins.
+    fn cut(&mut self, before: &BTreeSet<IpAddr>) -> Option<String> {
+        let all = self.v4.len() + self.v6.len();
+        let was_cut = std::mem::replace(&mut self.is_cut, all > MAX_ADDRESSES);
+        let v6_at_least = self.v6.len().min(MAX_ADDRESSES / 2);
+        keep(&mut self.v4, MAX_ADDRESSES - v6_at_least, before);
+        keep(&mut self.v6, MAX_ADDRESSES - self.v4.len(), before);
+        (self.is_cut && !was_cut)
+            .then(|| format!("it has {all} addresses, {MAX_ADDRESSES} of them are servers"))
+    }
+
+    /// Says which addresses are refused if they are others than before. The reason of a fault says so already.
+    fn refuse(&mut self, refused: BTreeSet<IpAddr>) -> Option<String> {
+        let is_news = !refused.is_empty() && refused != self.refused && self.fault.is_none();
+        self.refused = refused;
+        let first = self.refused.first().filter(|_| is_news)?;
+        let others = match self.refused.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more like it"),
+        };
+        Some(format!("{first}{others} is no server: an address of this host or link (dns.allow_local)"))
+    }
+
     fn addresses(&self) -> BTreeSet<IpAddr> {
         self.v4.union(&self.v6).copied().collect()
+    }
+}
+
+/// Keeps `most` of the addresses, those of `before` first.
+fn keep(addresses: &mut BTreeSet<IpAddr>, most: usize, before: &BTreeSet<IpAddr>) {
+    if addresses.len() > most {
+        let (known, new): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
+            std::mem::take(addresses).into_iter().partition(|ip| before.contains(ip));
+        *addresses = known.into_iter().chain(new).take(most).collect();
     }
 }
 
@@ -206,7 +253,14 @@ mod tests {
     }
 
     fn lookup(v4: Result<Records, String>, v6: Result<Records, String>) -> Lookup {
-        Lookup { host: HOST.into(), name_servers: vec![], v4, v6 }
+        Lookup {
+            host: HOST.into(),
+            name_servers: vec![],
+            v4,
+            v6,
+            from_hosts: false,
+            refused: BTreeSet::new(),
+        }
     }
 
     impl Story {
@@ -351,5 +405,57 @@ mod tests {
         let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
         assert_eq!(story.names.on_lookup(late, story.now), None);
         assert_eq!((story.names.due(), story.names.knows(HOST)), (None, false));
+    }
+
+    fn many(v4: std::ops::Range<u32>, v6: u128) -> Lookup {
+        let minute = Duration::from_secs(60);
+        let base = u32::from_be_bytes([10, 0, 0, 1]);
+        let v4 = Records::new(v4.map(|n| IpAddr::from((base + n).to_be_bytes())), minute);
+        let v6 =
+            Records::new((0..v6).map(|n| IpAddr::from(((0x2001_0db8 << 96) + n + 1).to_be_bytes())), minute);
+        lookup(Ok(v4), Ok(v6))
+    }
+
+    #[test]
+    fn of_a_name_with_thousands_of_addresses_some_of_each_family_are_servers_and_that_is_told_once() {
+        let mut story = Story::begin();
+        let change = story.names.on_lookup(many(0..4_000, 700), story.now).unwrap();
+        assert_eq!(change.notes, ["it has 4700 addresses, 1024 of them are servers"]);
+        assert_eq!(change.addresses.len(), 1_024);
+        assert_eq!(change.addresses.iter().filter(|ip| ip.is_ipv6()).count(), 512);
+        assert_eq!(story.names.on_lookup(many(0..4_000, 700), story.now), None);
+        let change = story.names.on_lookup(many(0..4_000, 100), story.now).unwrap();
+        assert_eq!(
+            change.addresses.iter().filter(|ip| ip.is_ipv4()).count(),
+            924,
+            "room that is left is used"
+        );
+    }
+
+    #[test]
+    fn ever_new_addresses_push_out_none_that_are_still_there() {
+        let mut story = Story::begin();
+        story.names.on_lookup(many(2_000..3_000, 0), story.now);
+        let before = story.names.addresses(HOST);
+        let change = story.names.on_lookup(many(0..3_000, 0), story.now).unwrap();
+        assert_eq!((change.added.len(), change.removed.len()), (24, 0));
+        assert!(change.addresses.is_superset(&before));
+    }
+
+    #[test]
+    fn what_is_refused_of_an_answer_is_told_when_it_changes() {
+        let mut story = Story::begin();
+        let answer = |v4: &[&str]| lookup(records(v4, 60), records(&[], 60)).without_local();
+        let note =
+            "127.0.0.1 and 1 more like it is no server: an address of this host or link (dns.allow_local)";
+        let mixed = answer(&["10.0.0.3", "127.0.0.1", "169.254.169.254"]);
+        assert_eq!(story.names.on_lookup(mixed.clone(), story.now).unwrap().notes, [note]);
+        assert_eq!(story.has(), ["10.0.0.3"]);
+        assert_eq!(story.names.on_lookup(mixed, story.now), None, "it is told once");
+        let change = story.names.on_lookup(answer(&["169.254.169.254"]), story.now).unwrap();
+        assert!(
+            matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("169.254.169.254 is"))
+        );
+        assert_eq!(story.has(), ["10.0.0.3"], "what was found before stays");
     }
 }

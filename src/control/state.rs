@@ -125,7 +125,8 @@ impl State {
     /// connections and health; what was taken away and comes back while connections are open has those.
     pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
-        if self.config.as_ref().is_some_and(|before| before.name_servers != config.name_servers) {
+        let asks = |config: &Config| (config.name_servers.clone(), config.allow_local);
+        if self.config.as_ref().is_some_and(|before| asks(before) != asks(&config)) {
             self.names.ask_again(now);
         }
         self.keep_backends(&config, now);

@@ -1,7 +1,6 @@
 //! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +9,12 @@ use arc_swap::ArcSwap;
 use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{FaultChange, HealthChange, NameChange, State};
+use super::lines::{of_name, of_server};
+use super::{Digest, State};
 use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
 use crate::files;
-use crate::health::{Change, Finding, Outcome, Schedule};
-use crate::model::{ConnectFailures, Fault, Lookup, Missing, Mode, PacketSettings, Timestamp};
+use crate::health::{Finding, Outcome, Schedule};
+use crate::model::{ConnectFailures, Lookup, Mode, PacketSettings, Timestamp};
 use crate::net::{self, Resolver};
 use crate::snapshot::Snapshot;
 
@@ -106,6 +106,8 @@ pub struct Task<D> {
     pub data_path: D,
     /// What is read again on a reload.
     pub file: File,
+    /// What the log will say.
+    pub digest: Digest,
     /// Tells the time.
     pub now: fn() -> Timestamp,
 }
@@ -116,7 +118,10 @@ impl<D: DataPath> Task<D> {
         let lookups = self.look_up_unknown(&config).await;
         let ready = self.data_path.prepare(&config)?;
         let now = (self.now)();
-        lookups.into_iter().filter_map(|lookup| self.state.learn(lookup, now)).for_each(|news| tell(&news));
+        lookups
+            .into_iter()
+            .filter_map(|lookup| self.state.learn(lookup, now))
+            .for_each(|news| of_name(&news));
         let left_out_before = self.state.left_out().clone();
         let snapshot = self.state.configure(config, now);
         self.tell_who_is_left_out(&left_out_before);
@@ -132,7 +137,8 @@ impl<D: DataPath> Task<D> {
     pub async fn run(&mut self, events: &mut Events) {
         let mut reading = Reading::default();
         loop {
-            let time = until(self.state.due(), (self.now)());
+            let due = self.state.due().into_iter().chain(self.digest.due()).min();
+            let time = until(due, (self.now)());
             tokio::select! {
                 () = time => self.on_time(),
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
@@ -172,7 +178,8 @@ impl<D: DataPath> Task<D> {
         let (resolver, name_servers) = (&self.resolver, &config.name_servers);
         let look_up = |host| async move {
             let lookup = resolver.look_up(host, name_servers);
-            tokio::time::timeout(FIRST_LOOKUP, lookup).await.ok()
+            let lookup = tokio::time::timeout(FIRST_LOOKUP, lookup).await.ok()?;
+            Some(if config.allow_local { lookup } else { lookup.without_local() })
         };
         let lookups = self.state.unknown_names(config).into_iter().map(look_up);
         futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
@@ -181,12 +188,19 @@ impl<D: DataPath> Task<D> {
     fn on_time(&mut self) {
         let now = (self.now)();
         self.state.on_time(now);
+        for summary in self.digest.on_time(now) {
+            match summary.single() {
+                Some(change) => of_server(change),
+                None => warn!("{summary}"),
+            }
+        }
         for host in self.state.take_due_names(now) {
             let (resolver, lookups) = (self.resolver.clone(), self.lookups.clone());
-            let name_servers = self.state.config().map(|config| config.name_servers.clone());
+            let asks = self.state.config().map(|config| (config.name_servers.clone(), config.allow_local));
+            let (name_servers, allow_local) = asks.unwrap_or_default();
             tokio::spawn(async move {
-                let lookup = resolver.look_up(host, &name_servers.unwrap_or_default()).await;
-                let _ = lookups.send(lookup).await;
+                let lookup = resolver.look_up(host, &name_servers).await;
+                let _ = lookups.send(if allow_local { lookup } else { lookup.without_local() }).await;
             });
         }
     }
@@ -194,7 +208,7 @@ impl<D: DataPath> Task<D> {
     fn on_lookup(&mut self, lookup: Lookup) {
         let left_out_before = self.state.left_out().clone();
         let Some(news) = self.state.on_lookup(lookup, (self.now)()) else { return };
-        tell(&news);
+        of_name(&news);
         self.tell_who_is_left_out(&left_out_before);
         self.schedule.set(self.state.probes());
     }
@@ -230,7 +244,9 @@ impl<D: DataPath> Task<D> {
         let Some((snapshot, changes)) = self.state.settle() else { return };
         let before = publish(&self.snapshot, snapshot.clone());
         self.data_path.follow(&snapshot);
-        changes.iter().for_each(report);
+        let now = (self.now)();
+        let told = changes.into_iter().filter_map(|change| self.digest.take(change, now));
+        told.for_each(|change| of_server(&change));
         self.tell_who_is_empty(&before);
         self.tell_who_left_the_link(&before);
     }
@@ -360,45 +376,5 @@ fn lines(error: LoadError) -> Vec<String> {
     match error {
         LoadError::Invalid(problems) => problems.iter().map(ToString::to_string).collect(),
         unreadable => vec![unreadable.to_string()],
-    }
-}
-
-fn tell(news: &NameChange) {
-    let NameChange { host, added, removed, addresses, fault } = news;
-    let listed = |addresses: &mut dyn Iterator<Item = &IpAddr>| {
-        addresses.map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    };
-    match fault {
-        FaultChange::Began(Fault { missing: Missing::Records(kind), why }) => {
-            warn!("name {host}: its {kind} records cannot be looked up: {why}; those found before stay");
-        }
-        FaultChange::Began(Fault { why, .. }) if addresses.is_empty() => {
-            warn!("name {host} cannot be resolved: {why}; it has no servers until it can");
-        }
-        FaultChange::Began(Fault { why, .. }) => {
-            warn!(
-                "name {host} cannot be resolved: {why}; its servers stay: {}",
-                listed(&mut addresses.iter())
-            );
-        }
-        FaultChange::Ended => info!("name {host} is resolved again: {}", listed(&mut addresses.iter())),
-        FaultChange::Same => {}
-    }
-    if !added.is_empty() || !removed.is_empty() {
-        let added = added.iter().map(|ip| format!("+ {ip}"));
-        let changes: Vec<String> = added.chain(removed.iter().map(|ip| format!("- {ip}"))).collect();
-        info!("name {host}: {}", changes.join(", "));
-    }
-}
-
-fn report(news: &HealthChange) {
-    let HealthChange { server, change, reason, eligible, of } = news;
-    match change {
-        Change::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
-        Change::Down => warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)"),
-        Change::Ejected(time) => {
-            warn!("server {server} is ejected for {time:?}: {reason} ({eligible} of {of} can be chosen)");
-        }
-        Change::Returned => info!("server {server} is no longer ejected ({eligible} of {of} can be chosen)"),
     }
 }

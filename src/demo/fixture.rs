@@ -16,6 +16,7 @@ pub(super) fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config
         timeouts: Timeouts { connect: second, idle: second, udp_idle: second, drain: second },
         passthrough: PacketSettings::default(),
         name_servers: vec![],
+        allow_local: false,
     }
 }
 

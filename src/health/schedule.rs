@@ -1,10 +1,12 @@
 //! When probes run: one task for each server that has a health check.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use log::warn;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
@@ -38,12 +40,63 @@ pub struct Schedule {
     outcomes: mpsc::Sender<Outcome>,
     tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
     confirming: JoinSet<()>,
+    budget: Arc<Budget>,
+    /// For probes that confirm, which cannot wait for servers that keep silent.
+    confirm_budget: Arc<Budget>,
+}
+
+/// How many probes may be on their way: each has a descriptor.
+struct Budget {
+    probes: Semaphore,
+    most: usize,
+    is_told: AtomicBool,
+    /// When it was last told that a probe could not be made.
+    shortage: Mutex<Option<Instant>>,
+}
+
+impl Budget {
+    fn new(most: usize) -> Arc<Budget> {
+        Arc::new(Budget {
+            probes: Semaphore::new(most),
+            most,
+            is_told: AtomicBool::new(false),
+            shortage: Mutex::default(),
+        })
+    }
+
+    /// Whether it may be told now that a probe could not be made: once a second for all servers.
+    fn tells_of_shortage(&self) -> bool {
+        let mut last = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        let tells = last.is_none_or(|last| last.elapsed() > Duration::from_secs(1));
+        *last = if tells { Some(Instant::now()) } else { *last };
+        tells
+    }
+
+    /// Waits for its turn. If that takes longer than the interval it is told once.
+    async fn turn(&self, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
+        let asked = Instant::now();
+        let turn = self.probes.acquire().await.ok();
+        if asked.elapsed() > check.interval && !self.is_told.swap(true, Ordering::Relaxed) {
+            let most = self.most;
+            warn!(
+                "health checks are late: only {most} run at once (limit of open files), and many servers are silent"
+            );
+        }
+        turn
+    }
 }
 
 impl Schedule {
-    /// No tasks yet; outcomes will go to `outcomes`.
-    pub fn new(outcomes: mpsc::Sender<Outcome>) -> Self {
-        Schedule { outcomes, tasks: HashMap::new(), confirming: JoinSet::new() }
+    /// No tasks yet; outcomes will go to `outcomes`. At most so many probes are on their way at once.
+    pub fn new(outcomes: mpsc::Sender<Outcome>, probes_at_once: usize) -> Self {
+        let confirming = (probes_at_once / 4).max(1);
+        Schedule {
+            outcomes,
+            tasks: HashMap::new(),
+            confirming: JoinSet::new(),
+            budget: Budget::new(probes_at_once.saturating_sub(confirming).max(1)),
+            confirm_budget: Budget::new(confirming),
+        }
     }
 
     /// Makes the running tasks those of `wanted`: starts what is missing, ends what is not in it, and
@@ -60,7 +113,8 @@ impl Schedule {
             if check.kind == ProbeKind::None || self.tasks.contains_key(&server) {
                 continue;
             }
-            let task = tokio::spawn(run(server.clone(), check.clone(), self.outcomes.clone()));
+            let (outcomes, budget) = (self.outcomes.clone(), self.budget.clone());
+            let task = tokio::spawn(run(server.clone(), check.clone(), outcomes, budget));
             self.tasks.insert(server, (check, task));
         }
     }
@@ -68,7 +122,8 @@ impl Schedule {
     /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes.
     pub fn confirm(&mut self, server: ServerKey, check: HealthCheck) {
         while self.confirming.try_join_next().is_some() {}
-        self.confirming.spawn(confirm(server, check, self.outcomes.clone()));
+        let (outcomes, budget) = (self.outcomes.clone(), self.confirm_budget.clone());
+        self.confirming.spawn(confirm(server, check, outcomes, budget));
     }
 }
 
@@ -81,13 +136,17 @@ impl Drop for Schedule {
 }
 
 /// Probes at once, then every interval, and once more soon after a refusal. The jitter keeps many servers (and many
-/// balancers) from being probed in step.
-async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outcome>) {
+/// balancers) from being probed in step, and the first pause is any part of the interval, so that servers which came together
+/// are spread over it.
+async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outcome>, budget: Arc<Budget>) {
     let mut told = false;
+    let mut spread = fastrand::f64();
     let (mut signature, mut refusals) = (None, 0);
     loop {
+        let turn = budget.turn(&check).await;
         let started = Instant::now();
         let result = probe(server.addr, &check, signature).await;
+        drop(turn);
         refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
         let is_signed = signature.is_some();
         // While nobody listens nobody sees it.
@@ -96,7 +155,7 @@ async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outco
         let outcome = match result {
             Ok(seen) => Some(seen),
             Err(error) if error.is_ours() => {
-                if !told {
+                if !told && budget.tells_of_shortage() {
                     warn!("server {server} cannot be probed: {error}; its health stays as it is");
                 }
                 told = true;
@@ -117,13 +176,23 @@ async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outco
             }
         }
         let is_in_doubt = (1..check.fall).contains(&refusals);
-        let pause = if is_in_doubt { REFUSED_AGAIN.min(check.interval) } else { jittered(check.interval) };
+        let pause = if is_in_doubt {
+            REFUSED_AGAIN.min(check.interval)
+        } else {
+            jittered(check.interval).mul_f64(std::mem::replace(&mut spread, 1.0))
+        };
         sleep_until(started + pause).await;
     }
 }
 
 /// Probes once.
-async fn confirm(server: ServerKey, mut check: HealthCheck, outcomes: mpsc::Sender<Outcome>) {
+async fn confirm(
+    server: ServerKey,
+    mut check: HealthCheck,
+    outcomes: mpsc::Sender<Outcome>,
+    budget: Arc<Budget>,
+) {
+    let _turn = budget.turn(&check).await;
     if check.kind == ProbeKind::Udp {
         check.timeout = check.timeout.min(CONFIRM_UDP);
     }
@@ -185,7 +254,7 @@ mod tests {
 
     async fn first_outcome(addr: SocketAddr, check: HealthCheck) -> Outcome {
         let (sender, mut receiver) = mpsc::channel(1);
-        let mut schedule = Schedule::new(sender);
+        let mut schedule = Schedule::new(sender, 16);
         schedule.set(HashMap::from([(key(addr), check)]));
         receiver.recv().await.unwrap()
     }
@@ -194,7 +263,7 @@ mod tests {
     async fn a_listening_server_passes_the_tcp_probe_again_and_again() {
         let addr = server("").await;
         let (sender, mut receiver) = mpsc::channel(1);
-        let mut schedule = Schedule::new(sender);
+        let mut schedule = Schedule::new(sender, 16);
         schedule.set(HashMap::from([(key(addr), check(ProbeKind::Tcp))]));
         for _ in 0..3 {
             let outcome = receiver.recv().await.unwrap();
@@ -278,7 +347,7 @@ mod tests {
             let hour = Duration::from_secs(3600);
             let check = HealthCheck { interval: hour, fall: 3, ..check(kind) };
             let (sender, mut receiver) = mpsc::channel(9);
-            let mut schedule = Schedule::new(sender);
+            let mut schedule = Schedule::new(sender, 16);
             schedule.set(HashMap::from([(key(addr), check)]));
             for _ in 0..3 {
                 assert_eq!(receiver.recv().await.unwrap().finding, Finding::Failure);
@@ -292,7 +361,7 @@ mod tests {
     async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
         let (addr, closed) = (server("").await, "127.0.0.1:1".parse().unwrap());
         let (sender, mut receiver) = mpsc::channel(9);
-        let mut schedule = Schedule::new(sender);
+        let mut schedule = Schedule::new(sender, 16);
         for (addr, kind, finding) in [
             (addr, ProbeKind::Tcp, Finding::Answer),
             (closed, ProbeKind::Tcp, Finding::Failure),
@@ -308,12 +377,44 @@ mod tests {
     async fn a_server_that_is_no_longer_wanted_is_no_longer_probed() {
         let addr = server("").await;
         let (sender, mut receiver) = mpsc::channel(1);
-        let mut schedule = Schedule::new(sender);
+        let mut schedule = Schedule::new(sender, 16);
         schedule.set(HashMap::from([(key(addr), check(ProbeKind::Tcp))]));
         receiver.recv().await.unwrap();
         schedule.set(HashMap::new());
         drop(schedule);
         // The channel closes only once the task, the last holder of a sender, is gone.
         while receiver.recv().await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn no_more_probes_are_on_their_way_than_there_are_descriptors_for_and_every_server_gets_its_turn() {
+        use std::sync::atomic::AtomicUsize;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let most = Arc::new(AtomicUsize::new(0));
+        let (open, top) = (Arc::new(AtomicUsize::new(0)), most.clone());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                top.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                let open = open.clone();
+                tokio::spawn(async move {
+                    // Silent until the other side gives up.
+                    while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
+                    open.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        });
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut schedule = Schedule::new(sender, 8);
+        let check =
+            HealthCheck { timeout: Duration::from_millis(20), interval: Duration::from_secs(60), ..http() };
+        let servers = (0..60).map(|n| ServerKey { server: n.to_string(), ..key(addr) });
+        schedule.set(servers.map(|server| (server, check.clone())).collect());
+        let mut probed = std::collections::HashSet::new();
+        while probed.len() < 60 {
+            probed.insert(receiver.recv().await.unwrap().server.server);
+        }
+        // Of those that were given up some may not have been seen to be gone.
+        assert!(most.load(Ordering::Relaxed) <= 2 * 6, "{most:?} were open at once");
     }
 }

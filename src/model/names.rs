@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::mem::take;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -16,9 +17,34 @@ pub struct Lookup {
     pub v4: Result<Records, String>,
     /// Its AAAA records.
     pub v6: Result<Records, String>,
+    /// Whether the hosts file of this machine says so.
+    pub from_hosts: bool,
+    /// Addresses that it has and that are refused: see [`Lookup::without_local`].
+    pub refused: BTreeSet<IpAddr>,
 }
 
 impl Lookup {
+    /// The same without addresses that mean another machine to whoever asks: of the loopback, or of the link alone. Name
+    /// servers that others control would lead clients to what only this host may reach, such as its own services or
+    /// a cloud's metadata. Who writes the hosts file of this machine may do so anyway.
+    #[must_use]
+    pub fn without_local(mut self) -> Lookup {
+        if self.from_hosts {
+            return self;
+        }
+        for family in [&mut self.v4, &mut self.v6] {
+            let Ok(records) = family else { continue };
+            let (refused, others): (BTreeSet<IpAddr>, _) =
+                take(&mut records.addresses).into_iter().partition(|ip| is_local(*ip));
+            records.addresses = others;
+            if let Some(first) = refused.first().filter(|_| records.is_empty()) {
+                *family = Err(format!("{first} is an address of this host or link (dns.allow_local)"));
+            }
+            self.refused.extend(refused);
+        }
+        self
+    }
+
     /// How long the addresses that it found may be believed; `None` if it found none.
     pub fn ttl(&self) -> Option<Duration> {
         let found = [&self.v4, &self.v6].into_iter().flatten().filter(|records| !records.is_empty());
@@ -36,6 +62,13 @@ impl Lookup {
             (Err(why), _) | (_, Err(why)) => (Missing::All, why.as_str()),
         };
         Some(Fault { missing, why: why.to_owned() })
+    }
+}
+
+fn is_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
     }
 }
 
@@ -92,5 +125,39 @@ impl Records {
     /// The addresses; none if the name does not exist or has none in this family.
     pub fn into_addresses(self) -> BTreeSet<IpAddr> {
         self.addresses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(v4: &[&str], v6: &[&str]) -> Lookup {
+        let records = |ips: &[&str]| {
+            Ok(Records::new(ips.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(60)))
+        };
+        Lookup {
+            host: "app.internal".into(),
+            name_servers: vec![],
+            v4: records(v4),
+            v6: records(v6),
+            from_hosts: false,
+            refused: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn what_name_servers_say_of_this_host_or_link_is_refused_and_what_the_hosts_file_says_is_not() {
+        let lookup = found(&["10.0.0.3", "127.0.0.2", "169.254.169.254"], &["::1", "fe80::1"]);
+        let hosts = Lookup { from_hosts: true, ..lookup.clone() };
+        assert_eq!(hosts.clone().without_local(), hosts);
+        let without = lookup.without_local();
+        assert_eq!(without.v4, found(&["10.0.0.3"], &[]).v4);
+        assert_eq!(
+            without.v6.as_ref().unwrap_err(),
+            "::1 is an address of this host or link (dns.allow_local)"
+        );
+        assert_eq!(without.refused.len(), 4);
+        assert_eq!(without.fault().unwrap().missing, Missing::Records("AAAA"));
     }
 }

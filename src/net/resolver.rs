@@ -1,5 +1,6 @@
 //! Looks names up: in `/etc/hosts`, then at name servers.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind::NotFound;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -53,11 +54,11 @@ impl Resolver {
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
         let system = self.system(name_servers).await;
         if let Some((v4, v6)) = system.in_hosts(&host) {
-            return Lookup { host, name_servers: name_servers.into(), v4: Ok(v4), v6: Ok(v6) };
+            return lookup(host, name_servers, Ok(v4), Ok(v6), true);
         }
         let ask = |kind| system.at_servers(&host, kind);
         let (v4, v6) = both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await;
-        Lookup { host, name_servers: name_servers.into(), v4, v6 }
+        lookup(host, name_servers, v4, v6, false)
     }
 
     /// The system's files, read again if they have changed; all lookups wait for that.
@@ -75,6 +76,10 @@ impl Resolver {
         *known = Some(system.clone());
         system
     }
+}
+
+fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, from_hosts: bool) -> Lookup {
+    Lookup { host, name_servers: name_servers.into(), v4, v6, from_hosts, refused: BTreeSet::new() }
 }
 
 /// What `/etc/resolv.conf` says.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
 use std::thread;
 
 use crate::support::{
     Balancer, Lab, NAME, NameServer, Need, Server, Setup, ask, binary, connect, is_refused_with_reset, ping,
-    run, stories, wait_for,
+    run, stories, tool, wait_for,
 };
 
 stories!("names":
@@ -21,6 +22,8 @@ stories!("names":
     a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
     the_hosts_file_goes_before_name_servers,
     check_needs_no_name_server_but_tells_what_does_not_resolve,
+    what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed [Need::Dnsmasq],
+    a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients [Need::Dnsmasq, Need::Prlimit],
 );
 
 fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
@@ -108,7 +111,7 @@ fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed(
     answer_for_a(other, lab.server(2).ip(), ForAaaa::SayNone);
     let named = |setup: Setup, n| setup.server(&format!("s{n}"), format!("s{n}.convey.test:8000"), "");
     let asked = format!("nameservers = [\"{silent}\", \"{}\", \"{other}\"]", NameServer::addr(&lab));
-    let setup = (0..8).fold(Setup::new(&lab), named).and(&format!("[dns]\n{asked}\n"));
+    let setup = (0..8).fold(Setup::new(&lab), named).and(&format!("[dns]\nallow_local = true\n{asked}\n"));
     let balancer = Balancer::start(&lab, &setup);
     let expected: BTreeSet<String> = (0..8).map(|n| format!("s{n}/{}", lab.server(1).ip())).collect();
     wait_for("the names to be resolved", || (runs(&balancer).len() == 8).then_some(()));
@@ -157,6 +160,67 @@ fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
     assert!(ran.stderr.starts_with(&format!("warning: name {NAME} cannot be resolved now: ")), "{ran:?}");
     let row = format!("server app  {NAME}:8000  weight 2, for each address of the name");
     assert!(ran.stdout.contains(&row), "{ran:?}");
+}
+
+fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed() {
+    let lab = Lab::new();
+    let local = lab.server(1).ip();
+    let answer = [local, [169, 254, 169, 254].into(), [192, 0, 2, 7].into()];
+    let _names = NameServer::start_with(&lab, answer.into_iter());
+    let allowed = setup(&lab, "").to_string();
+    let balancer = Balancer::start(&lab, &allowed.replace("allow_local = true\n", ""));
+    assert_eq!(runs(&balancer), BTreeSet::from(["app/192.0.2.7".to_owned()]));
+    balancer.wait_for_log(&format!(
+        "{local} and 1 more like it is no server: an address of this host or link (dns.allow_local)"
+    ));
+    balancer.save(&allowed);
+    wait_for("all to be allowed", || (runs(&balancer).len() == 3).then_some(()));
+    balancer.wait_for_log("reload: dns.allow_local false -> true");
+}
+
+fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
+    let lab = Lab::new();
+    let _served = Server::named("served", lab.server(1));
+    // Any address of the loopback accepts there, and says nothing.
+    let silent = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let held: Vec<_> = silent.incoming().map_while(Result::ok).collect();
+        drop(held);
+    });
+    let address = |n: u16| IpAddr::from([127, 255, (n >> 8) as u8, n as u8]);
+    let _names = NameServer::start_with(&lab, (1..=1_300).map(address));
+    let named = format!(
+        "[frontends.many]\nlisten_addr = \"{}\"\nbackend = \"many\"\n\
+         [backends.many]\nhealth_check = {{ kind = \"http\", timeout = 0.5, interval = 0.5 }}\n\
+         [backends.many.servers.app]\naddr = \"{NAME}:{port}\"\n{}",
+        lab.second_vip(),
+        NameServer::dns(&lab)
+    );
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&named);
+    let mut command = Command::new(tool("prlimit").unwrap());
+    command.arg("--nofile=1024:1024").arg(binary().get_program());
+    let balancer = Balancer::start_with(&lab, &setup, command);
+    let addresses = balancer.stat(&format!("/names/{NAME}/addresses"));
+    assert_eq!(addresses.as_array().unwrap().len(), 1_024);
+    balancer.wait_for_log(&format!("name {NAME}: + {}", address(1)));
+    assert!(
+        balancer.log().contains(" more; it has 1300 addresses, 1024 of them are servers"),
+        "{}",
+        balancer.log()
+    );
+
+    let down = || balancer.stat("/backends/many/servers_up").as_u64().unwrap() < 1_024;
+    let mut most = 0;
+    wait_for("probes to find out", || {
+        most = most.max(balancer.fds().sockets);
+        assert_eq!(ask(lab.vip(), "/").unwrap().1, "served");
+        (down() && balancer.log().contains("health checks are late: only 48 run at once")).then_some(())
+    });
+    assert!(most < 200, "{most} sockets");
+    assert!(!balancer.log().contains("cannot be probed"), "{}", balancer.log());
+    let lines = balancer.log().lines().filter(|line| line.contains("many/app")).count();
+    assert!(lines < 50, "{lines} lines about the servers of one name\n{}", balancer.log());
 }
 
 /// What a name server does with questions for AAAA records.

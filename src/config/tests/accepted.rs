@@ -66,6 +66,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             timeouts: FlowTimeouts::default(),
         },
         name_servers: vec![],
+        allow_local: false,
     };
     assert_eq!(loaded.config, expected);
 }

@@ -37,6 +37,7 @@ fn config(servers: Vec<Server>) -> Config {
         timeouts: Timeouts { connect: SECOND, idle: SECOND, udp_idle: SECOND, drain: SECOND },
         passthrough: PacketSettings::default(),
         name_servers: vec![],
+        allow_local: false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! A name server whose answers change.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -21,7 +21,12 @@ pub(crate) struct NameServer<'a> {
 impl NameServer<'_> {
     /// Starts it; it answers with these servers of the lab.
     pub(crate) fn start<'a>(lab: &'a Lab, servers: &[u8]) -> NameServer<'a> {
-        write_hosts(lab, servers);
+        NameServer::start_with(lab, servers.iter().map(|n| lab.server(*n).ip()))
+    }
+
+    /// Starts it; it answers with these addresses.
+    pub(crate) fn start_with(lab: &Lab, addresses: impl Iterator<Item = IpAddr>) -> NameServer<'_> {
+        write_hosts(lab, addresses);
         let addr = NameServer::addr(lab);
         let mut command = Command::new(tool("dnsmasq").unwrap());
         command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]);
@@ -39,14 +44,14 @@ impl NameServer<'_> {
         SocketAddr::new(lab.ip(53), 5353)
     }
 
-    /// The lines of a configuration that has it asked.
+    /// The lines of a configuration that has it asked, and believed when it speaks of the loopback: there stories happen.
     pub(crate) fn dns(lab: &Lab) -> String {
-        format!("[dns]\nnameservers = \"{}\"\n", NameServer::addr(lab))
+        format!("[dns]\nnameservers = \"{}\"\nallow_local = true\n", NameServer::addr(lab))
     }
 
     /// Answers with these servers from now on.
     pub(crate) fn answer(&self, servers: &[u8]) {
-        write_hosts(self.lab, servers);
+        write_hosts(self.lab, servers.iter().map(|n| self.lab.server(*n).ip()));
         self.process.signal(Signal::HUP);
     }
 }
@@ -55,7 +60,7 @@ fn hosts(lab: &Lab) -> PathBuf {
     lab.directory().join("hosts")
 }
 
-fn write_hosts(lab: &Lab, servers: &[u8]) {
-    let lines: String = servers.iter().map(|n| format!("{} {NAME}\n", lab.server(*n).ip())).collect();
+fn write_hosts(lab: &Lab, addresses: impl Iterator<Item = IpAddr>) {
+    let lines: String = addresses.map(|ip| format!("{ip} {NAME}\n")).collect();
     fs::write(hosts(lab), lines).unwrap();
 }

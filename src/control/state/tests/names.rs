@@ -19,12 +19,19 @@ fn named(servers: Vec<Server>) -> Config {
 
 fn found(addresses: &[&str]) -> Lookup {
     let v4 = Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), 60 * SECOND));
-    Lookup { host: HOST.into(), name_servers: vec![], v4, v6: Ok(Records::default()) }
+    Lookup {
+        host: HOST.into(),
+        name_servers: vec![],
+        v4,
+        v6: Ok(Records::default()),
+        from_hosts: false,
+        refused: BTreeSet::new(),
+    }
 }
 
 fn failed() -> Lookup {
     let failed = || Err("timed out".into());
-    Lookup { host: HOST.into(), name_servers: vec![], v4: failed(), v6: failed() }
+    Lookup { v4: failed(), v6: failed(), ..found(&[]) }
 }
 
 /// Answers the lookup that is due, and returns the snapshot that follows from it, if one does.
