@@ -189,6 +189,7 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         offload,
         snat_ports,
         snat_addresses,
+        min_path_mtu,
         timeouts: _, // they hold at once
     } = old;
     let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
@@ -201,6 +202,7 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         change("offload", offload, &new.offload),
         change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
         change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
+        change("min_path_mtu", min_path_mtu, &new.min_path_mtu),
     ];
     changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
 }

@@ -335,6 +335,7 @@ impl State {
             network,
             timeouts: config.timeouts,
             flow_timeouts: config.passthrough.timeouts,
+            min_path_mtu: config.passthrough.min_path_mtu,
             totals,
         })
     }

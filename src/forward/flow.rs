@@ -72,6 +72,10 @@ impl Manner {
     const CACHED: u8 = 8;
     /// A connection that only its client's side is seen of, and not from its beginning.
     const MET: u8 = 16;
+    /// The path to its client takes shorter packets than its server is told.
+    const NARROW: u8 = 32;
+    /// And shorter ones than every link of IPv6 does.
+    const VERY_NARROW: u8 = 64;
 
     fn new(new: &NewFlow, state: FlowState) -> Manner {
         let set = |flag, yes| if yes { flag } else { 0 };
@@ -240,10 +244,30 @@ impl Flow {
     /// one, and a connection of which not even the SYN was seen may be made up.
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
+            _ if self.is_narrow() => false,
             FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
             FlowState::Established | FlowState::UdpStream => true,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),
             _ => false,
+        }
+    }
+
+    /// Whether its packets to the client are cut.
+    #[inline]
+    pub(super) fn is_narrow(&self) -> bool {
+        self.manner.has(Manner::NARROW)
+    }
+
+    /// Whether they are cut into short pieces.
+    pub(super) fn is_very_narrow(&self) -> bool {
+        self.manner.has(Manner::VERY_NARROW)
+    }
+
+    /// Has its packets to the client be cut from now on; once into short pieces, always.
+    pub(super) fn set_narrow(&mut self, very: bool) {
+        self.manner.set(Manner::NARROW, true);
+        if very {
+            self.manner.set(Manner::VERY_NARROW, true);
         }
     }
 

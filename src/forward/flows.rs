@@ -149,6 +149,11 @@ impl FlowTable {
         &self.flows[id.0 as usize]
     }
 
+    /// Has packets of this flow to its client be cut, into short pieces if it is `very` narrow.
+    pub(super) fn set_narrow(&mut self, id: FlowId, very: bool) {
+        self.flows[id.0 as usize].set_narrow(very);
+    }
+
     /// Notes whether the flow cache was told to forward packets of this flow.
     pub(super) fn set_cached(&mut self, id: FlowId, cached: bool) {
         let flow = &mut self.flows[id.0 as usize];

@@ -4,6 +4,7 @@ mod begin;
 mod cached;
 mod fit;
 mod give_way;
+mod narrow;
 mod refuse;
 mod served;
 
@@ -11,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use self::begin::{To, UNRESOLVED, is_martian};
-use self::fit::{fit, fit_error};
+use self::fit::{Path, fit, fit_error};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell};
 use self::refuse::Stop;
 use self::served::Served;
@@ -337,7 +338,7 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
-        let cut = fit(frame, headers, hop, is_nat)?;
+        let cut = fit(frame, headers, Path::of(flow, direction, headers, hop, packet.snapshot))?;
         let parties = parties(flow);
         let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
         let mut part =
@@ -362,6 +363,9 @@ impl Forwarder {
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         if let Some(lead) = frame.lead.filter(|_| is_nat) {
             wire::renumber(frame.bytes, headers, lead.id);
+        }
+        if cut.is_some() && headers.dont_fragment {
+            wire::allow_cutting(frame.bytes, headers);
         }
         Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part, cut }))
     }
@@ -400,8 +404,8 @@ impl Forwarder {
         fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
     }
 
-    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow: anybody can
-    /// send one.
+    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow but how long its
+    /// packets may be: anybody can send one.
     fn forward_error(
         &mut self,
         id: FlowId,
@@ -422,6 +426,7 @@ impl Forwarder {
         fit_error(headers, hop)?;
         let part =
             if is_servers && is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
+        self.check_path_mtu(id, direction, frame, headers, packet.snapshot)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let interface = hop.interface;
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))

@@ -41,6 +41,9 @@ pub enum DropReason {
     TtlExceeded,
     /// Longer than the next hop's MTU.
     TooBig,
+    /// Passthrough: an ICMP error that would have told a server of a path MTU below the least that servers are told of.
+    /// Packets of its flow are cut instead.
+    PathMtuTooSmall,
     /// The next hop's link-layer address was not found out while the packet waited for it.
     NextHopUnresolved,
     /// No route leads there.
@@ -97,6 +100,7 @@ impl DropReason {
         DropReason::ClientIsServer,
         DropReason::TtlExceeded,
         DropReason::TooBig,
+        DropReason::PathMtuTooSmall,
         DropReason::NextHopUnresolved,
         DropReason::NoRoute,
         DropReason::ServerNotOnLink,
@@ -135,6 +139,7 @@ impl DropReason {
             DropReason::ClientIsServer => "client_is_server",
             DropReason::TtlExceeded => "ttl_exceeded",
             DropReason::TooBig => "too_big",
+            DropReason::PathMtuTooSmall => "path_mtu_too_small",
             DropReason::NextHopUnresolved => "next_hop_unresolved",
             DropReason::NoRoute => "no_route",
             DropReason::ServerNotOnLink => "server_not_on_link",

@@ -22,7 +22,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::model::{self, DsrKind, Endpoint, FlowTimeouts, Mode, ServerKey, Timeouts, Timestamp};
+use crate::model::{
+    self, DsrKind, Endpoint, FlowTimeouts, Mode, PacketSettings, ServerKey, Timeouts, Timestamp,
+};
 use crate::stats::Traffic;
 
 /// Everything a new connection needs to know.
@@ -52,6 +54,8 @@ pub struct Snapshot {
     pub timeouts: Timeouts,
     /// How long silent flows are remembered (packet modes).
     pub flow_timeouts: FlowTimeouts,
+    /// Shortest path MTU that servers are told of in passthrough, in bytes.
+    pub min_path_mtu: u32,
     /// Counters over all frontends, those that are gone too.
     pub totals: Arc<Traffic>,
 }
@@ -185,6 +189,7 @@ impl Snapshot {
             network: Arc::default(),
             timeouts: Timeouts { connect: second, idle: second, udp_idle: second, drain: second },
             flow_timeouts: FlowTimeouts::default(),
+            min_path_mtu: PacketSettings::default().min_path_mtu,
             totals: Arc::new(Traffic::new(cores)),
         }
     }

@@ -35,7 +35,7 @@ pub enum IcmpError {
 
 impl IcmpError {
     /// Type and code.
-    fn numbers(self, is_v4: bool) -> [u8; 2] {
+    pub(super) fn numbers(self, is_v4: bool) -> [u8; 2] {
         match (self, is_v4) {
             (IcmpError::PortUnreachable, true) => [3, 3],
             (IcmpError::PortUnreachable, false) => [1, 4],

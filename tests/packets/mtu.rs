@@ -23,6 +23,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ];
     stories.extend(stories![when Case::is_passthrough =>
         answers_are_as_long_as_the_balancers_route_to_the_client_takes,
+        who_lies_about_his_own_path_shortens_nobody_elses_packets,
     ]);
     // In DSR with NAT the hop tells the client of a packet to the server, of which the client knows nothing.
     stories.extend(stories![when Case::is_passthrough =>
@@ -141,6 +142,54 @@ fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
         (dropped >= Some(u64::from(FORGED) - 1)).then_some(())
     });
     ping(&mut stream).unwrap();
+}
+
+/// Servers know all clients by one address, and what one of them says of its path would hold for all.
+fn who_lies_about_his_own_path_shortens_nobody_elses_packets(case: Case) {
+    const LIES: u16 = 8;
+    let mut network = Network::new(case, 2, 1);
+    network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
+    let network = &network;
+    let place = (case.family.address(Role::Server(1)), ECHO).into();
+    let _echo = network.inside(Role::Server(1), || UdpEcho::start(place));
+    let (vip, liar, balancer) = (case.family.vip(ECHO), Role::Client(2), case.family.address(Role::Balancer));
+    let [others, own] = [Role::Client(1), liar].map(|role| {
+        network.inside(role, || {
+            let socket = socket_to(vip);
+            // Until it is a stream, which the kernel may forward.
+            (0..3).for_each(|_| assert_eq!(exchange(&socket, b"hello").unwrap(), b"hello"));
+            socket
+        })
+    });
+    network.inside(liar, || {
+        let mut wire = Wire::open();
+        for n in 0..LIES {
+            let about = TestPacket::from(vip).to(own.local_addr().unwrap()).udp().payload(&[7; 500]);
+            let about = about.macs(Role::Balancer.mac(), liar.mac()).bytes();
+            let (headers, error) =
+                (wire::parse(&about).unwrap(), IcmpError::TooBig { mtu: 68 + u32::from(n) });
+            let mut lie = Vec::new();
+            wire::icmp_error(&about, &headers, error, case.family.address(liar).into(), &mut lie);
+            wire.send(&lie);
+        }
+    });
+    wait_for("the lies to be counted", || {
+        let told = || {
+            let route = ["route", "get", &balancer.to_string()];
+            network.lab.run(Role::Server(1), "ip", &route).unwrap()
+        };
+        assert!(!told().contains("mtu "), "{}", told());
+        (network.stat("/packets/drops/path_mtu_too_small") == LIES).then_some(())
+    });
+    for (client, socket) in [(Role::Client(1), &others), (liar, &own)] {
+        network.inside(client, || {
+            // The second is sent in one piece, which the liar gets in several.
+            for length in [500, 1_472 - 20, 4_096] {
+                let sent = datagram(length, 1);
+                assert!(exchange(socket, &sent).unwrap() == sent, "{client}, {length} bytes");
+            }
+        });
+    }
 }
 
 /// Whether a machine has heard that packets to `to` have to be small.

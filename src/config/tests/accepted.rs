@@ -63,6 +63,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             offload: Offload::Auto,
             snat_ports: 33_768..=61_000,
             snat_addresses: vec![],
+            min_path_mtu: 1280,
             timeouts: FlowTimeouts::default(),
         },
         name_servers: vec![],
@@ -108,6 +109,7 @@ fn everything_that_can_be_set_arrives() {
         offload = "tc"
         snat_ports = "40000-41000"
         snat_addresses = "10.0.0.5"
+        min_path_mtu = 576
         [passthrough.timeouts]
         half_open = 1
         handshake_only = 1.5
@@ -178,6 +180,7 @@ fn everything_that_can_be_set_arrives() {
         offload: Offload::Tc,
         snat_ports: 40_000..=41_000,
         snat_addresses: vec!["10.0.0.5".parse().unwrap()],
+        min_path_mtu: 576,
         timeouts: FlowTimeouts {
             half_open,
             handshake_only,

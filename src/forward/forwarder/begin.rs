@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::fit::{fit, fit_error};
+use super::fit::{Path, fit, fit_error};
 use super::refuse::Stop;
 use super::{Forwarder, Packet, begins, check_error, segment};
 use crate::forward::{
@@ -109,7 +109,7 @@ impl Forwarder {
         }
         let (server, to_server) = way?;
         let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
-        let cut = fit(frame, headers, hop, !is_dsr)?;
+        let cut = fit(frame, headers, Path::to(hop, !is_dsr))?;
         if is_later {
             // Its first has gone there, and has been forgotten or was never recorded.
             return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));

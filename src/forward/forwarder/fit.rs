@@ -1,19 +1,55 @@
 //! Whether the next hop takes a packet as it is.
 
+use super::narrow::{NARROW, VERY_NARROW};
 use super::refuse::Stop;
-use crate::forward::{Cut, Frame};
+use crate::forward::{Cut, Direction, Flow, Frame, View};
 use crate::model::{DropReason, NextHop};
+use crate::snapshot::Snapshot;
 use crate::wire::Headers;
+
+/// How long packets may be on a way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Path {
+    /// Longest that goes on whole, in bytes.
+    mtu: u32,
+    /// Whether what is longer is cut, even if it says that it must not be: its sender is not told of this path.
+    is_secret: bool,
+    /// Whether packets of several senders go on as one's.
+    is_nat: bool,
+}
+
+impl Path {
+    /// Of packets that begin a flow, or go by themselves.
+    pub(super) fn to(hop: &NextHop, is_nat: bool) -> Path {
+        Path { mtu: hop.mtu, is_secret: false, is_nat }
+    }
+
+    /// Of packets of a flow. In passthrough servers know one path to all clients: see [`narrow`](super::narrow).
+    #[inline]
+    pub(super) fn of(
+        flow: &Flow,
+        direction: Direction,
+        headers: &Headers,
+        hop: &NextHop,
+        snapshot: &Snapshot,
+    ) -> Path {
+        let is_nat = flow.view() == View::BothSides;
+        if direction == Direction::ToServer || !is_nat || !headers.is_v4() {
+            return Path::to(hop, is_nat);
+        }
+        let mtu = match flow.is_narrow() {
+            false => hop.mtu,
+            true if flow.is_very_narrow() => hop.mtu.min(VERY_NARROW),
+            true => hop.mtu.min(NARROW),
+        };
+        Path { mtu, is_secret: mtu < snapshot.min_path_mtu, is_nat }
+    }
+}
 
 /// Whether the next hop takes the packet; what is done to one that is too long and may be cut. A super-frame is cut
 /// into packets before it is sent, so what counts is how long those will be.
-pub(super) fn fit(
-    frame: &Frame<'_>,
-    headers: &Headers,
-    hop: &NextHop,
-    is_nat: bool,
-) -> Result<Option<Cut>, Stop> {
-    let (mtu, header_len) = (hop.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
+pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Option<Cut>, Stop> {
+    let (mtu, header_len) = (path.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
     let len = match frame.segment_size {
         Some(payload) => header_len + usize::from(payload),
         None => headers.packet_len(),
@@ -22,14 +58,15 @@ pub(super) fn fit(
         return Ok(None);
     }
     let is_super_segment = frame.segment_size.is_some() && headers.is_tcp();
-    if headers.dont_fragment || is_super_segment && mtu <= header_len {
-        return Err(Stop::TooBig { mtu: hop.mtu });
+    let must_stay_whole = headers.dont_fragment && !path.is_secret;
+    if must_stay_whole || is_super_segment && mtu <= header_len {
+        return Err(Stop::TooBig { mtu: path.mtu });
     }
     Ok(Some(match is_super_segment {
         // Each will have a header of its own.
         true => Cut::Segments((mtu - header_len) as u16),
         // A fragment that was let in by its lead has such a number already.
-        false => Cut::Fragments { mtu: hop.mtu, renumber: is_nat && frame.lead.is_none() },
+        false => Cut::Fragments { mtu: path.mtu, renumber: path.is_nat && frame.lead.is_none() },
     }))
 }
 

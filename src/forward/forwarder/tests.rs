@@ -34,6 +34,7 @@ mod l2;
 mod lab;
 mod loops;
 mod modes;
+mod narrow;
 mod random;
 mod refusal;
 mod shortage;

@@ -170,6 +170,7 @@ impl Lab {
             outlasting: BTreeSet::new(),
             flow_timeouts: FlowTimeouts::default(),
             lan_mtu: 1400,
+            wan_mtu: 1500,
             router: None,
             server_router: None,
             servers_by_both: false,

@@ -243,6 +243,7 @@ impl Story {
             }
             Outcome::Dropped(reason) => {
                 let known = [
+                    DropReason::PathMtuTooSmall,
                     DropReason::NoFlow,
                     DropReason::IcmpOutOfWindow,
                     DropReason::NextHopUnresolved,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::forward::forwarder::fit;
+use crate::forward::forwarder::{Path, fit};
 use crate::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Seen, Segment, View};
 use crate::model::{FlowKey, Rewrite, TCP, Timestamp};
 use crate::snapshot::Snapshot;
@@ -78,7 +78,7 @@ impl Kernel {
             return None;
         }
         let hop = snapshot.network.get(entry.route.rewrite.next_hop)?;
-        if !matches!(fit(frame, &headers, hop, true), Ok(None)) {
+        if !matches!(fit(frame, &headers, Path::to(hop, true)), Ok(None)) {
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);

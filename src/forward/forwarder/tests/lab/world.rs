@@ -31,6 +31,7 @@ pub(crate) struct World {
     pub(crate) outlasting: BTreeSet<Endpoint>,
     pub(crate) flow_timeouts: FlowTimeouts,
     pub(crate) lan_mtu: u32,
+    pub(crate) wan_mtu: u32,
     /// The router that leads to the clients, if not the usual one.
     pub(crate) router: Option<IpAddr>,
     /// The router that leads to the servers, if they are not on the link.
@@ -119,7 +120,8 @@ impl World {
             let to_servers = routes.iter_mut().filter(|route| route.hops[0].interface == LAN);
             to_servers.for_each(|route| route.hops.push(RouteHop { interface: WAN, ..route.hops[0] }));
         }
-        let mut network = before.network.update(&interfaces(self.lan_mtu), routes, &self.neighbours);
+        let mut network =
+            before.network.update(&interfaces(self.wan_mtu, self.lan_mtu), routes, &self.neighbours);
         network.recycle(now);
         Snapshot {
             generation: before.generation + 1,
@@ -159,7 +161,7 @@ impl World {
     }
 }
 
-fn interfaces(lan_mtu: u32) -> [Interface; 2] {
+fn interfaces(wan_mtu: u32, lan_mtu: u32) -> [Interface; 2] {
     let interface = |index, mtu, addresses: &[&str]| Interface {
         index,
         name: format!("eth{index}"),
@@ -172,7 +174,7 @@ fn interfaces(lan_mtu: u32) -> [Interface; 2] {
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
     };
     [
-        interface(WAN, 1500, &["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2", "fe80::2"]),
+        interface(WAN, wan_mtu, &["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2", "fe80::2"]),
         interface(LAN, lan_mtu, &["10.0.0.1", "fd00::1", "fe80::1"]),
     ]
 }
