@@ -14,6 +14,7 @@ told_over_both_families! {
     tcp_and_udp_of_one_port_are_two_frontends,
     who_is_taken_away_takes_only_its_own_protocol_along,
     whatever_is_forged_in_dsr_passthrough_has_its_share_of_the_table,
+    streams_of_forged_clients_leave_connections_their_share_of_the_table,
 }
 
 /// Port 80 by passthrough over TCP, port 80 over UDP and port 443 by DSR, port 444 by L2 DSR, port 445 by proxy.
@@ -134,4 +135,28 @@ fn whatever_is_forged_in_dsr_passthrough_has_its_share_of_the_table(family: Fami
             _ => assert_eq!(lab.answer(new).1, DropReason::TableShareFull),
         }
     }
+}
+
+fn streams_of_forged_clients_leave_connections_their_share_of_the_table(family: Family) {
+    let mut lab = Lab::passthrough_of(family, Size { capacity: 400, ..ENOUGH });
+    let vip = family.vip().to_owned();
+    lab.change(|world| {
+        let udp = TestFrontend::new(1, Mode::Passthrough, &vip);
+        world.frontends.push(TestFrontend { protocol: Protocol::Udp, ..udp });
+    });
+    // A server answers, so the second datagram makes a stream: nobody has to hear the answer.
+    let mut refused = 0;
+    for n in 1_000..2_000 {
+        match lab.handle(&lab.client(n).udp()) {
+            Outcome::Sent(question) => {
+                lab.send(question.reply().udp());
+                lab.send(lab.client(n).udp());
+            }
+            Outcome::Answered(_, DropReason::TableShareFull) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((lab.forwarder.flows().count(FlowState::UdpStream), refused), (300, 700));
+    (1..101).for_each(|n| _ = lab.connect(n));
+    assert_eq!(lab.forwarder.flows().count(FlowState::Established), 100);
 }
