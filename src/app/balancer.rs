@@ -123,7 +123,7 @@ impl Balancer {
             state,
             snapshot,
             schedule: Schedule::new(outcome, limits::probes_at_once(open_files)),
-            resolver: Resolver::default(),
+            resolver: Resolver::new(limits::lookups_at_once(open_files)),
             lookups: lookup,
             data_path,
             file,

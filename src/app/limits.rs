@@ -20,6 +20,11 @@ pub(super) fn probes_at_once(open_files: u64) -> usize {
     (open_files / 16).clamp(12, 512) as usize
 }
 
+/// How many names may be looked up at once: a little less than what is left of that.
+pub(super) fn lookups_at_once(open_files: u64) -> usize {
+    (open_files / 96).clamp(4, 64) as usize
+}
+
 /// How many descriptors are open now.
 pub(super) fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)

@@ -141,7 +141,7 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
 
 /// Names that have no address now, a line each. They are no mistake: they may have one when it matters.
 async fn unresolved(config: &Config) -> Vec<String> {
-    let resolver = Resolver::default();
+    let resolver = Resolver::new(64);
     let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
     let lookups = join_all(config.hosts().into_iter().map(look_up)).await.into_iter();
     let lookups = lookups.map(|lookup| if config.allow_local { lookup } else { lookup.without_local() });

@@ -51,7 +51,7 @@ pub fn watch(path: &Path, on_change: impl Fn() + Send + 'static) -> notify::Resu
         }
         let _ = sender.try_send(());
     })?;
-    let mut watched = Watched { path, watcher, directories: BTreeSet::new() };
+    let mut watched = Watched { path, watcher, directories: BTreeSet::new(), is_blind: false };
     watched.follow()?;
     let content = watched.content();
     let stopped = Arc::new(AtomicBool::new(false));
@@ -116,6 +116,8 @@ struct Watched {
     path: PathBuf,
     watcher: RecommendedWatcher,
     directories: BTreeSet<PathBuf>,
+    /// Whether the last look at the directories failed.
+    is_blind: bool,
 }
 
 impl Watched {
@@ -143,7 +145,11 @@ impl Watched {
         let deadline = now() + PATIENCE;
         while events.one_before(deadline.min(now() + QUIET))? {}
         // The save may have moved a link or a directory.
-        if let Err(error) = self.follow() {
+        let followed = self.follow();
+        let was_blind = std::mem::replace(&mut self.is_blind, followed.is_err());
+        if let Err(error) = followed
+            && !was_blind
+        {
             log::warn!("{}: changes may go unnoticed: {error}", self.path.display());
         }
         Ok(self.content())

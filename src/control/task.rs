@@ -334,7 +334,9 @@ impl Reading {
     /// Begins, or will once the reading that is under way has ended.
     fn begin(&mut self, file: &File) {
         if self.loaded.is_some() {
-            self.again = true;
+            if std::mem::replace(&mut self.again, true) {
+                return;
+            }
             return info!("{} is still being read; it will be read again after that", file.path.display());
         }
         let file = file.clone();

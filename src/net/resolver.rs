@@ -18,7 +18,7 @@ use hickory_resolver::proto::rr::{Name, Record, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 use log::warn;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
 use crate::files;
@@ -43,12 +43,18 @@ const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
 type Answer = Result<Records, String>;
 
 /// Looks names up.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Resolver {
     known: Arc<Mutex<Option<Arc<System>>>>,
+    turns: Arc<Semaphore>,
 }
 
 impl Resolver {
+    /// At most so many names are looked up at once. One takes six descriptors if nobody answers: both families, asked again.
+    pub fn new(at_once: usize) -> Resolver {
+        Resolver { known: Arc::default(), turns: Arc::new(Semaphore::new(at_once)) }
+    }
+
     /// Looks a name up; asks these name servers, or the system's if there are none. A search list of `/etc/resolv.conf`
     /// holds for names without a dot at the end, as long as its name servers are asked.
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
@@ -56,6 +62,7 @@ impl Resolver {
         if let Some((v4, v6)) = system.in_hosts(&host) {
             return lookup(host, name_servers, Ok(v4), Ok(v6), true);
         }
+        let _turn = self.turns.acquire().await;
         let ask = |kind| system.at_servers(&host, kind);
         let (v4, v6) = both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await;
         lookup(host, name_servers, v4, v6, false)

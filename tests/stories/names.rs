@@ -5,6 +5,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use crate::support::{
     Balancer, Lab, NAME, NameServer, Need, Server, Setup, ask, binary, connect, is_refused_with_reset, ping,
@@ -22,6 +23,7 @@ stories!("names":
     a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
     the_hosts_file_goes_before_name_servers,
     check_needs_no_name_server_but_tells_what_does_not_resolve,
+    hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors,
     what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed [Need::Dnsmasq],
     a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients [Need::Dnsmasq, Need::Prlimit],
 );
@@ -160,6 +162,20 @@ fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
     assert!(ran.stderr.starts_with(&format!("warning: name {NAME} cannot be resolved now: ")), "{ran:?}");
     let row = format!("server app  {NAME}:8000  weight 2, for each address of the name");
     assert!(ran.stdout.contains(&row), "{ran:?}");
+}
+
+fn hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors() {
+    let lab = Lab::new();
+    let _silent = UdpSocket::bind(NameServer::addr(&lab)).unwrap();
+    let named = |setup: Setup, n| setup.server(&format!("s{n}"), format!("s{n}.convey.test:8000"), "");
+    let balancer = Balancer::start(&lab, &(0..400).fold(Setup::new(&lab), named).and(&NameServer::dns(&lab)));
+    // Six for each of the 64 that are looked up at once, after a while.
+    let sockets = || {
+        thread::sleep(Duration::from_millis(20));
+        balancer.fds().sockets
+    };
+    let most = (0..100).map(|_| sockets()).max().unwrap();
+    assert!((64..500).contains(&most), "{most} sockets");
 }
 
 fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed() {
