@@ -8,6 +8,7 @@
 //! A channel for each worker stands in for one that all share: packets of a flow must stay in order, and a worker
 //! owns its flows.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,10 +16,12 @@ use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
+use log::warn;
 
 use super::captures::{self, Captures, Running};
 use super::news::News;
 use super::queues::{Batch, QUEUE, Room, SPARES};
+use super::transmit::drop_reason;
 use super::waiting::Waiting;
 use super::worker::Worker;
 use super::{Filter, Tally, Told, Transmit};
@@ -186,11 +189,18 @@ pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Re
 }
 
 fn transmit(outgoing: &Receiver<Batch>, spares: &Sender<Batch>, thread: usize, stats: &PacketStats) {
-    let mut sockets = Transmit::default();
+    let (mut sockets, mut told) = (Transmit::default(), BTreeSet::new());
     while let Ok(batch) = outgoing.recv() {
         for (interface, buffer) in &batch.parcels {
-            if sockets.send(*interface, buffer).is_err() {
-                stats.dropped(thread, DropReason::TransmitFailed, 1);
+            let Err(error) = sockets.send(*interface, buffer) else { continue };
+            let reason = drop_reason(&error);
+            stats.dropped(thread, reason, 1);
+            // Whatever it is, it is rare; a line for each kind is enough to find out.
+            if reason == DropReason::TransmitFailed && told.insert(error.raw_os_error()) {
+                let len = buffer.frame().len();
+                warn!(
+                    "a frame of {len} bytes is not sent on interface {interface}: {error}; counted as transmit_failed from now on"
+                );
             }
         }
         let _ = spares.try_send(batch); // full: nobody needs them

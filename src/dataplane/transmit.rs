@@ -7,6 +7,7 @@ use std::io;
 use pnet_datalink::DataLinkSender;
 
 use super::{Buffer, Filter, socket};
+use crate::model::DropReason;
 
 /// What may be on its way on one interface, in bytes; the kernel counts twice what it was told, and calls a half of
 /// that full. At 1 Gbit/s it is 34 ms' worth: bursts fit.
@@ -43,6 +44,18 @@ fn open(interface: u32) -> io::Result<Box<dyn DataLinkSender>> {
     Ok(sender)
 }
 
+/// What has become of a frame that was not sent.
+pub(super) fn drop_reason(error: &io::Error) -> DropReason {
+    match error.raw_os_error() {
+        Some(libc::ENOBUFS) => DropReason::InterfaceRefused,
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => DropReason::InterfaceDown,
+        Some(libc::EAGAIN) => DropReason::SendBufferFull,
+        // pnet asks first whether there is room, without waiting.
+        None if error.kind() == io::ErrorKind::TimedOut => DropReason::SendBufferFull,
+        _ => DropReason::TransmitFailed,
+    }
+}
+
 /// Whether there is no such interface any more.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
@@ -51,5 +64,21 @@ fn is_gone(error: &io::Error) -> bool {
 impl fmt::Debug for Transmit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transmit").field("interfaces", &self.senders.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_a_reason_of_its_own() {
+        let of = |number| drop_reason(&io::Error::from_raw_os_error(number));
+        assert_eq!(of(libc::ENOBUFS), DropReason::InterfaceRefused);
+        assert_eq!(of(libc::ENETDOWN), DropReason::InterfaceDown);
+        assert_eq!(of(libc::ENXIO), DropReason::InterfaceDown);
+        assert_eq!(of(libc::EAGAIN), DropReason::SendBufferFull);
+        assert_eq!(of(libc::EMSGSIZE), DropReason::TransmitFailed);
+        assert_eq!(drop_reason(&io::ErrorKind::TimedOut.into()), DropReason::SendBufferFull);
     }
 }

@@ -74,7 +74,13 @@ pub enum DropReason {
     FinQueueFull,
     /// The queue to the transmit thread was full.
     TransmitQueueFull,
-    /// The interface refused it, or has as much to send as may wait for it.
+    /// As much waits already to be sent by the interface as may wait: it is slow.
+    SendBufferFull,
+    /// The interface's queueing discipline refused it, or the other end of a virtual link: it is slow, or off.
+    InterfaceRefused,
+    /// The interface is down, or gone.
+    InterfaceDown,
+    /// The kernel did not send it for another reason, which the log tells.
     TransmitFailed,
     /// The kernel's capture buffer was full.
     CaptureOverrun,
@@ -115,6 +121,9 @@ impl DropReason {
         DropReason::WorkerQueueFull,
         DropReason::FinQueueFull,
         DropReason::TransmitQueueFull,
+        DropReason::SendBufferFull,
+        DropReason::InterfaceRefused,
+        DropReason::InterfaceDown,
         DropReason::TransmitFailed,
         DropReason::CaptureOverrun,
     ];
@@ -154,6 +163,9 @@ impl DropReason {
             DropReason::WorkerQueueFull => "worker_queue_full",
             DropReason::FinQueueFull => "fin_queue_full",
             DropReason::TransmitQueueFull => "transmit_queue_full",
+            DropReason::SendBufferFull => "send_buffer_full",
+            DropReason::InterfaceRefused => "interface_refused",
+            DropReason::InterfaceDown => "interface_down",
             DropReason::TransmitFailed => "transmit_failed",
             DropReason::CaptureOverrun => "capture_overrun",
         }

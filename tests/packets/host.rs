@@ -16,6 +16,7 @@ use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::support::{Process, Server, binary, ping, run, wait_for};
+use crate::udp::{ECHO, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
@@ -24,6 +25,9 @@ pub(crate) fn stories() -> Vec<Story> {
         nothing_stays_attached_after_a_kill_but_what_guards_dsr,
         the_log_says_who_forwards_open_flows,
     ];
+    stories.extend(stories![when |case| !case.is_cached() && case.family == Family::V4 =>
+        what_is_not_sent_is_counted_by_its_cause,
+    ]);
     // The family makes no difference.
     stories.extend(stories![when |case| case.is_cached() && case.family == Family::V4 =>
         nothing_stays_in_the_driver_after_a_kill,
@@ -203,6 +207,25 @@ fn where_bpf_is_not_permitted_workers_forward_everything(case: Case) {
         assert!(line.contains(part), "{part}: {line}");
     }
     assert!(log.contains("nftables, table netdev convey_"), "{log}");
+}
+
+fn what_is_not_sent_is_counted_by_its_cause(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
+    let client = network.inside(Role::Client(1), || socket_to(case.family.vip(ECHO)));
+    // Clients' datagrams are of one stream, which the worker forwards as they come.
+    for (limit, reason) in [("3kb", "interface_refused"), ("100mb", "send_buffer_full")] {
+        let shaped = format!("qdisc replace dev {INTERFACE} root tbf rate 8kbit burst 2kb limit {limit}");
+        network.lab.run(Role::Balancer, "tc", &shaped.split(' ').collect::<Vec<_>>()).unwrap();
+        wait_for(reason, || {
+            for _ in 0..1000 {
+                let _ = client.send(&[7; 1000]);
+            }
+            (network.stat(&format!("/packets/drops/{reason}")).as_u64() > Some(0)).then_some(())
+        });
+        network.lab.run(Role::Balancer, "tc", &["qdisc", "del", "dev", INTERFACE, "root"]).unwrap();
+    }
+    assert_eq!(network.stat("/packets/drops/transmit_failed"), 0);
 }
 
 fn nft_comes_from_the_systems_directories_whatever_path_says(case: Case) {
