@@ -76,7 +76,7 @@ pub enum DropReason {
     TransmitQueueFull,
     /// As much waits already to be sent by the interface as may wait: it is slow.
     SendBufferFull,
-    /// The interface's queueing discipline refused it, or the other end of a virtual link: it is slow, or off.
+    /// The interface's queueing discipline refused it, or the other end of a virtual link: it is slow.
     InterfaceRefused,
     /// The interface is down, or gone.
     InterfaceDown,
