@@ -27,6 +27,8 @@ pub struct PacketReport {
     pub cached_flows: u64,
     /// What the kernel's flow cache has done with packets.
     pub cache: BTreeMap<&'static str, u64>,
+    /// How often the kernel has refused to change its flow cache. What it refuses is tried again.
+    pub cache_failures: u64,
     /// Who forwards open flows, by the interface that they come in on: `xdp`, `tc` or `worker`.
     pub offload: BTreeMap<String, &'static str>,
     /// SNAT ports in use, each counted once for every server it is used for.
@@ -46,6 +48,7 @@ impl PacketReport {
             flows: flows.into(),
             cached_flows: stats.gauge(Gauge::CachedFlows),
             cache: CacheOutcome::ALL.map(|outcome| (outcome.label(), stats.outcome(outcome))).into(),
+            cache_failures: stats.cache_failures(),
             offload: layers.collect(),
             snat_ports_in_use: stats.gauge(Gauge::SnatPorts),
         }

@@ -32,6 +32,8 @@ pub struct PacketStats {
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
     syns_refused: AtomicU64,
     untold: AtomicU64,
+    /// Counted by who writes it.
+    cache_failures: AtomicU64,
     /// By the names of the interfaces that are captured.
     layers: RwLock<BTreeMap<String, Layer>>,
 }
@@ -84,6 +86,7 @@ impl PacketStats {
             outcomes: Default::default(),
             syns_refused: AtomicU64::default(),
             untold: AtomicU64::default(),
+            cache_failures: AtomicU64::default(),
             layers: RwLock::default(),
         }
     }
@@ -148,6 +151,16 @@ impl PacketStats {
     /// How many FINs the kernel has dropped so far, there being no room to tell a worker of them.
     pub fn set_untold(&self, n: u64) {
         self.untold.store(n, Ordering::Relaxed);
+    }
+
+    /// How often the kernel has refused to change the flow cache so far.
+    pub fn set_cache_failures(&self, n: u64) {
+        self.cache_failures.store(n, Ordering::Relaxed);
+    }
+
+    /// How often the kernel has refused to change the flow cache.
+    pub fn cache_failures(&self) -> u64 {
+        self.cache_failures.load(Ordering::Relaxed)
     }
 
     /// Says who forwards open flows that come in on an interface from now on.

@@ -278,6 +278,12 @@ fn packets(page: &mut Page, report: &Report) {
         &by("outcome", &packets.cache),
         |n| *n as f64,
     );
+    page.counter(
+        "convey_cache_failures_total",
+        "Refusals of the kernel to change its flow cache. What it refuses is tried again.",
+        &[(Vec::new(), packets.cache_failures)],
+        |n| *n as f64,
+    );
     let offload: Vec<_> = packets
         .offload
         .iter()

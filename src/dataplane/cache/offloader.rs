@@ -7,7 +7,7 @@ use aya::programs::{SchedClassifier, Xdp};
 
 use super::attachment::Attachment;
 use super::parties::{Numbers, Tally};
-use super::writer::Writer;
+use super::writer::{Failures, Writer};
 use super::{CacheError, KernelCache, Sizes, SynGate, TC, Told};
 use crate::dataplane::Selection;
 use crate::forward::FlowCache;
@@ -23,6 +23,7 @@ pub struct Offloader {
     sizes: Sizes,
     filter_handle: u32,
     numbers: Numbers,
+    failures: Failures,
     attached: Vec<Attachment>,
     /// Next hops as the cache was told.
     hops: Vec<Option<NextHop>>,
@@ -52,6 +53,7 @@ impl Offloader {
             sizes,
             filter_handle,
             numbers: Numbers::default(),
+            failures: Failures::default(),
             attached: Vec::new(),
             hops: Vec::new(),
         };
@@ -126,7 +128,8 @@ impl Offloader {
     /// A worker's end of the cache. `epoch` is `Timestamp(0)`, in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
         let flows = self.cache().flows()?;
-        Ok(Box::new(Writer::new(flows, self.sizes, epoch, self.numbers.clone())))
+        let (numbers, failures) = (self.numbers.clone(), self.failures.clone());
+        Ok(Box::new(Writer::new(flows, self.sizes, epoch, numbers, failures)))
     }
 
     /// What tells of FINs that it forwards. There is one, for the first who asks.
@@ -136,7 +139,7 @@ impl Offloader {
 
     /// What reads its counters.
     pub fn tally(&self) -> Tally {
-        Tally::new(self.cache.clone(), self.numbers.clone())
+        Tally::new(self.cache.clone(), self.numbers.clone(), self.failures.clone())
     }
 
     /// What keeps floods of SYNs away.

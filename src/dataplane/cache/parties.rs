@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::writer::Failures;
 use super::{KernelCache, Outcome, Traffic};
 use crate::forward::Parties;
 use crate::stats::{Counter, PacketStats};
@@ -44,13 +45,14 @@ impl Numbers {
 pub struct Tally {
     cache: Arc<Mutex<KernelCache>>,
     numbers: Numbers,
+    failures: Failures,
     /// Whom it knows by their numbers, and what was read of them.
     read: Vec<(Parties, Traffic)>,
 }
 
 impl Tally {
-    pub(super) fn new(cache: Arc<Mutex<KernelCache>>, numbers: Numbers) -> Tally {
-        Tally { cache, numbers, read: Vec::new() }
+    pub(super) fn new(cache: Arc<Mutex<KernelCache>>, numbers: Numbers, failures: Failures) -> Tally {
+        Tally { cache, numbers, failures, read: Vec::new() }
     }
 
     /// Hands what was forwarded since the last call to `count`, and says what became of packets so far.
@@ -81,6 +83,7 @@ impl Tally {
         if let Ok(n) = cache.untold() {
             stats.set_untold(n);
         }
+        stats.set_cache_failures(self.failures.count());
         if let Ok(n) = cache.syns_refused() {
             stats.set_syns_refused(n);
         }
