@@ -53,7 +53,7 @@ static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct
 		return 1;
 	if (entry->flags & FLOW_OPENING)
 		return !(entry->flags & FLOW_TO_CLIENT ? answers(packet, entry) : completes(packet, entry));
-	return packet->flags & TCP_SYN || (packet->flags & TCP_FIN && !is_believed(packet, entry));
+	return packet->flags & TCP_SYN || (packet->flags & TCP_FIN && !finishes(packet, entry));
 }
 
 /* FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. */

@@ -7,6 +7,9 @@
 /* How far from what is known a number can be that is true, as in `forward::numbers`; while a connection begins. */
 enum { WINDOW = 16 << 20, FIRST_WINDOW = 64 << 10 };
 
+/* How far what is known of a sender may lag behind what it sends. */
+enum { LAG = 1 << 20 };
+
 static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
 {
 	return number - known + WINDOW <= 2 * WINDOW;
@@ -70,6 +73,48 @@ static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
 		*known = number;
 }
 
+/* How far the sender has got: what its receiver has acknowledged may be more than what has passed here without a gap. */
+static ALWAYS_INLINE __u32 confirmed(const struct packet *packet, const struct flow_entry *entry)
+{
+	__u32 sent = entry->sent;
+	const struct flow_entry *answer;
+
+	if (entry->flags & FLOW_ALONE)
+		return sent;
+	answer = opposite(packet, entry);
+	if (answer)
+		advance(&sent, answer->ack);
+	return sent;
+}
+
+/* Whether a FIN comes exactly where its sender has got to, with nothing missing before it; or has come already. */
+static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow_entry *entry)
+{
+	__u32 behind, len = length(packet);
+
+	if (!is_believed(packet, entry))
+		return 0;
+	behind = confirmed(packet, entry) - ntohl(packet->seq);
+	return !behind || behind == len || behind + 1 == len;
+}
+
+/*
+ * Whether a segment goes on where its sender had got to, or repeats what ends there or before and more: only such ones move
+ * the numbers of a connection whose two sides pass. Who does not see the connection may be lucky and near.
+ */
+static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry *entry)
+{
+	__u32 seq = ntohl(packet->seq), len = length(packet);
+
+	if (entry->flags & FLOW_ALONE || entry->sent - seq <= len)
+		return 1;
+	/* While bulk goes on behind what was lost on the way here, the other side is not asked of each packet. */
+	if (len && !(packet->flags & TCP_FIN) && seq - entry->sent <= LAG)
+		return 0;
+	entry->sent = confirmed(packet, entry);
+	return entry->sent - seq <= len;
+}
+
 /* Takes note of what a segment that is forwarded says of its connection. */
 static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry *entry)
 {
@@ -85,7 +130,7 @@ static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry 
 		answer = opposite(packet, entry);
 		if (answer)
 			answer->flags &= ~FLOW_OPENING;
-	} else if (is_believed(packet, entry)) {
+	} else if (is_believed(packet, entry) && goes_on(packet, entry)) {
 		advance(&entry->sent, seq + length(packet));
 		advance(&entry->ack, ack);
 		if (packet->flags & TCP_FIN)

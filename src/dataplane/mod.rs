@@ -24,7 +24,7 @@ mod worker;
 pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use cache::{
     CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate, Sizes, SynGate, SynLimit, Tally,
-    Told, Traffic,
+    Told, Traffic, Undone,
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use causes::causes;

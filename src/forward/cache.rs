@@ -30,6 +30,8 @@ pub struct CachedRoute {
     pub rewrite: Rewrite,
     /// Which way that is.
     pub direction: Direction,
+    /// Whose packets pass.
+    pub view: View,
     /// Who they are counted for.
     pub flow: Parties,
     /// When the last one came that the cache has seen, if they only go another way from now on.

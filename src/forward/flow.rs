@@ -2,9 +2,9 @@
 
 use super::cache::Progress;
 use super::list::Links;
-use super::numbers::Numbers;
+use super::numbers::{Heard, Numbers, PendingFin};
 use super::shares::Share;
-use super::state::{Direction, FlowState, Segment, View};
+use super::state::{ACK, Direction, FIN, FlowState, Segment, View};
 use super::wheel::Slot;
 use crate::model::{Addr, FlowKey, Rewrite, TCP, UDP};
 
@@ -53,7 +53,7 @@ pub struct Flow {
     /// First tick at which it has been silent for too long.
     pub(super) deadline: u32,
     snat: Addr,
-    next_hops: [u32; 2],
+    next_hops: [u16; 2],
     server_id: u32,
     frontend_id: u32,
     numbers: Numbers,
@@ -76,6 +76,10 @@ impl Manner {
     const NARROW: u8 = 32;
     /// And shorter ones than every link of IPv6 does.
     const VERY_NARROW: u8 = 64;
+    /// A FIN of the client that is not believed yet.
+    const CLIENTS_FIN: u8 = 128;
+    /// Passthrough, where none is met under way: the same of the server.
+    const SERVERS_FIN: u8 = Manner::MET;
 
     fn new(new: &NewFlow, state: FlowState) -> Manner {
         let set = |flag, yes| if yes { flag } else { 0 };
@@ -95,6 +99,27 @@ impl Manner {
 
     fn set(&mut self, flag: u8, yes: bool) {
         self.0 = if yes { self.0 | flag } else { self.0 & !flag };
+    }
+
+    fn is_met(self) -> bool {
+        self.has(Manner::MET) && self.has(Manner::CLIENT_SIDE)
+    }
+
+    #[inline]
+    fn pending_fin(self) -> PendingFin {
+        match self.0 & (Manner::CLIENTS_FIN | Manner::SERVERS_FIN | Manner::CLIENT_SIDE) {
+            flags if flags & Manner::CLIENTS_FIN != 0 => PendingFin::Clients,
+            Manner::SERVERS_FIN => PendingFin::Servers,
+            _ => PendingFin::Nobodys,
+        }
+    }
+
+    #[inline]
+    fn set_pending_fin(&mut self, pending: PendingFin) {
+        self.set(Manner::CLIENTS_FIN, pending == PendingFin::Clients);
+        if !self.has(Manner::CLIENT_SIDE) {
+            self.set(Manner::SERVERS_FIN, pending == PendingFin::Servers);
+        }
     }
 
     #[inline]
@@ -135,7 +160,7 @@ impl Flow {
             slot: Slot::NONE,
             deadline: 0,
             snat: new.server.dst,
-            next_hops: [new.to_server, new.to_client],
+            next_hops: [new.to_server, new.to_client].map(short),
             server_id: new.server_id,
             frontend_id: new.frontend_id,
             numbers: Numbers::first(new.segment),
@@ -172,7 +197,7 @@ impl Flow {
     /// What is done to packets that go this way.
     #[inline]
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
-        let next_hop = self.next_hops[direction as usize];
+        let next_hop = self.next_hop(direction);
         let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
             Direction::ToServer if self.manner.has(Manner::AS_IS) => self.client(),
             Direction::ToServer => self.server().reversed(),
@@ -184,12 +209,15 @@ impl Flow {
     /// Where packets of this direction go next: index into the snapshot's next hops.
     #[inline]
     pub fn next_hop(&self, direction: Direction) -> u32 {
-        self.next_hops[direction as usize]
+        match self.next_hops[direction as usize] {
+            u16::MAX => u32::MAX,
+            index => index.into(),
+        }
     }
 
     /// Sends packets of this direction to another next hop from now on.
     pub fn set_next_hop(&mut self, direction: Direction, next_hop: u32) {
-        self.next_hops[direction as usize] = next_hop;
+        self.next_hops[direction as usize] = short(next_hop);
     }
 
     /// Whether packets reach the server with the VIP as their destination.
@@ -283,7 +311,7 @@ impl Flow {
 
     /// How far the sender of packets of this direction has got.
     pub(super) fn progress(&self, direction: Direction) -> Progress {
-        self.numbers.progress(direction)
+        self.numbers.progress(self.manner.pending_fin(), direction)
     }
 
     /// Whether a segment with this number may be the one that completes the handshake.
@@ -296,16 +324,27 @@ impl Flow {
         self.numbers.may_have_got(sent)
     }
 
-    /// Takes note of how far the client has got without us, its handshake being complete. Returns the state after it.
-    pub(super) fn catch_up(&mut self, progress: Progress) -> FlowState {
+    /// Takes note of how far client and server have got without us, as far as is known; the handshake is complete if the
+    /// client has. Returns the state after it.
+    pub(super) fn catch_up(&mut self, client: Option<Progress>, server: Option<Progress>) -> FlowState {
         let before = self.numbers;
-        self.numbers.catch_up(progress);
+        self.numbers.catch_up(self.manner.pending_fin(), client, server);
         let state = match (self.state, self.view()) {
             (FlowState::SynSent | FlowState::SynReceived, View::BothSides) => FlowState::Established,
             (FlowState::SynSent, View::ClientSide) => FlowState::HandshakeOnly,
             (state, _) => state,
         };
         if self.numbers.show_data_since(&before) { state.with_data() } else { state }
+    }
+
+    /// Whether a FIN is not believed yet.
+    pub(super) fn has_pending_fin(&self) -> bool {
+        self.manner.pending_fin() != PendingFin::Nobodys
+    }
+
+    /// That FIN, as it would come again, if it has been acknowledged meanwhile.
+    pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
+        self.numbers.acknowledged_fin(self.manner.pending_fin())
     }
 
     pub(super) fn class(&self) -> Class {
@@ -320,7 +359,7 @@ impl Flow {
             FlowState::HandshakeOnly => Class::HalfOpen,
             // Two forged datagrams make one, or two forged segments.
             FlowState::UdpStream if self.view() == View::ClientSide => Class::Doubtful,
-            _ if self.manner.has(Manner::MET) => Class::Doubtful,
+            _ if self.manner.is_met() => Class::Doubtful,
             _ => Class::Open,
         }
     }
@@ -329,12 +368,18 @@ impl Flow {
     /// those of the connection changes nothing.
     #[inline]
     pub(super) fn hear(&mut self, direction: Direction, segment: Segment) -> FlowState {
-        let (view, before) = (self.view(), self.numbers);
-        let flags = match self.manner.has(Manner::UDP) {
-            true => 0,
-            false => self.numbers.hear(view, self.state, direction, segment),
+        if self.manner.has(Manner::UDP) {
+            return self.state.next(self.view(), direction, 0);
+        }
+        let (view, mut pending, before) = (self.view(), self.manner.pending_fin(), self.numbers);
+        let Heard { flags, ends_other } =
+            self.numbers.hear(&mut pending, view, self.state, direction, segment);
+        self.manner.set_pending_fin(pending);
+        let state = match ends_other {
+            true => self.state.next(view, direction.opposite(), FIN | ACK),
+            false => self.state,
         };
-        let mut state = self.state.next(view, direction, flags);
+        let mut state = state.next(view, direction, flags);
         if view == View::ClientSide && self.numbers.show_data_since(&before) {
             state = state.with_data();
         }
@@ -343,6 +388,14 @@ impl Flow {
             self.manner.0 &= !Manner::MET;
         }
         state
+    }
+
+    /// Takes note of a FIN that the flow cache has found to be exact, and returns the state after it.
+    pub(super) fn hear_told(&mut self, direction: Direction, fin: Segment) -> FlowState {
+        let mut pending = self.manner.pending_fin();
+        let flags = self.numbers.finish(&mut pending, direction, fin);
+        self.manner.set_pending_fin(pending);
+        self.state.next(self.view(), direction, flags)
     }
 
     /// Whether packets with this key are those of the flow that go this way.
@@ -356,6 +409,11 @@ impl Flow {
             && key.dst.words() == dst.words()
             && (key.src_port, key.dst_port, key.protocol) == (src_port, dst_port, self.manner.protocol())
     }
+}
+
+/// There are fewer next hops than would need more; none beyond is known.
+fn short(next_hop: u32) -> u16 {
+    u16::try_from(next_hop).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

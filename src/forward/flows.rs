@@ -200,8 +200,19 @@ impl FlowTable {
     /// only what changes its state does that, and the client's SYN: a server repeats its answer to a forged one, too.
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
+        let state = self.flows[id.0 as usize].hear(direction, segment);
+        self.go_on(id, direction, segment, state, at);
+    }
+
+    /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
+    pub(super) fn on_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
+        let state = self.flows[id.0 as usize].hear_told(direction, fin);
+        self.go_on(id, direction, fin, state, at);
+    }
+
+    #[inline]
+    fn go_on(&mut self, id: FlowId, direction: Direction, segment: Segment, state: FlowState, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        let state = flow.hear(direction, segment);
         let deadline = tick_from(at) + self.timeouts[state as usize];
         if state != flow.state {
             // What is told of late may have been followed by a SYN that was not.
@@ -220,16 +231,16 @@ impl FlowTable {
         if !flow.may_have_got(progress.sent) {
             return;
         }
-        let state = flow.catch_up(progress);
+        let state = flow.catch_up(Some(progress), None);
         flow.deadline = tick_from(at) + self.timeouts[state as usize];
         self.set_state(id, state);
         self.keep_in_time(id);
     }
 
-    /// Notes how far a flow's client has got by what the flow cache has forwarded. Its deadline stays.
-    pub(super) fn catch_up(&mut self, id: FlowId, progress: Progress) {
+    /// Notes how far a flow's client and server have got by what the flow cache has forwarded. Its deadline stays.
+    pub(super) fn catch_up(&mut self, id: FlowId, client: Option<Progress>, server: Option<Progress>) {
         let flow = &mut self.flows[id.0 as usize];
-        let state = flow.catch_up(progress);
+        let state = flow.catch_up(client, server);
         if state != flow.state {
             self.set_state(id, state);
         }
@@ -268,6 +279,18 @@ impl FlowTable {
         self.wheel.remove(&mut self.flows, id.0);
         self.wheel.add(&mut self.flows, id.0);
         None
+    }
+
+    /// Has a flow be due at `at`, if that is before its deadline, too.
+    pub(super) fn look_at(&mut self, id: FlowId, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        let (deadline, tick) = (flow.deadline, tick_from(at));
+        if self.wheel.tick_of(flow.slot) > tick {
+            flow.deadline = tick;
+            self.wheel.remove(&mut self.flows, id.0);
+            self.wheel.add(&mut self.flows, id.0);
+            self.flows[id.0 as usize].deadline = deadline;
+        }
     }
 
     /// Whether a flow that is due will be forgotten, as far as is known here.

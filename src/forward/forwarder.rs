@@ -10,6 +10,7 @@ mod served;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::begin::{To, UNRESOLVED, is_martian};
 use self::fit::{Path, fit, fit_error};
@@ -34,6 +35,9 @@ const ANSWERS_PER_SECOND: u64 = 1_000;
 
 /// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
 const BUDGET: u32 = 4_096;
+
+/// How long after a FIN that is not believed yet it is looked whether it has been acknowledged.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
 
 /// The key of no packet.
 const NOBODY: FlowKey = FlowKey {
@@ -290,8 +294,18 @@ impl Forwarder {
     fn expire(&mut self, now: Timestamp, gone: &mut Vec<(Flow, End)>) -> bool {
         for _ in 0..BUDGET {
             let Some(id) = self.flows.due(now) else { return true };
+            let flow = self.flows.get(id);
+            if flow.is_cached() && flow.has_pending_fin() {
+                self.catch_up(id);
+            }
             let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
-            gone.extend(self.flows.settle(id, last, now).map(|flow| (flow, End::Own)));
+            match self.flows.settle(id, last, now) {
+                Some(flow) => gone.push((flow, End::Own)),
+                None if self.flows.get(id).is_cached() && self.flows.get(id).has_pending_fin() => {
+                    self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
+                }
+                None => {}
+            }
         }
         self.flows.due(now).is_none()
     }
@@ -372,10 +386,31 @@ impl Forwarder {
 
     /// Takes note of a packet of a flow.
     fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
+        self.hear_by(FlowTable::on_segment, id, direction, segment, now);
+        // Whether it is acknowledged only the cache sees.
+        let flow = self.flows.get(id);
+        if flow.is_cached() && flow.has_pending_fin() {
+            self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
+        }
+    }
+
+    /// Takes note of a FIN that the cache has found to be exact.
+    fn hear_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
+        self.hear_by(FlowTable::on_told, id, direction, fin, at);
+    }
+
+    fn hear_by(
+        &mut self,
+        note: fn(&mut FlowTable, FlowId, Direction, Segment, Timestamp),
+        id: FlowId,
+        direction: Direction,
+        segment: Segment,
+        now: Timestamp,
+    ) {
         let flow = self.flows.get(id);
         let (was_over, parties) = (flow.is_over(), parties(flow));
         let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
-        self.flows.on_segment(id, direction, segment, now);
+        note(&mut self.flows, id, direction, segment, now);
         let flow = self.flows.get(id);
         match flow.state() {
             // It begins anew, or its handshake was completed here: the cache knows nothing of that.

@@ -4,17 +4,43 @@
 use super::cache::Progress;
 use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 
-/// What a connection's client has said of both sides. That is all there is in DSR; in passthrough the server's segments
-/// are held against it, and add what its SYN says.
+/// How far both sides of a connection are. In DSR there is nothing to be known of it but what the client says.
 ///
 /// Numbers wrap: one is after another if it is less than 2 GiB ahead.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Numbers {
-    /// What comes after the last byte that the client has sent.
+    /// What comes after the last byte that the client has sent. In passthrough without a gap, or up to what the server has
+    /// acknowledged: so nobody moves it who does not know it.
     sent: u32,
     /// What the client expects next; 0 while that is not known.
     acked: u32,
+    /// Passthrough: the server's `sent`. While a FIN waits to be believed: what comes after it.
+    answered: u32,
+}
+
+/// Whose FIN has been seen that is not exactly where its sender had got to, and is not acknowledged yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum PendingFin {
+    #[default]
+    Nobodys,
+    Clients,
+    Servers,
+}
+
+/// What is believed of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// Of its flags; none if its numbers are not those of the connection.
+    pub(super) flags: u8,
+    /// Whether it acknowledges a FIN of the other side that had been waiting for that.
+    pub(super) ends_other: bool,
+}
+
+impl Heard {
+    fn flags(flags: u8) -> Heard {
+        Heard { flags, ends_other: false }
+    }
 }
 
 /// How far from what is known a number can be that is true, in bytes: more than ordinary systems ever have in flight.
@@ -29,7 +55,7 @@ impl Numbers {
         // What comes along with a SYN need not be accepted.
         let len = if segment.flags & SYN != 0 { 1 } else { segment.len };
         let acked = if segment.flags & ACK != 0 { segment.ack } else { 0 };
-        Numbers { sent: segment.seq.wrapping_add(len), acked }
+        Numbers { sent: segment.seq.wrapping_add(len), acked, answered: acked }
     }
 
     /// What the client expects next; 0 while that is not known.
@@ -38,11 +64,12 @@ impl Numbers {
         self.acked
     }
 
-    /// How far the sender of packets of this direction has got, as the client has it.
-    pub(super) fn progress(&self, direction: Direction) -> Progress {
-        match direction {
-            Direction::ToServer => Progress { sent: self.sent, acked: self.acked },
-            Direction::ToClient => Progress { sent: self.acked, acked: self.sent },
+    /// How far the sender of packets of this direction has got.
+    pub(super) fn progress(&self, pending: PendingFin, direction: Direction) -> Progress {
+        match (direction, pending) {
+            (Direction::ToServer, _) => Progress { sent: self.sent, acked: self.acked },
+            (Direction::ToClient, PendingFin::Nobodys) => Progress { sent: self.answered, acked: self.sent },
+            (Direction::ToClient, _) => Progress { sent: self.acked, acked: self.sent },
         }
     }
 
@@ -62,9 +89,41 @@ impl Numbers {
         self.sent != before.sent || (before.acked != 0 && self.acked != before.acked)
     }
 
-    /// The client has got so far.
-    pub(super) fn catch_up(&mut self, Progress { sent, acked }: Progress) {
-        *self = Numbers { sent, acked };
+    /// Client and server have got so far without us, as far as is known.
+    pub(super) fn catch_up(
+        &mut self,
+        pending: PendingFin,
+        client: Option<Progress>,
+        server: Option<Progress>,
+    ) {
+        if let Some(Progress { sent, acked }) = client {
+            (self.sent, self.acked) = (sent, acked);
+        }
+        if let Some(server) = server {
+            advance(&mut self.sent, server.acked);
+        }
+        if pending == PendingFin::Nobodys {
+            self.answered = match (client, server) {
+                (_, Some(server)) => server.sent,
+                (Some(client), None) => client.acked,
+                (None, None) => self.answered,
+            };
+            advance(&mut self.answered, self.acked);
+        }
+    }
+
+    /// The FIN that has been waiting, as it would come again, if it has been acknowledged meanwhile.
+    pub(super) fn acknowledged_fin(&self, pending: PendingFin) -> Option<(Direction, Segment)> {
+        let fin = |end: u32, ack| Segment { flags: FIN | ACK, seq: end.wrapping_sub(1), ack, len: 1 };
+        match pending {
+            PendingFin::Clients if self.sent == self.answered => {
+                Some((Direction::ToServer, fin(self.sent, self.acked)))
+            }
+            PendingFin::Servers if self.acked == self.answered => {
+                Some((Direction::ToClient, fin(self.acked, self.sent)))
+            }
+            _ => None,
+        }
     }
 
     /// Whether a segment of this direction with this number may be on its way: the client has sent it, or is waiting for
@@ -77,22 +136,57 @@ impl Numbers {
         }
     }
 
-    /// Takes note of a segment in this state of the connection. Returns the flags to be believed: none if its numbers are
-    /// not those of the connection.
+    /// Takes note of a segment in this state of the connection.
     ///
-    /// A reset must have exactly the number that its receiver expects, as far as that is known. One that is near may have
-    /// come before what it follows, or after more than has been acknowledged: it says as much as a FIN. Its receiver,
-    /// if it lives, asks back, and the answer to that is exact (RFC 5961, section 3.2).
+    /// Who does not see the connection may be lucky and near. So what moves its numbers has to go on where its sender had
+    /// got to, or repeat what ends there. A FIN counts if it is exactly there; else once its receiver has acknowledged it.
+    /// A reset has to be exact, too: one that is near has its receiver ask back, and the answer to that is exact (RFC 5961,
+    /// section 3.2).
     #[inline]
-    pub(super) fn hear(&mut self, view: View, state: FlowState, from: Direction, segment: Segment) -> u8 {
+    pub(super) fn hear(
+        &mut self,
+        pending: &mut PendingFin,
+        view: View,
+        state: FlowState,
+        from: Direction,
+        segment: Segment,
+    ) -> Heard {
         match from {
-            Direction::ToServer => self.hear_client(view, state, segment),
-            Direction::ToClient => self.hear_server(state, segment),
+            Direction::ToServer => self.hear_client(pending, view, state, segment),
+            Direction::ToClient => self.hear_server(pending, state, segment),
         }
     }
 
+    /// Takes note of a FIN that has been found to be exact, by who has seen more. Returns the flags to be believed: none if
+    /// it is of another connection.
+    pub(super) fn finish(&mut self, pending: &mut PendingFin, from: Direction, segment: Segment) -> u8 {
+        let Segment { flags, seq, ack, len } = segment;
+        let (sent, acked) = match from {
+            Direction::ToServer => (&mut self.sent, &mut self.acked),
+            Direction::ToClient => (&mut self.acked, &mut self.sent),
+        };
+        if flags & (SYN | ACK | RST) != ACK || !is_near(seq, *sent) || !is_near(ack, *acked) {
+            return 0;
+        }
+        advance(acked, ack);
+        match from {
+            Direction::ToServer => advance(sent, seq.wrapping_add(len)),
+            Direction::ToClient if *pending != PendingFin::Clients => {
+                (*pending, self.answered) = (PendingFin::Nobodys, seq.wrapping_add(len));
+            }
+            Direction::ToClient => {}
+        }
+        flags
+    }
+
     #[inline]
-    fn hear_client(&mut self, view: View, state: FlowState, segment: Segment) -> u8 {
+    fn hear_client(
+        &mut self,
+        pending: &mut PendingFin,
+        view: View,
+        state: FlowState,
+        segment: Segment,
+    ) -> Heard {
         let Segment { flags, seq, ack, len } = segment;
         let fits = match state {
             // In passthrough the server has to be heard first: who has made up the SYN does not know its number.
@@ -101,57 +195,149 @@ impl Numbers {
             _ => is_near(seq, self.sent) && (self.acked == 0 || is_near(ack, self.acked)),
         };
         match flags & (SYN | ACK | RST) {
-            ACK if fits => {
+            ACK if fits && (is_handshake(state) || self.acked == 0) => {
                 advance(&mut self.sent, seq.wrapping_add(len));
                 match self.acked {
-                    0 => self.acked = ack,
+                    0 => (self.acked, self.answered) = (ack, ack),
                     _ => advance(&mut self.acked, ack),
                 }
-                flags
+                Heard::flags(flags)
             }
+            ACK if fits && view == View::BothSides => self.client_goes_on(pending, segment),
+            ACK if fits => Heard::flags(self.client_alone_goes_on(pending, segment)),
             // The last one counts: whoever begins anew has new numbers.
             SYN if matches!(state, FlowState::SynSent | FlowState::Adopted) => {
-                *self = Numbers::first(segment);
-                flags
+                (*self, *pending) = (Numbers::first(segment), PendingFin::Nobodys);
+                Heard::flags(flags)
             }
-            RST | RST_ACK => reset(state, seq == self.sent, fits && flags & ACK != 0),
-            _ => 0,
+            RST | RST_ACK if seq == self.sent => Heard::flags(RST),
+            _ => Heard::flags(0),
         }
     }
 
     #[inline]
-    fn hear_server(&mut self, state: FlowState, segment: Segment) -> u8 {
+    fn client_goes_on(&mut self, pending: &mut PendingFin, segment: Segment) -> Heard {
+        let Segment { flags, seq, ack, len } = segment;
+        let ends_other = *pending == PendingFin::Servers && ack == self.answered;
+        if ends_other {
+            *pending = PendingFin::Nobodys;
+        }
+        if flags & FIN != 0 && !is_exact(segment, self.sent) {
+            (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
+            return Heard { flags: flags & !FIN, ends_other };
+        }
+        if follows(segment, self.sent) {
+            advance(&mut self.sent, seq.wrapping_add(len));
+            advance(&mut self.acked, ack);
+            // It goes on behind the FIN that was to be its last, or sends it again.
+            let is_settled = flags & FIN != 0 || is_after(self.sent, self.answered);
+            if *pending == PendingFin::Clients && is_settled {
+                (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+            }
+            if *pending == PendingFin::Nobodys {
+                advance(&mut self.answered, ack);
+            }
+        }
+        Heard { flags, ends_other }
+    }
+
+    /// Nobody says what of it has arrived: what is near moves the numbers, and a FIN waits for what was lost before it, or
+    /// for the client to go on behind it.
+    fn client_alone_goes_on(&mut self, pending: &mut PendingFin, segment: Segment) -> u8 {
+        let Segment { flags, seq, ack, len } = segment;
+        let end = seq.wrapping_add(len);
+        if flags & FIN != 0 && !is_exact(segment, self.sent) {
+            (*pending, self.answered) = (PendingFin::Clients, end);
+            return flags & !FIN;
+        }
+        advance(&mut self.sent, end);
+        advance(&mut self.acked, ack);
+        if *pending == PendingFin::Nobodys {
+            return flags;
+        }
+        if self.answered.wrapping_sub(self.sent) <= 1 {
+            *pending = PendingFin::Nobodys;
+            return flags | FIN;
+        }
+        flags
+    }
+
+    #[inline]
+    fn hear_server(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> Heard {
         let Segment { flags, seq, ack, .. } = segment;
         let fits = match state {
             FlowState::SynSent => is_next(ack, self.sent),
             _ => is_near(seq, self.acked) && is_near(ack, self.sent),
         };
         match flags & (SYN | ACK | RST) {
-            ACK if fits => flags,
+            ACK if fits && !is_handshake(state) => self.server_goes_on(pending, segment),
+            ACK if fits => Heard::flags(flags),
             SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
                 self.acked = seq.wrapping_add(1);
-                flags
+                self.answered = self.acked;
+                Heard::flags(flags)
             }
             // "Nobody listens here": known by what it acknowledges.
-            RST_ACK if state == FlowState::SynSent => reset(state, fits, false),
-            RST | RST_ACK => {
-                reset(state, seq == self.acked && state != FlowState::SynSent, fits && flags & ACK != 0)
+            RST_ACK if state == FlowState::SynSent => Heard::flags(if fits { RST } else { 0 }),
+            RST | RST_ACK if state != FlowState::SynSent && self.is_at_servers_end(*pending, seq) => {
+                Heard::flags(RST)
             }
-            _ => 0,
+            _ => Heard::flags(0),
         }
+    }
+
+    /// Whether this is what the server's receiver expects, or will when it has all that is on its way.
+    fn is_at_servers_end(&self, pending: PendingFin, seq: u32) -> bool {
+        seq == self.acked || (pending == PendingFin::Nobodys && seq == self.answered)
+    }
+
+    #[inline]
+    fn server_goes_on(&mut self, pending: &mut PendingFin, segment: Segment) -> Heard {
+        let Segment { flags, seq, ack, len } = segment;
+        let end = seq.wrapping_add(len);
+        let ends_other = *pending == PendingFin::Clients && ack == self.answered;
+        if ends_other {
+            (*pending, self.sent, self.answered) = (PendingFin::Nobodys, ack, self.acked);
+        }
+        let is_tracked = *pending == PendingFin::Nobodys;
+        let is_last = is_exact(segment, self.acked) || (is_tracked && is_exact(segment, self.answered));
+        if flags & FIN != 0 && !is_last {
+            (*pending, self.answered) = (PendingFin::Servers, end);
+            return Heard { flags: flags & !FIN, ends_other };
+        }
+        // It goes on behind the FIN that was to be its last, or sends it again.
+        if *pending == PendingFin::Servers && (flags & FIN != 0 || is_after(end, self.answered)) {
+            (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+        }
+        if follows(segment, self.acked) || (is_tracked && follows(segment, self.answered)) {
+            advance(&mut self.sent, ack);
+            if *pending == PendingFin::Clients && is_after(self.sent, self.answered) {
+                (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+            }
+            if *pending == PendingFin::Nobodys {
+                advance(&mut self.answered, end);
+            }
+        }
+        Heard { flags, ends_other }
     }
 }
 
 const SYN_ACK: u8 = SYN | ACK;
 const RST_ACK: u8 = RST | ACK;
 
-/// What to believe of a reset.
-fn reset(state: FlowState, is_exact: bool, is_near: bool) -> u8 {
-    match is_handshake(state) {
-        _ if is_exact => RST,
-        false if is_near => FIN | ACK,
-        _ => 0,
-    }
+/// Whether a segment goes on where its sender had got to, or repeats what ends there or before and more.
+fn follows(segment: Segment, sent: u32) -> bool {
+    sent.wrapping_sub(segment.seq) <= segment.len
+}
+
+/// Whether a FIN is the next that comes, with nothing before it that has not come; or has come already.
+fn is_exact(fin: Segment, sent: u32) -> bool {
+    let behind = sent.wrapping_sub(fin.seq);
+    behind == 0 || behind == fin.len || behind.wrapping_add(1) == fin.len
+}
+
+fn is_after(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other) as i32 > 0
 }
 
 fn is_handshake(state: FlowState) -> bool {
@@ -167,7 +353,7 @@ fn is_near(number: u32, known: u32) -> bool {
 }
 
 fn advance(known: &mut u32, number: u32) {
-    if number.wrapping_sub(*known) as i32 > 0 {
+    if is_after(number, *known) {
         *known = number;
     }
 }

@@ -45,8 +45,8 @@ pub enum Unreachable {
 }
 
 impl NextHops {
-    /// Most that there are. What is beyond is not resolved.
-    pub const MOST: usize = 65_536;
+    /// Most that there are: flows have their index in 16 bits, of which one value means none. What is beyond is not resolved.
+    pub const MOST: usize = 65_535;
 
     /// What the kernel's tables say, numbered from 0.
     pub fn new(

@@ -1,6 +1,6 @@
 //! Packets of flows that are known leave as the forwarding core would have sent them.
 
-use convey::dataplane::FlowEntry;
+use convey::dataplane::{FlowEntry, Outcome};
 use convey::forward::{ACK, Direction, FIN, Segment};
 use convey::model::{FlowKey, Mode, NextHop, Rewrite};
 use convey::wire::{self, Checksum, TestPacket};
@@ -17,6 +17,8 @@ pub(crate) fn stories() -> Vec<Story> {
         packets_between_any_addresses_leave_as_the_core_sends_them,
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
         a_fin_is_sent_on_and_told_of_with_its_numbers,
+        a_fin_that_is_near_is_left_to_userspace_until_its_receiver_has_acknowledged_what_is_before,
+        only_what_goes_on_where_its_sender_had_got_to_moves_the_numbers,
         a_fin_that_cannot_be_told_of_is_dropped_and_counted,
         what_has_passed_is_told,
     ]
@@ -127,7 +129,7 @@ fn a_fin_is_sent_on_and_told_of_with_its_numbers() {
         let ends = twin.establish(client(&setup));
         let fin = ends.to_server().seq(7).ack(9).fin().payload(b"bye").bytes();
         let key = wire::parse(&fin).unwrap().key;
-        kernel::run(twin.cache.tc().unwrap(), &ends.to_server().seq(7).ack(9).bytes());
+        kernel::run(twin.cache.tc().unwrap(), &ends.to_server().ack(9).payload(b"begins ").bytes());
         assert_eq!(told.take(), None, "nothing else is told of");
         assert!(!twin.flows.get(&key).unwrap().unwrap().is_finished());
         for run in [true, false] {
@@ -148,11 +150,53 @@ fn a_fin_is_sent_on_and_told_of_with_its_numbers() {
     }
 }
 
+fn a_fin_that_is_near_is_left_to_userspace_until_its_receiver_has_acknowledged_what_is_before() {
+    let left = Made::Left(Some(Outcome::ChangesState));
+    for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
+        for by_client in [true, false] {
+            let mut twin = Twin::new(setup);
+            let ends = twin.establish(client(&setup));
+            let sides = [ends.to_server(), ends.to_client()];
+            let [side, back] = if by_client { sides } else { [sides[1].clone(), sides[0].clone()] };
+            let fin = side.seq(5_000).ack(0).fin();
+            assert_eq!(twin.see(&fin.bytes()), left, "something was lost, or it is a guess");
+            assert_eq!(twin.see(&fin.clone().seq(u32::MAX - 5_000).bytes()), left);
+            kernel::run(twin.cache.tc().unwrap(), &back.ack(5_000).bytes());
+            assert!(matches!(twin.see(&fin.bytes()), Made::Sent(_)));
+        }
+    }
+}
+
+fn only_what_goes_on_where_its_sender_had_got_to_moves_the_numbers() {
+    for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let run = |twin: &mut Twin, packet: TestPacket| {
+            kernel::run(twin.cache.tc().unwrap(), &packet.bytes());
+            let entry = twin.flows.get(&wire::parse(&packet.bytes()).unwrap().key).unwrap().unwrap();
+            (entry.sent, entry.ack)
+        };
+        let bytes = [7; 1_000];
+        assert_eq!(run(&mut twin, ends.to_server().ack(7).payload(&bytes)), (1_000, 7));
+        for guess in [ends.to_server().seq(9_000), ends.to_server().seq(10).payload(&[7; 100])] {
+            assert_eq!(run(&mut twin, guess.ack(1_000_000)), (1_000, 7));
+        }
+        assert_eq!(
+            run(&mut twin, ends.to_server().seq(2_000).ack(8).payload(&bytes)),
+            (1_000, 7),
+            "one is lost"
+        );
+        assert_eq!(run(&mut twin, ends.to_server().seq(1_000).ack(9).payload(&bytes)), (2_000, 9));
+        assert_eq!(run(&mut twin, ends.to_client().ack(3_000).payload(b"ok")), (2, 3_000));
+        assert_eq!(run(&mut twin, ends.to_server().seq(3_000).ack(2)), (3_000, 9), "the server has all");
+    }
+}
+
 fn a_fin_that_cannot_be_told_of_is_dropped_and_counted() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
-        let fin = ends.to_server().seq(7).ack(9).fin().bytes();
+        let fin = ends.to_server().ack(9).fin().bytes();
         let key = wire::parse(&fin).unwrap().key;
         let entry = twin.flows.get(&key).unwrap().unwrap();
         // 1 MiB of 64 bytes each.
@@ -168,10 +212,7 @@ fn what_has_passed_is_told() {
     for setup in setups().into_iter().filter(|setup| setup.mode == Mode::Passthrough) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
-        let frames = [
-            ends.to_server().seq(7).ack(1001).payload(b"1"),
-            ends.to_client().seq(7).ack(2002).payload(b"22"),
-        ];
+        let frames = [ends.to_server().ack(1001).payload(b"1"), ends.to_client().ack(2002).payload(b"22")];
         let frames = frames.map(|packet| packet.bytes());
         let keys = frames.each_ref().map(|frame| wire::parse(frame).unwrap().key);
         let now = kernel::now();
@@ -185,7 +226,7 @@ fn what_has_passed_is_told() {
         let bytes = frames.each_ref().map(|frame| frame.len() as u64);
         assert_eq!((traffic.bytes_to_server, traffic.bytes_to_client), (3 * bytes[0], 5 * bytes[1]));
         assert_eq!(twin.cache.traffic(PARTY - 1).unwrap().packets_to_server, 0);
-        for (key, said) in keys.iter().zip([(8, 1001), (9, 2002)]) {
+        for (key, said) in keys.iter().zip([(1, 1001), (2, 2002)]) {
             let entry = twin.flows.get(key).unwrap().unwrap();
             assert_eq!((entry.sent, entry.ack), if is_tcp(&setup) { said } else { (0, 0) });
             let tick = 10_000_000;

@@ -13,7 +13,9 @@ use crate::support::{Server, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_passthrough() =>
-        slots_that_forged_syns_hold_are_free_soon_although_the_server_answers]
+        slots_that_forged_syns_hold_are_free_soon_although_the_server_answers,
+        forged_fins_that_are_near_shorten_no_life,
+    ]
 }
 
 fn slots_that_forged_syns_hold_are_free_soon_although_the_server_answers(case: Case) {
@@ -30,6 +32,30 @@ fn slots_that_forged_syns_hold_are_free_soon_although_the_server_answers(case: C
     wait_for("all slots to be held", || (open(&network) == 50).then_some(()));
     wait_for("all slots to be free", || (open(&network) == 0).then_some(()));
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
+}
+
+/// One of each pair of numbers that are 32 MiB apart: one is near, 16 MiB off at most, whatever those of the connection are.
+fn forged_fins_that_are_near_shorten_no_life(case: Case) {
+    let mut network = Network::new(case, 2, 1);
+    network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
+    let _server = network.server(1, Server::echo);
+    let mut client = network.inside(Role::Client(1), || connect(network.vip()));
+    ping(&mut client).unwrap();
+    let from = client.local_addr().unwrap();
+    let mut wire = network.inside(Role::Client(2), Wire::open);
+    let all = || (0..128u32).map(|n| n << 25);
+    for seq in all() {
+        for ack in all() {
+            let fin = TestPacket::from(from).to(network.vip()).seq(seq).ack(ack).fin();
+            wire.send(&fin.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes());
+        }
+        // No faster than they are handled.
+        let sent = u64::from((seq >> 25) + 1) * 128;
+        let handled = || network.stat("/total_packets_rx").as_u64().unwrap() * 100 / sent >= 90;
+        wait_for("FINs to be handled", || handled().then_some(()));
+    }
+    assert_eq!(network.stat("/packets/flows/established"), 1);
+    ping(&mut client).unwrap();
 }
 
 /// An address that nobody has: what the balancer sends there, the second client gets, and drops.

@@ -51,7 +51,13 @@ impl FlowEntry {
     /// The same of a connection of which only the SYN is known: the kernel forwards the rest of the handshake too, by
     /// what it sees of it.
     pub fn opening(mut self, view: View) -> FlowEntry {
-        self.flags |= OPENING | if view == View::ClientSide { ALONE } else { 0 };
+        self.flags |= OPENING;
+        self.seen_from(view)
+    }
+
+    /// The same of a flow of which so much passes.
+    pub fn seen_from(mut self, view: View) -> FlowEntry {
+        self.flags |= if view == View::ClientSide { ALONE } else { 0 };
         self
     }
 

@@ -20,7 +20,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
 pub use entry::FlowEntry;
-pub use flow_map::FlowMap;
+pub use flow_map::{FlowMap, Undone};
 pub use offloader::Offloader;
 pub use parties::Tally;
 pub use syn_limit::{Rate, SynGate, SynLimit};
@@ -93,6 +93,9 @@ pub enum CacheError {
     /// The object is not what this program was built for.
     #[error("the flow cache's object lacks `{0}`")]
     Missing(&'static str),
+    /// Some entries could not be written.
+    #[error(transparent)]
+    Entries(#[from] Undone),
     /// The system call that only we make failed.
     #[error("the flow cache's map: {0}")]
     System(#[from] std::io::Error),

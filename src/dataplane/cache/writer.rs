@@ -106,7 +106,7 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
         if self.changes.entries.is_empty() {
             self.flush();
         }
-        let mut entry = FlowEntry::new(key, &route.rewrite, route.direction, party);
+        let mut entry = FlowEntry::new(key, &route.rewrite, route.direction, party).seen_from(route.view);
         if let Some(view) = route.opening {
             entry = entry.opening(view);
         }
@@ -164,7 +164,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::forward::{Direction, Parties};
+    use crate::forward::{Direction, Parties, View};
     use crate::model::{Rewrite, Timestamp};
 
     /// A map that refuses changes for a while.
@@ -212,6 +212,7 @@ mod tests {
         CachedRoute {
             rewrite: Rewrite { src, dst, src_port, dst_port, next_hop: 1 },
             direction: Direction::ToServer,
+            view: View::BothSides,
             flow: Parties { server: 0, frontend: 0 },
             last: Some(Timestamp(1)),
             progress: Progress::default(),

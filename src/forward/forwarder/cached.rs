@@ -40,13 +40,16 @@ impl Forwarder {
             }
             return self.hear_of_server(id, before);
         }
-        self.hear(id, direction, segment, now);
+        if segment.flags & FIN == 0 {
+            self.hear(id, direction, segment, now);
+            return self.hear_of_server(id, before);
+        }
+        self.hear_told(id, direction, segment, now);
         if self.flows.get(id).state() == before {
             // More has passed than the numbers allow; or it is the same FIN again.
             self.catch_up(id);
-            self.hear(id, direction, segment, now);
+            self.hear_told(id, direction, segment, now);
         }
-        self.hear_of_server(id, before);
     }
 
     /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
@@ -59,7 +62,7 @@ impl Forwarder {
             let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
             if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, at, .. }) = seen {
                 let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
-                self.hear(id, direction, fin, at);
+                self.hear_told(id, direction, fin, at);
             }
         }
     }
@@ -92,8 +95,16 @@ impl Forwarder {
                     self.flows.on_segment(id, Direction::ToClient, answer, at);
                 }
             }
-            (false, Some((progress, _))) => self.flows.catch_up(id, progress),
-            _ => {}
+            (true, None) => {}
+            (false, client) => {
+                let server = seen(flow.server()).filter(|_| flow.view() == View::BothSides);
+                let at = client.into_iter().chain(server).map(|(_, at)| at).max();
+                let [client, server] = [client, server].map(|seen| seen.map(|(progress, _)| progress));
+                self.flows.catch_up(id, client, server);
+                if let (Some((direction, fin)), Some(at)) = (self.flows.get(id).acknowledged_fin(), at) {
+                    self.hear_told(id, direction, fin, at);
+                }
+            }
         }
         self.hear_of_server(id, before);
     }
@@ -186,16 +197,17 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
         // What it has seen of a handshake is less than what was seen here.
         let seen = seen.filter(|seen| !seen.is_opening);
         let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
-        let opening = (flow.state().is_handshake() && seen.is_none()).then(|| flow.view());
+        let view = flow.view();
+        let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
         let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
-        cache.put(&key, &CachedRoute { rewrite, direction, flow, last, progress, opening });
+        cache.put(&key, &CachedRoute { rewrite, direction, view, flow, last, progress, opening });
     }
 }
 
 /// Learns of the packets that the cache forwarded how far a flow's client has got.
 pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
     if let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) {
-        flow.catch_up(progress);
+        flow.catch_up(Some(progress), None);
     }
 }
 

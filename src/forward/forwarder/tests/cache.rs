@@ -443,10 +443,11 @@ fn kernel(lab: &Lab) -> &Kernel {
 fn go_far(lab: &mut Lab, syn: &Seen) -> (u32, u32) {
     let (mut client, mut server) = (101, 501);
     for _ in 0..10 {
+        lab.send(syn.reply().seq(server).ack(client + 10_000_000));
         (client, server) = (client + 10_000_000, server + 10_000_000);
         lab.send(lab.client(1).seq(client).ack(server));
-        lab.send(syn.reply().seq(server).ack(client));
     }
+    lab.send(syn.reply().seq(server).ack(client));
     (client, server)
 }
 

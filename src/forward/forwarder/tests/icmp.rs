@@ -166,6 +166,7 @@ fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {
     let to_server = |seq| TestPacket::from(syn.from).to(syn.to).seq(seq).ack(501).bytes();
     let to_client = |seq| TestPacket::from(family.vip()).to(family.client_addr(1)).seq(seq).ack(101).bytes();
     lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 1_000]));
+    lab.send(syn.reply().seq(501).ack(1_000_101));
     lab.send(lab.client(1).seq(1_000_101).ack(2_000_501));
     let mut outcome = |frame: &[u8]| {
         let mut error = error_about(frame, IcmpError::TooBig { mtu: 1_280 }, routers(family)[0]);

@@ -34,6 +34,7 @@ struct Entry {
     last: Option<Timestamp>,
     progress: Progress,
     is_finished: bool,
+    is_alone: bool,
     packets: u32,
 }
 
@@ -60,8 +61,17 @@ impl Kernel {
         let entry = entries.get(&headers.key)?;
         let to_server = entry.route.direction == Direction::ToServer;
         let is_believed = headers.flags.ack() && is_believed(&entry.progress, headers.seq, headers.ack);
+        let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
+        let key_of_other = opposite(&entry.route, headers.key.protocol);
+        // What its receiver has acknowledged may be more than what has passed without a gap.
+        let other = entries.get(&key_of_other).filter(|_| !entry.is_alone);
+        let mut confirmed = entry.progress.sent;
+        other.inspect(|other| advance(&mut confirmed, other.progress.acked));
+        let behind = confirmed.wrapping_sub(headers.seq);
+        let is_exact = behind == 0 || behind == len || behind + 1 == len;
+        let goes_on_from_there = entry.is_alone || behind <= len;
         let goes_on = match entry.route.opening {
-            None => !headers.flags.syn() && (!headers.flags.fin() || is_believed),
+            None => !headers.flags.syn() && (!headers.flags.fin() || (is_believed && is_exact)),
             Some(view) if to_server => {
                 let answer = entries.get(&opposite(&entry.route, headers.key.protocol));
                 let answer = answer.filter(|answer| answer.last.is_some()).map(|answer| answer.progress.sent);
@@ -91,12 +101,13 @@ impl Kernel {
         entry.last = Some(now);
         entry.packets += 1;
         let Headers { flags, seq, ack, .. } = headers;
-        let len = u32::from(headers.payload_len) + u32::from(flags.fin());
         let is_news = entry.route.opening.is_some() || (flags.fin() && !entry.is_finished);
         if entry.route.opening.is_some() {
             entry.progress = Progress { sent: seq.wrapping_add(len + u32::from(flags.syn())), acked: ack };
-        } else if is_believed {
-            advance(&mut entry.progress, seq.wrapping_add(len), ack);
+        } else if is_believed && goes_on_from_there {
+            advance(&mut entry.progress.sent, confirmed);
+            advance(&mut entry.progress.sent, seq.wrapping_add(len));
+            advance(&mut entry.progress.acked, ack);
             entry.is_finished |= flags.fin();
         }
         if completes {
@@ -158,7 +169,8 @@ impl FlowCache for Writer {
             match route {
                 Some(route) => {
                     let CachedRoute { last, progress, .. } = route;
-                    let entry = Entry { route, last, progress, is_finished: false, packets: 0 };
+                    let is_alone = route.view == View::ClientSide;
+                    let entry = Entry { route, last, progress, is_finished: false, is_alone, packets: 0 };
                     entries.insert(key, entry);
                 }
                 None => drop(entries.remove(&key)),
@@ -188,10 +200,8 @@ fn is_believed(progress: &Progress, seq: u32, ack: u32) -> bool {
     is_near(seq, progress.sent) && is_near(ack, progress.acked)
 }
 
-fn advance(progress: &mut Progress, sent: u32, acked: u32) {
-    for (known, number) in [(&mut progress.sent, sent), (&mut progress.acked, acked)] {
-        if number.wrapping_sub(*known) as i32 > 0 {
-            *known = number;
-        }
+fn advance(known: &mut u32, number: u32) {
+    if number.wrapping_sub(*known) as i32 > 0 {
+        *known = number;
     }
 }
