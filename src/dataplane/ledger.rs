@@ -105,6 +105,7 @@ impl Ledger {
         self.count(flow, Counter::Closed, 1);
         match how {
             End::Own | End::Left => {}
+            End::Silent => self.count(flow, Counter::IdleTimeout, 1),
             End::ServerGone => self.count(flow, Counter::ServerGone, 1),
             End::Cut => self.count(flow, Counter::Cut, 1),
         }

@@ -256,6 +256,16 @@ impl Flow {
         self.numbers.acked()
     }
 
+    /// The sequence number a reset in the client's name must have for the server to believe it.
+    pub(super) fn expected_of_client(&self) -> u32 {
+        self.numbers.progress(self.manner.pending_fin(), Direction::ToServer).sent
+    }
+
+    /// Whether it is a connection that both sides have begun and not both finished, as far as can be told.
+    pub(super) fn is_open_connection(&self) -> bool {
+        !self.manner.has(Manner::UDP) && matches!(self.class(), Class::Open | Class::Doubtful)
+    }
+
     /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
     /// about it is believed. While nothing is known of the receiver, any may.
     pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {

@@ -29,8 +29,8 @@ use crate::model::{
 use crate::snapshot::{NextHops, Snapshot, Unreachable};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
 
-/// Packets of our own a second that refuse senders' packets, and as many that tell how to send them; more are dropped in
-/// silence, lest forged packets make us answer the whole world.
+/// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose
+/// sides are told that they were silent for too long; more are dropped in silence, lest forged packets make us answer the whole world.
 const ANSWERS_PER_SECOND: u64 = 1_000;
 
 /// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
@@ -76,6 +76,8 @@ pub struct Forwarder {
     refusals: Limiter,
     /// Of their own, so that a flood of what is refused does not stop path MTU discovery.
     advice: Limiter,
+    /// Connections whose sides are told that they have been silent for too long.
+    silence: Limiter,
     news: News,
     /// SYNs that were to begin a flow.
     begun: u64,
@@ -140,6 +142,7 @@ impl Forwarder {
             loops: settings.loops,
             refusals: Limiter::new(ANSWERS_PER_SECOND),
             advice: Limiter::new(ANSWERS_PER_SECOND),
+            silence: Limiter::new(ANSWERS_PER_SECOND),
             news: News::default(),
             begun: 0,
             evicted: Default::default(),
@@ -213,7 +216,8 @@ impl Forwarder {
     }
 
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
-    /// `reset` is given frames that tell clients their server is gone, with the interface to send them on.
+    /// `reset` is given frames that tell clients their server is gone, and both sides of a connection that they have been
+    /// silent for too long, with the interface to send them on.
     /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
     /// more to be done that need not wait.
     pub fn handle_timeout(
@@ -225,6 +229,9 @@ impl Forwarder {
         self.adopt(snapshot);
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
+        for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {
+            self.take_leave(flow, snapshot, now, &mut reset);
+        }
         if let Some(from) = self.sweep {
             let (served, answer) = (&self.served, &mut self.answer);
             let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
@@ -300,6 +307,7 @@ impl Forwarder {
             }
             let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
             match self.flows.settle(id, last, now) {
+                Some(flow) if flow.is_open_connection() => gone.push((flow, End::Silent)),
                 Some(flow) => gone.push((flow, End::Own)),
                 None if self.flows.get(id).is_cached() && self.flows.get(id).has_pending_fin() => {
                     self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
@@ -318,6 +326,28 @@ impl Forwarder {
         let usual = network.get(flow.next_hop(Direction::ToServer));
         usual.is_none_or(|hop| hop.interface != interface)
             && network.is_spoofed(flow.server().src.ip(), interface)
+    }
+
+    /// Tells both sides of a connection that it is no longer forwarded: who speaks first would wait in vain. In DSR nobody is
+    /// told, as another balancer may forward it, or this one again by hash.
+    fn take_leave(
+        &mut self,
+        flow: &mut Flow,
+        snapshot: &Snapshot,
+        now: Timestamp,
+        reset: &mut impl FnMut(&[u8], u32),
+    ) {
+        if flow.view() == View::ClientSide || !self.silence.allow(now) {
+            return;
+        }
+        if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached()) {
+            cached::catch_up(cache, flow);
+        }
+        for tell in [refuse::farewell, refuse::farewell_to_server] {
+            if let Some(interface) = tell(flow, snapshot, &mut self.answer) {
+                reset(&self.answer, interface);
+            }
+        }
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.

@@ -83,8 +83,10 @@ pub struct Ended {
 /// How a flow came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself: its sides finished, fell silent, or made room before they had both spoken.
+    /// By itself: its sides finished, or it made room or fell silent before they had both spoken.
     Own,
+    /// Both sides of an open connection have been silent for as long as they may.
+    Silent,
     /// Its server was down.
     ServerGone,
     /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in

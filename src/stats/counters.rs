@@ -32,7 +32,7 @@ pub enum Counter {
     ConnectFailed,
     /// Ended with nothing sent: every server stayed at its limit.
     QueueTimeout,
-    /// Ended because no byte moved for the idle timeout.
+    /// Ended because no byte moved for the idle timeout; packet modes: no packet came of an open connection (TCP).
     IdleTimeout,
     /// Ended by a reset from the client.
     ClientReset,

@@ -1,6 +1,8 @@
 //! Connections that fall silent, or whose client does not exist.
 
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use convey::demo::lab::{INTERFACE, Role};
 use convey::wire::TestPacket;
@@ -9,12 +11,13 @@ use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::support::{Server, connect, ping, wait_for};
+use crate::support::{Server, connect, ping, wait_for, was_reset};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_passthrough() =>
         slots_that_forged_syns_hold_are_free_soon_although_the_server_answers,
         forged_fins_that_are_near_shorten_no_life,
+        both_sides_hear_that_they_have_been_silent_for_too_long,
     ]
 }
 
@@ -56,6 +59,24 @@ fn forged_fins_that_are_near_shorten_no_life(case: Case) {
     }
     assert_eq!(network.stat("/packets/flows/established"), 1);
     ping(&mut client).unwrap();
+}
+
+fn both_sides_hear_that_they_have_been_silent_for_too_long(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance(&Config { health: UNCHECKED, passthrough: "timeouts.established = 1", ..Config::new(1) });
+    let mut held = Arc::default();
+    let _server = network.server(1, |addr| {
+        let server;
+        (server, held) = Server::holding(addr);
+        server
+    });
+    let mut client = network.inside(Role::Client(1), || connect(network.vip()));
+    let mut server = wait_for("the server's end", || held.lock().unwrap().pop());
+    client.write_all(b"hi").unwrap();
+    server.read_exact(&mut [0; 2]).unwrap();
+    assert!(was_reset(&mut client) && was_reset(&mut server));
+    assert_eq!(network.stat("/frontends/web/ended/idle_timeout"), 1);
+    assert_eq!(open(&network), 0);
 }
 
 /// An address that nobody has: what the balancer sends there, the second client gets, and drops.

@@ -204,11 +204,12 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
     }
 }
 
-/// Learns of the packets that the cache forwarded how far a flow's client has got.
+/// Learns of the packets that the cache forwarded how far a flow's sides have got.
 pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
-    if let Some(progress) = cache.seen(&flow.client()).and_then(|seen| seen.progress) {
-        flow.catch_up(Some(progress), None);
-    }
+    let mut progress = |key: FlowKey| cache.seen(&key).and_then(|seen| seen.progress);
+    let client = progress(flow.client());
+    let server = if flow.view() == View::BothSides { progress(flow.server()) } else { None };
+    flow.catch_up(client, server);
 }
 
 fn remove(cache: &mut dyn FlowCache, flow: &Flow) {

@@ -1,7 +1,7 @@
 //! What is not forwarded, and who is told.
 
 use super::{Forwarder, Packet};
-use crate::forward::{Flow, Frame, Verdict};
+use crate::forward::{Flow, Frame, Verdict, View};
 use crate::model::{Addr, DropReason};
 use crate::snapshot::Snapshot;
 use crate::wire::{self, Headers, IcmpError, Kind, ParseError};
@@ -85,6 +85,18 @@ pub(super) fn farewell(flow: &Flow, snapshot: &Snapshot, answer: &mut Vec<u8>) -
     let key = flow.client().reversed();
     let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
     wire::reset(&key, flow.last_ack(), hop, answer);
+    Some(hop.interface)
+}
+
+/// The reset that tells a server, where its packets pass, that the connection is no longer forwarded. Returns the interface
+/// to send it on.
+pub(super) fn farewell_to_server(flow: &Flow, snapshot: &Snapshot, answer: &mut Vec<u8>) -> Option<u32> {
+    if flow.view() == View::ClientSide {
+        return None;
+    }
+    let key = flow.server().reversed();
+    let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
+    wire::reset(&key, flow.expected_of_client(), hop, answer);
     Some(hop.interface)
 }
 

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use super::lab::{Family, Lab, Size};
-use crate::forward::FlowState;
+use super::lab::{Family, LAN, Lab, Seen, Size, WAN};
+use crate::forward::{End, FlowState};
 
 told_over_both_families! {
     handshakes_that_nobody_finishes_are_forgotten_although_servers_repeat_their_answer,
     a_client_that_repeats_its_syn_is_waited_for,
+    who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects,
+    who_finished_and_heard_nothing_more_is_told_too,
+    in_dsr_silence_is_counted_and_nobody_is_told,
+    no_more_are_told_of_their_silence_than_a_thousand_at_once,
+    a_handshake_or_a_stream_of_datagrams_ends_by_itself,
 }
 
 /// When Linux sends its answer to a SYN that nobody finishes, in seconds (`tcp_synack_retries = 5`).
@@ -46,4 +51,59 @@ fn a_client_that_repeats_its_syn_is_waited_for(family: Family) {
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         assert_eq!(lab.forwarder.flows().count(FlowState::Established), 1);
     }
+}
+
+fn who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
+    lab.send(syn.reply().seq(501).ack(104).payload(b"hello"));
+    lab.send(lab.client(1).seq(104).ack(506));
+    let told = lab.wait(Duration::from_secs(7_500));
+    let (vip, client) = (family.vip().to_owned(), family.client_addr(1));
+    let (snat, server) = syn.route();
+    let resets: Vec<_> = told.iter().map(Seen::reset).collect();
+    assert_eq!(resets, [(vip, client, "R", 506, 0), (snat, server, "R", 104, 0)]);
+    assert_eq!((told[0].interface, told[1].interface, told[1].mac), (WAN, LAN, syn.mac));
+    assert_eq!((lab.ends(), lab.forwarder.flows().len()), (vec![End::Silent], 0));
+    assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.len()), 0);
+}
+
+fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    lab.send(lab.client(1).seq(101).ack(501).fin());
+    lab.send(syn.reply().seq(501).ack(102));
+    let told = lab.wait(Duration::from_secs(250));
+    let numbers: Vec<_> = told.iter().map(|reset| (reset.to.to_string(), reset.seq)).collect();
+    assert_eq!(numbers, [(family.client_addr(1), 501), (syn.to.to_string(), 102)]);
+    assert_eq!(lab.ends(), [End::Silent]);
+}
+
+fn in_dsr_silence_is_counted_and_nobody_is_told(family: Family) {
+    let mut lab = Lab::dsr(family);
+    lab.send(lab.client(1).syn().seq(100));
+    lab.send(lab.client(1).seq(101).ack(501));
+    lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
+    assert_eq!(lab.wait(Duration::from_secs(7_500)), []);
+    assert_eq!(lab.ends(), [End::Silent]);
+}
+
+fn no_more_are_told_of_their_silence_than_a_thousand_at_once(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    (0..1_500).for_each(|n| drop(lab.connect(n)));
+    let told = lab.wait(Duration::from_secs(7_500));
+    assert_eq!((told.len(), lab.ends()), (2_000, vec![End::Silent; 1_500]));
+}
+
+fn a_handshake_or_a_stream_of_datagrams_ends_by_itself(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    lab.send(syn.reply().syn().seq(500).ack(101));
+    assert_eq!((lab.wait(Duration::from_secs(100)), lab.ends()), (vec![], vec![End::Own]));
+    let mut lab = Lab::passthrough(family).udp();
+    let question = lab.send(lab.client(1).udp().payload(b"?"));
+    lab.send(question.reply().payload(b"!"));
+    lab.send(lab.client(1).udp().payload(b"more"));
+    assert_eq!((lab.wait(Duration::from_secs(400)), lab.ends()), (vec![], vec![End::Own]));
 }
