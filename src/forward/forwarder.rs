@@ -485,12 +485,15 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
         let parties = parties(flow);
+        let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
+        // Whom the kernel of a client hears it from is no matter there: its socket fails.
         let server = packet.snapshot.network.get(flow.next_hop(Direction::ToServer));
         let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
+        if part == Part::Refusal && !is_servers {
+            return Err(Stop::Silent(DropReason::WrongInterface));
+        }
         let (rewrite, hop) = self.way(id, direction, packet)?;
         fit_error(headers, hop)?;
-        let part =
-            if is_servers && is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
         self.check_path_mtu(id, direction, frame, headers, packet.snapshot)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let interface = hop.interface;

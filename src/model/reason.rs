@@ -29,7 +29,8 @@ pub enum DropReason {
     /// link-local in IPv6 (RFC 4291, section 2.5.6).
     Martian,
     /// Passthrough: as if from a server, or an ICMP error about a packet to it, by an interface that other addresses are
-    /// routed by and the server is not. Somebody else has sent it.
+    /// routed by and the server is not; or that a server refuses a datagram, from another link-layer address than leads to
+    /// it. Somebody else has sent it.
     WrongInterface,
     /// From one of our own VIPs or SNAT addresses: it would loop.
     VipLoop,
