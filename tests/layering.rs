@@ -68,6 +68,7 @@ const PURE: &[&str] = &[
     "control/draining.rs",
     "control/flood.rs",
     "control/names.rs",
+    "config/loops.rs",
     "config/resolved.rs",
 ];
 

@@ -132,6 +132,8 @@ fn state(name: &str) -> Snapshot {
         listen: vec![],
         backend: name.into(),
         max_connections: Some(9),
+        max_connections_per_client: None,
+        trusted_clients: vec![],
     };
     let live = Arc::new(FrontendLive::new(0, 1));
     let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });

@@ -7,7 +7,7 @@ use anyhow::Context;
 use super::Failure;
 use crate::config::{self, LoadError, Loaded, Network};
 use crate::control::File;
-use crate::net::{Netlink, Table};
+use crate::net::{Netlink, Table, own_addresses};
 use crate::snapshot::NextHops;
 
 /// What the kernel knows of the network. Read once: routers have tables with a million routes.
@@ -29,7 +29,8 @@ pub(super) async fn load(file: &File) -> Result<(Loaded, Option<Kernel>), Failur
     };
     let none = NextHops::default();
     let hops = kernel.as_ref().map_or(&none, |kernel| &kernel.network);
-    let network = Network { interfaces: hops.interfaces(), hop_to: &|ip| hops.hop_to(ip) };
+    let own = own_addresses().context("cannot ask the kernel for this host's addresses")?;
+    let network = Network { interfaces: hops.interfaces(), own: &own, hop_to: &|ip| hops.hop_to(ip) };
     let odd = config::validate_mode(&loaded, &network);
     loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
     Ok((loaded, kernel))

@@ -20,7 +20,9 @@ mod restart;
 mod show;
 mod signals;
 
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
@@ -35,8 +37,8 @@ use crate::cli::{Cli, Command, Options};
 use crate::config::{self, Config, List, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
-use crate::model::{Fault, Lookup, Missing, Mode};
-use crate::net::{ReservedPorts, Resolver};
+use crate::model::{Fault, Lookup, Missing, Mode, Records};
+use crate::net::{ReservedPorts, Resolver, own_addresses};
 
 /// Carries out the command line.
 ///
@@ -110,7 +112,7 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
         let left = runtime.block_on(left_over::describe(netlink, &table.interfaces));
         left.iter().for_each(|line| eprintln!("warning: {line}"));
     }
-    runtime.block_on(unresolved(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
+    runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
     if loaded.config.frontends_in(Mode::Passthrough).next().is_some() {
         let ports = loaded.config.passthrough.snat_ports.clone();
         ReservedPorts::check(ports).context("this would not start")?;
@@ -139,13 +141,15 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
     balancer::run(File { path, list: None, mode: None }, &Show::Servers)
 }
 
-/// Names that have no address now, a line each. They are no mistake: they may have one when it matters.
-async fn unresolved(config: &Config) -> Vec<String> {
+/// Names that have no address now or one of this host that leads back, a line each. They are no mistake: they may have
+/// another when it matters.
+async fn names(config: &Config) -> Vec<String> {
     let resolver = Resolver::new(64);
     let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
     let lookups = join_all(config.hosts().into_iter().map(look_up)).await.into_iter();
-    let lookups = lookups.map(|lookup| if config.allow_local { lookup } else { lookup.without_local() });
-    let fault = |lookup: Lookup| {
+    let local = |lookup: Lookup| if config.allow_local { lookup } else { lookup.without_local() };
+    let lookups: Vec<Lookup> = lookups.map(local).collect();
+    let fault = |lookup: &Lookup| {
         let (host, Fault { missing, why }) = (&lookup.host, lookup.fault()?);
         Some(match missing {
             Missing::All => format!("name {host} cannot be resolved now: {why}"),
@@ -154,7 +158,15 @@ async fn unresolved(config: &Config) -> Vec<String> {
             }
         })
     };
-    lookups.filter_map(fault).collect()
+    let faults: Vec<String> = lookups.iter().filter_map(fault).collect();
+    let mut addresses: HashMap<String, BTreeSet<IpAddr>> = HashMap::new();
+    for Lookup { host, v4, v6, .. } in lookups {
+        let found = [v4, v6].into_iter().flatten().flat_map(Records::into_addresses);
+        addresses.entry(host).or_default().extend(found);
+    }
+    let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
+    let (_, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
+    faults.into_iter().chain(left_out).collect()
 }
 
 /// Where the control path runs: one thread.

@@ -37,6 +37,8 @@ impl ProxyPath {
             failures: parts.failures.clone(),
             udp_sessions: Arc::new(Sessions::share(limits::local_ports(), descriptors.connections)),
             descriptors,
+            clients: Arc::default(),
+            own_sockets: Arc::default(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath { workers, columns, listened: BTreeSet::new() })

@@ -73,11 +73,13 @@ fn snat(config: &Config) -> String {
 fn frontend_row(frontend: &Frontend) -> [String; 4] {
     let listen: Vec<String> = frontend.listen.iter().map(ToString::to_string).collect();
     let limit = limit(frontend.max_connections);
+    let per_client =
+        frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"));
     [
         format!("frontend {}", frontend.name),
         format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
         listen.join(", "),
-        format!("-> backend {}{limit}", frontend.backend),
+        format!("-> backend {}{limit}{per_client}", frontend.backend),
     ]
 }
 

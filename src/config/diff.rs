@@ -84,7 +84,16 @@ fn about_backend(backend: &Backend) -> String {
 
 fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
     // The mode waits for a restart.
-    let Frontend { name: _, mode: _, protocol, listen, backend, max_connections } = old;
+    let Frontend {
+        name: _,
+        mode: _,
+        protocol,
+        listen,
+        backend,
+        max_connections,
+        max_connections_per_client: per_client,
+        trusted_clients,
+    } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
         match (before, after) {
@@ -96,6 +105,11 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
     changes.extend(change("protocol", protocol.name(), new.protocol.name()));
     changes.extend(change("backend", backend, &new.backend));
     changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
+    let per_client = [*per_client, new.max_connections_per_client].map(|most| or(most, "automatic"));
+    let [before, after] = per_client;
+    changes.extend(change("max_connections_per_client", before, after));
+    let [before, after] = [trusted_clients, &new.trusted_clients].map(|networks| list_or(networks, "none"));
+    changes.extend(change("trusted_clients", before, after));
     changes
 }
 
@@ -214,8 +228,12 @@ fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
 
 /// The values, or that they are chosen automatically.
 pub(super) fn list<T: Display>(values: &[T]) -> String {
+    list_or(values, "automatic")
+}
+
+fn list_or<T: Display>(values: &[T], none: &str) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-    if values.is_empty() { "automatic".to_owned() } else { values.join(", ") }
+    if values.is_empty() { none.to_owned() } else { values.join(", ") }
 }
 
 /// The name servers, or that they are the system's.

@@ -14,12 +14,12 @@ use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
     MILLISECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
-    name_server, port, seconds, snat_address, snat_ports, status_range, string,
+    name_server, network, port, seconds, snat_address, snat_ports, status_range, string,
 };
 use super::{Config, Stats};
 use crate::model::{
     self, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Mode, Offload, OnDown,
-    OutlierDetection, PacketSettings, ProbeKind, Protocol, Timeouts,
+    OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -71,6 +71,8 @@ pub(super) struct Frontend {
     pub(super) listen: Vec<Placed<SocketAddr>>,
     pub(super) backend: Option<Placed<String>>,
     max_connections: Option<u32>,
+    pub(super) max_connections_per_client: Option<Placed<u32>>,
+    pub(super) trusted_clients: Vec<Placed<Prefix>>,
 }
 
 /// `[backends.NAME]`
@@ -133,6 +135,8 @@ impl File {
             listen: vec![listen],
             backend: Some(Placed { value: BACKEND.to_owned(), place }),
             max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: Vec::new(),
         };
         let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -185,6 +189,8 @@ impl Frontend {
             listen,
             backend: self.backend.as_ref()?.value.clone(),
             max_connections: self.max_connections,
+            max_connections_per_client: value(&self.max_connections_per_client),
+            trusted_clients: self.trusted_clients.iter().map(|network| network.value).collect(),
         })
     }
 }
@@ -258,6 +264,8 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
         listen: table.one_or_more("listen_addr", listen_address),
         backend: table.required("backend", string),
         max_connections: max_connections(&mut table),
+        max_connections_per_client: table.optional("max_connections_per_client", integer(1..=u32::MAX)),
+        trusted_clients: table.any_number("trusted_clients", network),
     };
     table.finish();
     frontend

@@ -5,6 +5,7 @@ mod diff;
 mod file;
 mod hint;
 mod list;
+mod loops;
 mod mode;
 mod problem;
 mod reader;

@@ -15,13 +15,15 @@ use crate::model::{DsrKind, Interface, Mode, Protocol, RouteHop};
 pub struct Network<'a> {
     /// All interfaces.
     pub interfaces: &'a [Interface],
+    /// All addresses of this host; known in every mode.
+    pub own: &'a BTreeSet<IpAddr>,
     /// Where packets to an address go next; `None` without a route.
     pub hop_to: &'a dyn Fn(IpAddr) -> Option<RouteHop>,
 }
 
 /// Whether a file that is right in itself can run on a host with this network, its frontends in the modes they have
-/// in its configuration. Returns what is odd about it. For proxy mode the network is not looked at: the kernel says
-/// what it cannot bind.
+/// in its configuration. Returns what is odd about it. For proxy mode only this host's addresses are looked at:
+/// the kernel says what it cannot bind.
 ///
 /// # Errors
 /// Everything that cannot work, in the order of the file.
@@ -56,10 +58,14 @@ impl Check<'_> {
                 Mode::Passthrough | Mode::Dsr => {
                     frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
                     self.one_family(frontend, *mode);
+                    self.of_proxied_clients(frontend, *mode);
                 }
             }
         }
         self.file.backends.iter().for_each(|backend| self.backend(backend));
+        let proxied = self.frontends.iter().filter(|(_, mode)| *mode == Mode::Proxy);
+        let proxied = proxied.map(|(frontend, _)| *frontend);
+        validate::loops(proxied, &self.file.backends, self.network.own, self.report);
         let TimeLimits { connect, idle, udp_idle, .. } = &self.file.timeouts;
         self.of_proxy(Protocol::Tcp, [connect, idle]);
         self.of_proxy(Protocol::Udp, [udp_idle]);
@@ -82,6 +88,14 @@ impl Check<'_> {
             return;
         };
         limits.into_iter().flatten().for_each(|limit| self.report.warning(&limit.place, why.clone()));
+    }
+
+    /// Limits of single clients: in packet modes strangers make up addresses.
+    fn of_proxied_clients(&self, frontend: &Frontend, mode: Mode) {
+        let limit = frontend.max_connections_per_client.iter().map(|limit| &limit.place);
+        for place in limit.chain(frontend.trusted_clients.first().map(|network| &network.place)) {
+            self.report.warning(place, format!("has no effect in {} mode", mode.name()));
+        }
     }
 
     fn vip(&self, vip: &Placed<SocketAddr>, mode: Mode) {

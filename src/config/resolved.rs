@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{Config, validate};
-use crate::model::{Backend, Server};
+use super::Config;
+use super::loops::{Listens, Loops};
+use crate::model::{Backend, Mode};
 
 impl Config {
     /// The names to look up.
@@ -13,36 +14,44 @@ impl Config {
         named.map(|named| named.host.as_str()).collect()
     }
 
-    /// The backends, each with a server for every address that its names have now. Where such a server would be a
-    /// frontend that the backend serves, it is left out; the second value tells of these in words for an operator.
-    pub fn resolved(&self, addresses: impl Fn(&str) -> BTreeSet<IpAddr>) -> (Vec<Backend>, BTreeSet<String>) {
-        let mut left_out = BTreeSet::new();
-        let mut backends = self.backends.clone();
-        for backend in &mut backends {
+    /// The backends, each with a server for every address that its names have now. Where such a server would lead back to
+    /// a frontend that it serves, on a host with the addresses `own`, it is left out; the second value tells of these in
+    /// words for an operator.
+    pub fn resolved(
+        &self,
+        addresses: impl Fn(&str) -> BTreeSet<IpAddr>,
+        own: &BTreeSet<IpAddr>,
+    ) -> (Vec<Backend>, BTreeSet<String>) {
+        let proxied = self.frontends_in(Mode::Proxy).map(|frontend| Listens {
+            name: &frontend.name,
+            protocol: frontend.protocol,
+            listen: frontend.listen.clone(),
+            backend: &frontend.backend,
+        });
+        let mut loops = Loops::new(proxied.collect(), own);
+        for backend in &self.backends {
+            for server in &backend.servers {
+                // One that leads back, since the host has got an address, stays: who wrote it is asked at the next reload.
+                let _ = loops.add(&backend.name, server.addr);
+            }
+        }
+        let (mut backends, mut left_out) = (self.backends.clone(), BTreeSet::new());
+        for (resolved, backend) in backends.iter_mut().zip(&self.backends) {
             for named in &backend.named {
                 for server in addresses(&named.host).into_iter().map(|ip| named.at(ip)) {
-                    match self.frontend_at(&server, &backend.name) {
-                        None => backend.servers.push(server),
-                        Some(frontend) => {
-                            let (backend, name, addr) = (&backend.name, &server.name, server.addr);
-                            left_out.insert(format!(
-                                "server {backend}/{name} ({addr}) is left out: it is frontend {frontend} itself"
-                            ));
+                    match loops.add(&backend.name, server.addr) {
+                        Ok(()) => resolved.servers.push(server),
+                        Err(found) => {
+                            let (backend, name, why) =
+                                (&backend.name, &server.name, found.describe(server.addr));
+                            left_out.insert(format!("server {backend}/{name} is left out: {why}"));
                         }
                     }
                 }
             }
-            backend.servers.sort_by(|a, b| a.name.cmp(&b.name));
+            resolved.servers.sort_by(|a, b| a.name.cmp(&b.name));
         }
         (backends, left_out)
-    }
-
-    /// The frontend of this backend that the server would be.
-    fn frontend_at(&self, server: &Server, backend: &str) -> Option<&str> {
-        let served = self.frontends.iter().filter(|frontend| frontend.backend == backend);
-        let mut back =
-            served.filter(|frontend| frontend.listen.iter().any(|l| validate::leads_back(server.addr, *l)));
-        back.next().map(|frontend| frontend.name.as_str())
     }
 }
 
@@ -62,10 +71,11 @@ mod tests {
     fn resolved(addresses: &[&str]) -> (Vec<String>, BTreeSet<String>) {
         let config = parse("test.toml", FILE).unwrap().config;
         assert_eq!(config.hosts(), BTreeSet::from(["app.internal"]));
-        let (backends, left_out) = config.resolved(|host| {
+        let found = |host: &str| {
             assert_eq!(host, "app.internal");
             addresses.iter().map(|ip| ip.parse().unwrap()).collect()
-        });
+        };
+        let (backends, left_out) = config.resolved(found, &BTreeSet::from(["10.0.0.1".parse().unwrap()]));
         let servers = backends[0].servers.iter();
         (
             servers
@@ -98,9 +108,13 @@ mod tests {
 
     #[test]
     fn an_address_that_leads_back_to_the_frontend_is_left_out_and_told() {
-        let (servers, left_out) = resolved(&["127.0.0.1"]);
-        assert_eq!(servers, ["b 10.0.0.9:80 1", "spare/127.0.0.1 127.0.0.1:81 1"]);
-        let told = "server web/app/127.0.0.1 (127.0.0.1:80) is left out: it is frontend web itself";
-        assert_eq!(left_out, BTreeSet::from([told.to_owned()]));
+        for own in ["127.0.0.1", "10.0.0.1"] {
+            let (servers, left_out) = resolved(&[own]);
+            assert_eq!(servers, ["b 10.0.0.9:80 1".to_owned(), format!("spare/{own} {own}:81 1")]);
+            let told = format!(
+                "server web/app/{own} is left out: {own}:80 is frontend \"web\" itself, which listens on 0.0.0.0:80"
+            );
+            assert_eq!(left_out, BTreeSet::from([told]));
+        }
     }
 }

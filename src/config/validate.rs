@@ -1,10 +1,11 @@
 //! What must hold between the parts of a file.
 
-use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 
 use super::file::{Backend, File, Frontend, Server};
 use super::hint;
+use super::loops::{Listens, Loops};
 use super::problem::{Place, Report};
 use crate::model::{Algorithm, Endpoint, Protocol};
 
@@ -25,6 +26,33 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
         pool(backend, used, report);
         if let Some(algorithm) = backend.algorithm {
             algorithm_fits(backend, algorithm, report);
+        }
+    }
+    // Which addresses this host has is another matter: see `validate_mode`.
+    loops(file.frontends.iter(), &file.backends, &BTreeSet::new(), report);
+}
+
+/// No server leads back to a frontend that it serves, on a host with these addresses.
+pub(super) fn loops<'a>(
+    frontends: impl Iterator<Item = &'a Frontend>,
+    backends: &[Backend],
+    own: &BTreeSet<IpAddr>,
+    report: &Report<'_>,
+) {
+    let listens = frontends.filter_map(|frontend| {
+        Some(Listens {
+            name: &frontend.name,
+            protocol: frontend.protocol(),
+            listen: frontend.listen.iter().map(|addr| addr.value).collect(),
+            backend: &frontend.backend.as_ref()?.value,
+        })
+    });
+    let mut loops = Loops::new(listens.collect(), own);
+    for backend in backends {
+        for server in backend.servers.iter().filter_map(Server::ip) {
+            if let Err(found) = loops.add(&backend.name, server.value) {
+                report.error(&server.place, found.describe(server.value));
+            }
         }
     }
 }
@@ -50,26 +78,18 @@ fn listen_addresses(file: &File, report: &Report<'_>) {
     }
 }
 
-/// The backend is there and does not lead back to the frontend.
+/// The backend is there.
 fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &Report<'_>) {
     let Some(name) = &frontend.backend else { return };
-    let Some(backend) = backends.get(name.value.as_str()) else {
-        let mut names: Vec<&str> =
-            backends.keys().copied().filter(|name| !name.contains(char::is_control)).collect();
-        names.sort_unstable();
-        let meant = hint::did_you_mean(&name.value, names.iter().copied());
-        let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
+    if backends.contains_key(name.value.as_str()) {
         return;
-    };
-    for server in backend.servers.iter().filter_map(Server::ip) {
-        let mut listen = frontend.listen.iter().map(|addr| addr.value);
-        if let Some(listen) = listen.find(|listen| leads_back(server.value, *listen)) {
-            let message =
-                format!("{} is frontend {:?} itself, which listens on {listen}", server.value, frontend.name);
-            report.error(&server.place, message);
-        }
     }
+    let mut names: Vec<&str> =
+        backends.keys().copied().filter(|name| !name.contains(char::is_control)).collect();
+    names.sort_unstable();
+    let meant = hint::did_you_mean(&name.value, names.iter().copied());
+    let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
 }
 
 /// There is a server to choose, and it is clear which.
@@ -131,12 +151,6 @@ pub(super) fn algorithm_fits(backend: &Backend, algorithm: Algorithm, report: &R
         );
         report.warning(&slow_start.place, message);
     }
-}
-
-/// Whether a server is a frontend itself. Any address of this machine behind a wildcard would loop; loopback ones are
-/// known to be.
-pub(super) fn leads_back(server: SocketAddr, listen: SocketAddr) -> bool {
-    overlap(listen, server) && (listen == server || server.ip().is_loopback())
 }
 
 /// Whether two listening sockets would be in each other's way.

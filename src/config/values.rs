@@ -10,6 +10,7 @@ use hyper::http::uri::PathAndQuery;
 use toml::de::DeValue;
 
 use super::hint;
+use crate::model::Prefix;
 
 /// The longest time that can be set: a year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
@@ -180,6 +181,14 @@ pub(super) fn snat_ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, Str
         .filter(|(from, to)| *from > 0 && from <= to)
         .map(|(from, to)| from..=to)
         .ok_or_else(|| not_allowed(value, "a range of ports from 1 to 65535, such as \"33768-61000\""))
+}
+
+/// A network, or one address.
+pub(super) fn network(value: &DeValue<'_>) -> Result<Prefix, String> {
+    let network = value.as_str().and_then(|text| text.parse().ok());
+    network.ok_or_else(|| {
+        not_allowed(value, "a network (the bits after its length zero), such as 10.0.0.0/8, or an address")
+    })
 }
 
 /// Path and query of a probe.

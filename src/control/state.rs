@@ -5,6 +5,7 @@ mod turnover;
 mod vanished;
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use self::vanished::Vanished;
@@ -32,6 +33,7 @@ pub struct State {
     outlasting: BTreeSet<Endpoint>,
     names: Names,
     left_out: BTreeSet<String>,
+    own_addresses: Arc<BTreeSet<IpAddr>>,
     network: Arc<NextHops>,
     /// Whether the network or what drains is not what was last published.
     is_stale: bool,
@@ -95,6 +97,7 @@ impl State {
             outlasting: BTreeSet::new(),
             names: Names::default(),
             left_out: BTreeSet::new(),
+            own_addresses: Arc::default(),
             network: Arc::default(),
             is_stale: false,
             next_id: 0,
@@ -163,14 +166,30 @@ impl State {
         }
         let change = self.names.on_lookup(lookup, now)?;
         self.is_stale = true;
-        if (!change.added.is_empty() || !change.removed.is_empty())
-            && let Some(config) = self.config.take()
-        {
+        if !change.added.is_empty() || !change.removed.is_empty() {
+            self.resolve_again(now);
+        }
+        Some(change)
+    }
+
+    /// Takes over which addresses this host has: servers of names that would lead back to us are left out. Returns
+    /// whether they are others than before. Nothing is published before [`State::settle`].
+    pub fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
+        let differ = *self.own_addresses != addresses;
+        if differ {
+            self.own_addresses = addresses.into();
+            self.is_stale = true;
+            self.resolve_again(now);
+        }
+        differ
+    }
+
+    fn resolve_again(&mut self, now: Timestamp) {
+        if let Some(config) = self.config.take() {
             let gone = self.keep_backends(&config, now);
             self.vanished.keep(gone, now);
             self.config = Some(config);
         }
-        Some(change)
     }
 
     /// Addresses of names at which there is no server, because it would be a frontend itself; in words for an operator.
@@ -329,6 +348,7 @@ impl State {
             pools,
             frontends,
             names: self.names.all(),
+            own_addresses: self.own_addresses.clone(),
             draining: self.draining.places(),
             stopping: self.stopping,
             outlasting: self.outlasting.clone(),

@@ -15,12 +15,15 @@ use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
 use crate::files;
 use crate::health::{Finding, Outcome, Schedule};
 use crate::model::{ConnectFailures, Lookup, Mode, PacketSettings, Timestamp};
-use crate::net::{self, Resolver};
+use crate::net::{self, Resolver, own_addresses};
 use crate::snapshot::Snapshot;
 
 /// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
 /// servers take.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
+
+/// How often the kernel is asked which addresses this host has. Most are there from the start; a VIP may come later.
+const OWN_ADDRESSES: Duration = Duration::from_secs(5);
 
 /// What a way of forwarding must be able to do when the frontends change.
 pub trait DataPath {
@@ -122,6 +125,7 @@ impl<D: DataPath> Task<D> {
             .into_iter()
             .filter_map(|lookup| self.state.learn(lookup, now))
             .for_each(|news| of_name(&news));
+        self.look_at_own_addresses();
         let left_out_before = self.state.left_out().clone();
         let snapshot = self.state.configure(config, now);
         self.tell_who_is_left_out(&left_out_before);
@@ -136,6 +140,7 @@ impl<D: DataPath> Task<D> {
     /// Handles events until the program ends (never returns; drop the future to stop).
     pub async fn run(&mut self, events: &mut Events) {
         let mut reading = Reading::default();
+        let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
         loop {
             let due = self.state.due().into_iter().chain(self.digest.due()).min();
             let time = until(due, (self.now)());
@@ -150,6 +155,7 @@ impl<D: DataPath> Task<D> {
                 }
                 Some(table) = events.networks.recv() => self.on_network(&table),
                 Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
+                _ = own_addresses.tick() => self.look_at_own_addresses(),
             }
             // What else has arrived is decided together: a table is built once for all of it.
             while let Ok(outcome) = events.outcomes.try_recv() {
@@ -211,6 +217,16 @@ impl<D: DataPath> Task<D> {
         of_name(&news);
         self.tell_who_is_left_out(&left_out_before);
         self.schedule.set(self.state.probes());
+    }
+
+    /// While the kernel does not tell, the addresses stay that it told last.
+    fn look_at_own_addresses(&mut self) {
+        let Ok(addresses) = own_addresses() else { return };
+        let left_out_before = self.state.left_out().clone();
+        if self.state.set_own_addresses(addresses, (self.now)()) {
+            self.tell_who_is_left_out(&left_out_before);
+            self.schedule.set(self.state.probes());
+        }
     }
 
     /// Tells which servers of names, besides those before, would be a frontend themselves.
@@ -311,7 +327,9 @@ impl<D: DataPath> Task<D> {
         }
         let next_hops = self.state.network();
         let hop_to = |ip| next_hops.hop_to(ip);
-        let network = Network { interfaces: next_hops.interfaces(), hop_to: &hop_to };
+        let own = own_addresses()
+            .map_err(|error| vec![format!("cannot ask for this host's addresses: {error}")])?;
+        let network = Network { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to };
         let odd =
             config::validate_mode(&loaded, &network).map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
         loaded.warnings.iter().chain(&odd).for_each(|warning| warn!("{warning}"));

@@ -35,5 +35,7 @@ pub(super) fn frontend(name: &str, listen: &[&str], backend: &str) -> Frontend {
         listen,
         backend: backend.into(),
         max_connections: None,
+        max_connections_per_client: None,
+        trusted_clients: vec![],
     }
 }

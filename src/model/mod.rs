@@ -9,6 +9,7 @@ mod network;
 mod offload;
 mod outlier;
 mod packet;
+mod prefix;
 mod reason;
 mod server;
 mod shortage;
@@ -21,6 +22,7 @@ pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};
+pub use prefix::Prefix;
 pub use reason::DropReason;
 pub use server::{NamedServer, Server, ServerSettings};
 pub use shortage::{Handshakes, Shortage};
@@ -76,6 +78,11 @@ pub struct Frontend {
     pub backend: String,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
     pub max_connections: Option<u32>,
+    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
+    /// mode only.
+    pub max_connections_per_client: Option<u32>,
+    /// Clients whose connections are not counted one by one.
+    pub trusted_clients: Vec<Prefix>,
 }
 
 impl Frontend {

@@ -1,15 +1,18 @@
 //! Finding a server for a session, and the place it takes there.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use log::debug;
 use rustix::io::Errno;
+use socket2::Socket;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::own_sockets::OwnSocket;
 use super::session::Session;
 use super::socket::{self, Leg};
 use crate::model::{ConnectFailures, ServerKey, Timeouts, is_shortage};
@@ -29,6 +32,7 @@ pub(super) struct Lease {
     /// Of the server's connects: tells whether a failure is old news.
     row: u32,
     open: bool,
+    own: Option<OwnSocket>,
 }
 
 impl Session {
@@ -58,7 +62,10 @@ impl Session {
             if attempt > 0 {
                 lease.count(Counter::Retries, 1);
             }
-            match lease.connect(timeouts.connect, data_waits).await {
+            match lease
+                .connect(timeouts.connect, data_waits, |socket, server| self.note(socket, server))
+                .await
+            {
                 Ok(server) => return Ok((server, lease)),
                 Err(error) => {
                     let addr = lease.server().config.addr;
@@ -143,12 +150,21 @@ impl Lease {
         let server = &pool.servers[index];
         let taken = server.live.slots.try_take(server.config.settings.max_connections);
         let row = server.live.row();
-        taken.then(|| Lease { pool: pool.clone(), index, core, accepted: Some(began), row, open: false })
+        let accepted = Some(began);
+        taken.then(|| Lease { pool: pool.clone(), index, core, accepted, row, open: false, own: None })
     }
 
-    async fn connect(&mut self, patience: Duration, data_waits: bool) -> io::Result<Leg> {
+    async fn connect(
+        &mut self,
+        patience: Duration,
+        data_waits: bool,
+        note: impl FnOnce(&Socket, SocketAddr) -> Option<OwnSocket>,
+    ) -> io::Result<Leg> {
         let began = Instant::now();
-        let attempt = timeout(patience, socket::connect(self.server().config.addr, data_waits)).await;
+        let server = self.server().config.addr;
+        let socket = socket::connect(server, data_waits)?;
+        self.own = note(&socket, server);
+        let attempt = timeout(patience, socket::connected(socket)).await;
         let stream = attempt.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         self.pool.live.connect_times.record(self.core, began.elapsed());
         self.opened();
@@ -156,6 +172,11 @@ impl Lease {
             self.succeeded();
         }
         Ok(Leg::new(stream))
+    }
+
+    /// Its socket is one of ours.
+    pub(super) fn note(&mut self, own: Option<OwnSocket>) {
+        self.own = own;
     }
 
     /// The place is in use from now on.

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::session::Session;
-use super::socket;
+use super::socket::{self, Leg};
 use super::worker::Context;
 use crate::model::is_shortage;
 use crate::stats::Counter;
@@ -38,7 +38,8 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
     let task = tokio::spawn(async move {
         match TcpListener::from_std(socket) {
             Ok(listener) => {
-                Acceptor { vip, listener, context, backoff: Backoff::default() }.run(stopped).await
+                let (backoff, refusals) = Default::default();
+                Acceptor { vip, listener, context, backoff, refusals }.run(stopped).await
             }
             Err(error) => warn!("cannot accept on {vip}: {error}"),
         }
@@ -51,6 +52,7 @@ struct Acceptor {
     listener: TcpListener,
     context: Arc<Context>,
     backoff: Backoff,
+    refusals: Seldom,
 }
 
 impl Acceptor {
@@ -61,34 +63,33 @@ impl Acceptor {
                 _ = &mut stopped => break,
                 accepted = self.accept() => accepted,
             };
-            let Some((stream, mut session)) = accepted else { continue };
+            let Some((client, mut session)) = accepted else { continue };
             // While the frontend is full its clients wait in the kernel's queue, all but this one.
             if !session.try_seat() {
                 tokio::select! {
                     biased;
                     _ = &mut stopped => {
-                        tokio::spawn(session.serve(stream));
+                        tokio::spawn(session.serve(client));
                         break;
                     }
                     () = session.wait_for_seat() => {}
                 }
             }
-            tokio::spawn(session.serve(stream));
+            tokio::spawn(session.serve(client));
         }
         self.empty_queue();
     }
 
     /// The next connection; `None` if there is none just now. Loses none when dropped.
-    async fn accept(&mut self) -> Option<(TcpStream, Session)> {
-        if self.context.is_short_of_descriptors() {
+    async fn accept(&mut self) -> Option<(Leg, Session)> {
+        if self.context.connections_left() == 0 {
             self.back_off("too few descriptors left").await;
             return None;
         }
         match self.listener.accept().await {
             Ok((stream, client)) => {
                 self.backoff.pauses = 0;
-                let session = self.session(client)?;
-                Some((stream, session))
+                self.session(stream, client)
             }
             Err(error) if is_shortage(&error) => {
                 self.back_off(&error.to_string()).await;
@@ -100,7 +101,7 @@ impl Acceptor {
     }
 
     /// Serves what is still queued, and closes the listener.
-    fn empty_queue(self) {
+    fn empty_queue(mut self) {
         socket::queue_no_more(&self.listener);
         loop {
             // Not through the runtime: "would block" must mean that the queue is empty.
@@ -109,9 +110,10 @@ impl Acceptor {
                 Ok((socket, client)) => {
                     let stream =
                         socket.set_nonblocking(true).and_then(|()| TcpStream::from_std(socket.into()));
-                    let session = client.as_socket().and_then(|client| self.session(client));
-                    if let (Ok(stream), Some(session)) = (stream, session) {
-                        tokio::spawn(session.serve(stream));
+                    if let (Ok(stream), Some(client)) = (stream, client.as_socket())
+                        && let Some((client, session)) = self.session(stream, client)
+                    {
+                        tokio::spawn(session.serve(client));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -121,9 +123,35 @@ impl Acceptor {
         }
     }
 
-    fn session(&self, client: SocketAddr) -> Option<Session> {
+    /// The session of a client that may be served; others are reset.
+    fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, Session)> {
+        let leg = Leg::new(stream);
         let frontend = self.context.frontend(self.vip)?;
-        Some(Session::new(client, self.vip, frontend, self.context.clone()))
+        let mut session = Session::new(client, self.vip, frontend, self.context.clone());
+        match session.admit(&leg.stream) {
+            Ok(()) => Some((leg, session)),
+            Err(reason) => {
+                session.end(Some(reason));
+                self.tell_refused(client, reason);
+                None
+            }
+        }
+    }
+
+    fn tell_refused(&mut self, client: SocketAddr, reason: Counter) {
+        if !self.refusals.is_time() {
+            return;
+        }
+        let (vip, ip) = (self.vip, client.ip());
+        if reason == Counter::Loop {
+            warn!(
+                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset"
+            );
+        } else {
+            warn!(
+                "{vip}: client {ip} has its share of connections, more are reset (max_connections_per_client,                  trusted_clients)"
+            );
+        }
     }
 
     async fn back_off(&mut self, why: &str) {
@@ -138,18 +166,32 @@ impl Acceptor {
 #[derive(Default)]
 struct Backoff {
     pauses: u32,
-    last_told: Option<Instant>,
+    told: Seldom,
 }
 
 impl Backoff {
-    const TELL_EVERY: Duration = Duration::from_secs(10);
-
     async fn pause(&mut self, vip: SocketAddr, why: &str) {
-        if self.last_told.is_none_or(|told| told.elapsed() >= Self::TELL_EVERY) {
-            self.last_told = Some(Instant::now());
+        if self.told.is_time() {
             warn!("cannot accept on {vip}: {why}; its clients wait");
         }
         sleep(Duration::from_millis(5 << self.pauses.min(7))).await;
         self.pauses += 1;
+    }
+}
+
+/// Has what happens often be told seldom.
+#[derive(Default)]
+struct Seldom(Option<Instant>);
+
+impl Seldom {
+    const EVERY: Duration = Duration::from_secs(10);
+
+    /// Whether it may be told now.
+    fn is_time(&mut self) -> bool {
+        let is_time = self.0.is_none_or(|told| told.elapsed() >= Self::EVERY);
+        if is_time {
+            self.0 = Some(Instant::now());
+        }
+        is_time
     }
 }

@@ -4,8 +4,10 @@
 //! kernel spreads new connections and clients of UDP over them (`SO_REUSEPORT`), and a connection lives and dies on
 //! one core.
 
+mod clients;
 mod lease;
 mod listener;
+mod own_sockets;
 mod pipe;
 mod relay;
 mod session;
@@ -14,6 +16,8 @@ mod stream;
 mod udp;
 mod worker;
 
+pub use clients::Clients;
+pub use own_sockets::OwnSockets;
 pub use socket::BindError;
 pub use udp::Sessions;
 pub use worker::{Descriptors, Shared};

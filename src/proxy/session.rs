@@ -6,13 +6,17 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use log::debug;
+use socket2::Socket;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::clients::Counted;
+use super::own_sockets::{self, OwnSocket, Path};
 use super::relay::{End, relay};
-use super::socket::Leg;
+use super::socket::{self, Leg};
 use super::stream;
 use super::worker::Context;
+use crate::model::Protocol;
 use crate::snapshot::Frontend;
 use crate::stats::{Counter, Traffic};
 
@@ -26,6 +30,10 @@ pub(super) struct Session {
     totals: Arc<Traffic>,
     seated: bool,
     ended: bool,
+    /// Among its client's connections.
+    counted: Counted,
+    /// How the client came here, if it is one of ours.
+    path: Option<Arc<Path>>,
 }
 
 impl Session {
@@ -39,7 +47,34 @@ impl Session {
         let totals = context.shared.snapshot.load().totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let accepted = Instant::now();
-        Session { client, vip, context, accepted, frontend, totals, seated: false, ended: false }
+        Session {
+            client,
+            vip,
+            context,
+            accepted,
+            frontend,
+            totals,
+            seated: false,
+            ended: false,
+            counted: Counted::default(),
+            path: None,
+        }
+    }
+
+    /// Whether the client may be served.
+    ///
+    /// # Errors
+    /// Why not: its connection is reset then.
+    pub(super) fn admit(&mut self, stream: &TcpStream) -> Result<(), Counter> {
+        self.path = self.path_of(stream);
+        if self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id)) {
+            return Err(Counter::Loop);
+        }
+        // This one is open already.
+        let left = self.context.connections_left() + 1;
+        let counted = self.context.shared.clients.count(self.client.ip(), &self.frontend, left);
+        self.counted = counted.ok_or(Counter::ClientLimit)?;
+        Ok(())
     }
 
     /// Takes a seat if the frontend is below its limit.
@@ -50,6 +85,24 @@ impl Session {
             self.seated = true;
         }
         self.seated
+    }
+
+    /// How the client came here, if it is one of our sockets: that is bound where the client is and asked what the client
+    /// did.
+    fn path_of(&self, stream: &TcpStream) -> Option<Arc<Path>> {
+        let sockets = self.context.own_sockets_at(Protocol::Tcp, self.client);
+        if sockets.is_empty() {
+            return None;
+        }
+        let asked = [stream.local_addr().ok(), socket::asked_before_nat(stream)];
+        let asked = asked.map(|addr| addr.map(own_sockets::plain));
+        sockets.into_iter().find(|socket| asked.contains(&Some(socket.server))).map(|socket| socket.path)
+    }
+
+    /// Remembers a socket towards a server.
+    pub(super) fn note(&self, socket: &Socket, server: SocketAddr) -> Option<OwnSocket> {
+        let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
+        own.note(Protocol::Tcp, socket, server, frontend, self.path.as_ref())
     }
 
     /// Waits until there is a seat.
@@ -68,8 +121,7 @@ impl Session {
     }
 
     /// Serves the client until both sides have closed or something ends the connection.
-    pub(super) async fn serve(mut self, client: TcpStream) {
-        let mut client = Leg::new(client);
+    pub(super) async fn serve(mut self, mut client: Leg) {
         self.wait_for_seat().await;
         let timeouts = self.context.shared.snapshot.load().timeouts;
         let Ok(early) = read_early(&client.stream) else { return self.end(Some(Counter::ClientReset)) };
@@ -117,7 +169,8 @@ impl Session {
         self.context.frontend(self.vip).unwrap_or_else(|| self.frontend.clone())
     }
 
-    fn end(&mut self, reason: Option<Counter>) {
+    /// The client's connection is over; early if there is a reason.
+    pub(super) fn end(&mut self, reason: Option<Counter>) {
         self.ended = true;
         if let Some(reason) = reason {
             debug!("{} -> {}: ended: {}", self.client, self.vip, reason.label());

@@ -84,15 +84,25 @@ pub(super) fn bound(addr: SocketAddr, kind: Type) -> io::Result<Socket> {
     bind(addr, kind, true)
 }
 
+/// Where a client connected to, before another program's NAT on this host sent it here; `None` if there was none.
+pub(super) fn asked_before_nat(stream: &TcpStream) -> Option<SocketAddr> {
+    let socket = SockRef::from(stream);
+    let asked = match stream.local_addr().ok()?.is_ipv4() {
+        true => socket.original_dst_v4(),
+        false => socket.original_dst_v6(),
+    };
+    asked.ok()?.as_socket()
+}
+
 /// Has a listener queue as few new connections as the kernel can be made to (one), before its queue is
 /// emptied for good.
 pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
     let _ = SockRef::from(listener).listen(0);
 }
 
-/// Connects to a server. `data_waits` says that there is something to send once that has worked: then it goes
-/// with the acknowledgement that ends the handshake, which saves a segment.
-pub(super) async fn connect(addr: SocketAddr, data_waits: bool) -> io::Result<TcpStream> {
+/// Begins to connect to a server; [`connected`] waits for it. `data_waits` says that there is something to send once that
+/// has worked: then it goes with the acknowledgement that ends the handshake, which saves a segment.
+pub(super) fn connect(addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // Whether the server is still there is only asked of connections that last: see `keep_alive`.
     socket.set_tcp_nodelay(true)?;
@@ -103,6 +113,11 @@ pub(super) async fn connect(addr: SocketAddr, data_waits: bool) -> io::Result<Tc
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
         connected => connected?,
     }
+    Ok(socket)
+}
+
+/// Waits until a socket is connected, or cannot be.
+pub(super) async fn connected(socket: Socket) -> io::Result<TcpStream> {
     let stream = TcpStream::from_std(socket.into())?;
     // What failed is closed for writing as well; so the error is asked for only then.
     if stream.ready(Interest::WRITABLE).await?.is_write_closed()

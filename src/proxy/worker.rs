@@ -13,7 +13,8 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{listener, pipe, udp};
+use super::own_sockets::Towards;
+use super::{Clients, OwnSockets, listener, pipe, udp};
 use crate::model::{ConnectFailures, Endpoint, Protocol};
 use crate::snapshot::{Frontend, Snapshot};
 
@@ -30,6 +31,10 @@ pub struct Shared {
     pub descriptors: Descriptors,
     /// Sessions of UDP.
     pub udp_sessions: Arc<udp::Sessions>,
+    /// Connections of each client.
+    pub clients: Arc<Clients>,
+    /// Sockets towards servers.
+    pub own_sockets: Arc<OwnSockets>,
 }
 
 /// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
@@ -84,10 +89,16 @@ impl Context {
         self.shared.snapshot.load().listeners.get(&Endpoint::tcp(vip)).cloned()
     }
 
-    /// Whether another connection would leave too few descriptors for everything else.
-    pub(super) fn is_short_of_descriptors(&self) -> bool {
+    /// How many more connections leave enough descriptors for everything else.
+    pub(super) fn connections_left(&self) -> u64 {
         let Shared { columns, snapshot, descriptors, .. } = &self.shared;
-        snapshot.load().totals.current_in(columns.clone()) >= descriptors.connections
+        descriptors.connections.saturating_sub(snapshot.load().totals.current_in(columns.clone()))
+    }
+
+    /// Sockets of ours that a client may be.
+    pub(super) fn own_sockets_at(&self, protocol: Protocol, client: SocketAddr) -> Vec<Towards> {
+        let is_local = self.shared.snapshot.load().is_own(client.ip());
+        if is_local { self.shared.own_sockets.at(protocol, client) } else { Vec::new() }
     }
 }
 

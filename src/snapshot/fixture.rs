@@ -67,6 +67,8 @@ pub(crate) fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Fro
         listen: listen.iter().map(|addr| addr.parse().unwrap()).collect(),
         backend: pool.config.name.clone(),
         max_connections: None,
+        max_connections_per_client: None,
+        trusted_clients: vec![],
     };
     Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(number(), 1)) })
 }

@@ -17,6 +17,7 @@ pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
 pub use slots::Slots;
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct Snapshot {
     pub servers: HashMap<u32, Arc<Server>>,
     /// The names that servers go by, sorted.
     pub names: Vec<Name>,
+    /// The addresses that this host has.
+    pub own_addresses: Arc<BTreeSet<IpAddr>>,
     /// What a reload took away and flows may still finish with; empty in proxy mode.
     pub draining: Draining,
     /// Whether the program is about to end and begins no new flows (packet modes).
@@ -148,6 +151,11 @@ impl Snapshot {
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
     }
 
+    /// Whether what comes from `ip` may come from this host.
+    pub fn is_own(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.own_addresses.contains(&ip)
+    }
+
     /// The servers that packets reach as they are (DSR on the link layer), and that only routers lead to.
     pub fn off_link(&self) -> BTreeSet<ServerKey> {
         let is_l2 = |frontend: &&Arc<Frontend>| {
@@ -183,6 +191,7 @@ impl Snapshot {
             pools: Vec::new(),
             servers: HashMap::new(),
             names: Vec::new(),
+            own_addresses: Arc::default(),
             draining: Draining::default(),
             stopping: false,
             outlasting: BTreeSet::new(),

@@ -40,6 +40,10 @@ pub enum Counter {
     ServerReset,
     /// Ended by us with a reset, because the server was down (packet modes).
     ServerGone,
+    /// Ended with nothing sent: the connection came from convey itself.
+    Loop,
+    /// Ended with nothing sent: the client's address had as many connections as it may.
+    ClientLimit,
     /// Cut when the drain timeout ran out.
     Cut,
     /// A session of UDP, ended to make room for another client's.
@@ -54,6 +58,10 @@ pub enum Counter {
     DroppedNoResources,
     /// Datagrams dropped: they would have begun a session while we stop, or at a frontend that was taken away.
     DroppedDraining,
+    /// Datagrams dropped: they came from convey itself.
+    DroppedLoop,
+    /// Datagrams dropped: the client's address had as many sessions as it may.
+    DroppedClientLimit,
     /// Datagrams dropped: a broadcast or multicast address was asked.
     DroppedNotUnicast,
     /// Datagrams dropped: the way out had no room, or did not take them.
@@ -67,7 +75,7 @@ impl Counter {
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 9] = [
+    pub const ENDS: [(Counter, &'static str); 11] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::QueueTimeout, "queue_timeout"),
@@ -75,16 +83,20 @@ impl Counter {
         (Counter::ClientReset, "client_reset"),
         (Counter::ServerReset, "server_reset"),
         (Counter::ServerGone, "server_gone"),
+        (Counter::Loop, "loop"),
+        (Counter::ClientLimit, "client_limit"),
         (Counter::Cut, "cut"),
         (Counter::Evicted, "evicted"),
     ];
 
     /// Why datagrams are dropped (UDP in proxy mode), with the label that metrics and logs use.
-    pub const DROPS: [(Counter, &'static str); 7] = [
+    pub const DROPS: [(Counter, &'static str); 9] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
         (Counter::DroppedNoResources, "no_resources"),
         (Counter::DroppedDraining, "draining"),
+        (Counter::DroppedLoop, "loop"),
+        (Counter::DroppedClientLimit, "client_limit"),
         (Counter::DroppedNotUnicast, "not_unicast"),
         (Counter::DroppedUnsent, "transmit_failed"),
         (Counter::DroppedOverrun, "receive_overrun"),

@@ -149,6 +149,8 @@ fn snapshot_of(setup: Setup) -> Snapshot {
         listen: vec![vip],
         backend: "web".into(),
         max_connections: None,
+        max_connections_per_client: None,
+        trusted_clients: vec![],
     };
     let live = Arc::new(FrontendLive::new(1, 1));
     let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::support::{
-    Balancer, Lab, Need, Server, Setup, binary, clock, connect, ping, stories, tool, wait_for, was_reset,
+    Balancer, Lab, Need, Server, Setup, UdpServer, binary, clock, connect, connect_from, ping, stories, tool,
+    wait_for, was_reset,
 };
 
 stories!("limits":
@@ -23,6 +24,9 @@ stories!("limits":
     with_one_server_dead_and_the_other_full_clients_wait,
     an_idle_connection_is_closed_and_counted,
     a_connection_that_talks_is_not_idle,
+    one_client_with_all_connections_it_can_get_leaves_some_for_others [Need::Prlimit],
+    one_client_with_all_sessions_it_can_get_leaves_some_for_others,
+    a_limit_for_each_client_resets_its_excess_and_nobody_elses,
     the_limit_of_open_files_is_raised_to_what_is_allowed [Need::Prlimit],
     without_descriptors_accepting_pauses_until_there_are_some_again [Need::Prlimit],
 );
@@ -209,6 +213,72 @@ fn a_connection_that_talks_is_not_idle() {
     }
     ping(&mut talking).unwrap();
     assert!(ping(&mut idle).is_err());
+}
+
+fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = Balancer::start_with(&lab, &setup, limited("1000:1000"));
+    // More than there may be, each with half a request.
+    let greedy: Vec<TcpStream> = (0..500).filter_map(|_| half_a_request(lab.ip(99), lab.vip())).collect();
+    let mut others: Vec<TcpStream> =
+        (100..120).map(|n| connect_from(lab.ip(n), lab.vip()).unwrap()).collect();
+    others.iter_mut().for_each(|other| ping(other).unwrap());
+    assert!(balancer.stat("/frontends/web/ended/client_limit").as_u64().unwrap() > 100);
+    balancer.wait_for_log(&format!("client {} has its share of connections", lab.ip(99)));
+    drop(greedy);
+}
+
+/// A connection with something sent, if it was not reset yet.
+fn half_a_request(from: IpAddr, to: SocketAddr) -> Option<TcpStream> {
+    let mut client = connect_from(from, to).ok()?;
+    client.write_all(b"GET / HTTP/1.1\r\n").ok()?;
+    Some(client)
+}
+
+fn one_client_with_all_sessions_it_can_get_leaves_some_for_others() {
+    let lab = Lab::new();
+    let _server = UdpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend("protocol = \"udp\"\nmax_connections = 180");
+    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let client = |ip| {
+        let socket = UdpSocket::bind((ip, 0)).unwrap();
+        socket.connect(lab.vip()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        socket
+    };
+    let is_answered = |socket: &UdpSocket| {
+        socket.send(b"!").unwrap();
+        socket.recv(&mut [0; 8]).is_ok()
+    };
+    // Streams give way to nobody.
+    let greedy: Vec<UdpSocket> = (0..200).map(|_| client(lab.ip(99))).collect();
+    let streams = greedy.iter().take(165).filter(|socket| is_answered(socket) && is_answered(socket)).count();
+    assert!((150..=161).contains(&streams), "{streams}");
+    let others: Vec<UdpSocket> = (100..110).map(|n| client(lab.ip(n))).collect();
+    assert!(others.iter().all(|other| is_answered(other) && is_answered(other)));
+    assert!(balancer.stat("/frontends/web/drops/client_limit").as_u64().unwrap() > 0);
+}
+
+fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let lines = format!("max_connections_per_client = 2\ntrusted_clients = \"{}\"", lab.ip(50));
+    let setup = Setup::new(&lab).frontend(&lines).server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let open = |host| {
+        let mut client = connect_from(lab.ip(host), lab.vip()).unwrap();
+        ping(&mut client).map(|()| client)
+    };
+    let mut held = vec![open(99).unwrap(), open(99).unwrap()];
+    assert!(open(99).is_err());
+    balancer.wait_for_stat("/frontends/web/ended/client_limit", 1);
+    held.extend([open(98).unwrap(), open(98).unwrap()]);
+    held.extend((0..5).map(|_| open(50).unwrap()));
+    held.remove(0);
+    held.push(wait_for("a place to be given back", || open(99).ok()));
+    held.iter_mut().for_each(|client| ping(client).unwrap());
 }
 
 fn the_limit_of_open_files_is_raised_to_what_is_allowed() {

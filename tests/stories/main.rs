@@ -15,6 +15,7 @@ mod health;
 mod limits;
 mod list;
 mod log;
+mod loops;
 mod memory;
 mod names;
 mod outlier;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         limits::stories(),
         list::stories(),
         log::stories(),
+        loops::stories(),
         memory::stories(),
         names::stories(),
         outlier::stories(),

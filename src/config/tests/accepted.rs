@@ -22,6 +22,8 @@ fn a_small_file_is_filled_up_with_defaults() {
             listen: vec!["10.0.0.1:80".parse().unwrap()],
             backend: "web".into(),
             max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: vec![],
         }],
         backends: vec![Backend {
             name: "web".into(),

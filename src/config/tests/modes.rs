@@ -46,7 +46,8 @@ fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
         };
         Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()), mtu: None })
     };
-    let network = Network { interfaces: &interfaces, hop_to: &hop_to };
+    let own = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect();
+    let network = Network { interfaces: &interfaces, own: &own, hop_to: &hop_to };
     let loaded = parse("config.toml", text).expect("right in itself").with_default_mode(mode);
     let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
     validate_mode(&loaded, &network).map(lines).map_err(lines)

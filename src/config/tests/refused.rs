@@ -36,7 +36,7 @@ idle = -1
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr; did you mean `proxy`?",
             "config.toml:2:1: colour: unknown key (allowed here: backends, dns, frontends, mode, passthrough, stats, timeouts)",
-            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: backend, listen_addr, max_connections, mode, protocol)",
+            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: backend, listen_addr, max_connections, max_connections_per_client, mode, protocol, trusted_clients)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
             "config.toml:7:47: frontends.api.listen_addr: found 82; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
@@ -328,6 +328,24 @@ fn a_frontend_cannot_be_its_own_server() {
           which listens on 0.0.0.0:80"]
     );
     assert_eq!(warnings(&wildcard), [""; 0], "a server elsewhere may have the port");
+}
+
+#[test]
+fn frontends_cannot_be_servers_of_each_other() {
+    let circle = GOOD.replace("10.0.0.2:80", "10.0.0.1:81")
+        + "[frontends.back]\nlisten_addr = \"10.0.0.1:81\"\nbackend = \"back\"\n\
+           [backends.back.servers]\nb.addr = \"10.0.0.1:80\"\n";
+    let found = errors(&circle);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].ends_with(": 10.0.0.1:81 leads back to frontend \"web\": web -> back -> web"),
+        "{found:?}"
+    );
+    assert_eq!(
+        warnings(&circle.replace("b.addr = \"10.0.0.1:80\"", "b.addr = \"10.0.0.3:80\"")),
+        [""; 0],
+        "a chain is right"
+    );
 }
 
 #[test]

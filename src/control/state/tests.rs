@@ -31,6 +31,8 @@ fn config(servers: Vec<Server>) -> Config {
             listen: vec![VIP.parse().unwrap()],
             backend: "pool".into(),
             max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: vec![],
         }],
         backends: vec![backend("pool", servers)],
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },

@@ -16,7 +16,7 @@ impl State {
         config: &Config,
         now: Timestamp,
     ) -> HashMap<ServerKey, ServerEntry> {
-        let (backends, left_out) = config.resolved(|host| self.names.addresses(host));
+        let (backends, left_out) = config.resolved(|host| self.names.addresses(host), &self.own_addresses);
         self.left_out = left_out;
         self.vanished.expire(now);
         let gone = self.keep_servers(&backends, now);

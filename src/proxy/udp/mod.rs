@@ -31,6 +31,11 @@ impl Sessions {
         Sessions { open: Slots::default(), most: (ports - ports / 8).min(half).max(1) }
     }
 
+    /// How many more there may be.
+    fn left(&self) -> u64 {
+        self.most.saturating_sub(self.open.open()).into()
+    }
+
     fn try_take(&self) -> bool {
         self.open.try_take(Some(self.most))
     }

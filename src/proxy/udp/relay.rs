@@ -16,7 +16,8 @@ use super::session::{Parties, Session};
 use super::socket::{self, BATCH, Batch, Datagrams};
 use super::sockets::Listening;
 use super::table::{Key, Table};
-use crate::model::{Endpoint, Timestamp};
+use crate::model::{Endpoint, Protocol, Timestamp};
+use crate::proxy::clients::client_of;
 use crate::proxy::worker::Context;
 use crate::snapshot::Frontend;
 use crate::stats::Counter;
@@ -164,11 +165,24 @@ impl Relay {
         if key.client.port() == 0 {
             return Err(Counter::DroppedUnsent); // nobody can be answered there
         }
-        let open = || Session::open(parties(self.vip, key), &frontend, self.generation, &self.context);
+        // Of UDP one socket alone is bound to an address and port.
+        let path = self.context.own_sockets_at(Protocol::Udp, key.client).pop().map(|socket| socket.path);
+        if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {
+            return Err(Counter::DroppedLoop);
+        }
+        let from = parties(self.vip, key);
+        let open = || Session::open(from, path.clone(), &frontend, self.generation, &self.context);
         let mut opened = open();
-        if matches!(opened, Err(Counter::DroppedFull | Counter::DroppedNoResources))
-            && let Some(other) = self.sessions.evict()
-        {
+        let other = match opened {
+            Err(Counter::DroppedFull | Counter::DroppedNoResources) => self.sessions.evict(),
+            // Who has too many makes room among his own.
+            Err(Counter::DroppedClientLimit) => {
+                let client = client_of(key.client.ip());
+                self.sessions.evict_of(|other| client.contains(other.client.ip()))
+            }
+            _ => None,
+        };
+        if let Some(other) = other {
             other.end(Some(Counter::Evicted));
             opened = open();
         }

@@ -8,8 +8,10 @@ use log::debug;
 use tokio::time::Instant;
 
 use super::socket;
-use crate::model::is_shortage;
+use crate::model::{Protocol, is_shortage};
+use crate::proxy::clients::Counted;
 use crate::proxy::lease::Lease;
+use crate::proxy::own_sockets::Path;
 use crate::proxy::worker::Context;
 use crate::snapshot::{Frontend, Pick, Pool};
 use crate::stats::{Counter, Traffic};
@@ -37,17 +39,18 @@ pub(super) struct Parties {
 }
 
 impl Session {
-    /// Finds a server for a client, in the snapshot of this `generation`.
+    /// Finds a server for a client that came by `path`, in the snapshot of this `generation`.
     ///
     /// # Errors
     /// Why its datagram is dropped.
     pub(super) fn open(
         parties: Parties,
+        path: Option<Arc<Path>>,
         frontend: &Arc<Frontend>,
         generation: u64,
         context: &Arc<Context>,
     ) -> Result<Session, Counter> {
-        let mut seat = Seat::take(frontend, context)?;
+        let mut seat = Seat::take(parties.client, path, frontend, context)?;
         let (lease, socket) = seat.find_server(parties, &frontend.pool, Vec::new())?;
         seat.opened();
         Ok(Session { socket, lease, seat, generation, refused: false, ended: false })
@@ -142,11 +145,26 @@ struct Seat {
     totals: Arc<Traffic>,
     context: Arc<Context>,
     open: bool,
+    /// How the client came here, if it is one of ours.
+    path: Option<Arc<Path>>,
+    /// Among its client's sessions.
+    _counted: Counted,
 }
 
 impl Seat {
-    fn take(frontend: &Arc<Frontend>, context: &Arc<Context>) -> Result<Seat, Counter> {
-        if context.is_short_of_descriptors() || !context.shared.udp_sessions.try_take() {
+    fn take(
+        client: SocketAddr,
+        path: Option<Arc<Path>>,
+        frontend: &Arc<Frontend>,
+        context: &Arc<Context>,
+    ) -> Result<Seat, Counter> {
+        let shared = &context.shared;
+        let left = context.connections_left().min(shared.udp_sessions.left());
+        let counted = match shared.clients.count(client.ip(), frontend, left) {
+            Some(counted) => counted,
+            None => return Err(Counter::DroppedClientLimit),
+        };
+        if left == 0 || !shared.udp_sessions.try_take() {
             return Err(Counter::DroppedNoResources);
         }
         if !frontend.live.slots.try_take(frontend.config.max_connections) {
@@ -154,7 +172,8 @@ impl Seat {
             return Err(Counter::DroppedFull);
         }
         let totals = context.shared.snapshot.load().totals.clone();
-        Ok(Seat { frontend: frontend.clone(), totals, context: context.clone(), open: false })
+        let (frontend, context) = (frontend.clone(), context.clone());
+        Ok(Seat { frontend, totals, context, open: false, path, _counted: counted })
     }
 
     /// A server that is none of those tried, and a socket that is connected to it.
@@ -176,6 +195,9 @@ impl Seat {
             };
             match socket::connect(lease.server().config.addr) {
                 Ok(socket) => {
+                    let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
+                    let server = lease.server().config.addr;
+                    lease.note(own.note(Protocol::Udp, &socket, server, frontend, self.path.as_ref()));
                     lease.opened();
                     return Ok((lease, socket));
                 }

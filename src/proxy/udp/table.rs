@@ -26,6 +26,9 @@ pub(super) struct Table<T> {
     lists: [List; 2],
 }
 
+/// Sessions that are looked at for one of a certain client.
+const LOOKS: usize = 64;
+
 /// Number of a list in [`Table::lists`].
 const QUESTIONS: usize = 0;
 const STREAMS: usize = 1;
@@ -104,6 +107,15 @@ impl<T> Table<T> {
     /// questions long answered go first, and forged clients push out each other.
     pub(super) fn evict(&mut self) -> Option<T> {
         self.remove(self.lists[QUESTIONS].first?)
+    }
+
+    /// The same, of those whose key is one of these. Only so many are looked at, the longest silent ones: who has most of
+    /// them is found there.
+    pub(super) fn evict_of(&mut self, is_one: impl Fn(&Key) -> bool) -> Option<T> {
+        let next = |number: &usize| self.entries[*number].next;
+        let mut questions = std::iter::successors(self.lists[QUESTIONS].first, next).take(LOOKS);
+        let found = questions.find(|number| is_one(&self.entries[*number].key))?;
+        self.remove(found)
     }
 
     /// Takes out a session that was silent for `idle`, if there is one.
@@ -207,6 +219,20 @@ mod tests {
         table.answered(answered, at(8));
         assert_eq!([(); 4].map(|()| table.evict()), [Some(4), Some(2), Some(3), None]);
         assert!(table.find(&key(1)).is_some());
+    }
+
+    #[test]
+    fn a_client_that_makes_room_does_so_among_its_own() {
+        let mut table = asked_by(&[1, 2, 3, 4]);
+        let stream = table.find(&key(2)).unwrap();
+        table.answered(stream, at(5));
+        table.sent(stream, at(6));
+        let is_even = |key: &Key| key.client.port().is_multiple_of(2);
+        assert_eq!([table.evict_of(is_even), table.evict_of(is_even)], [Some(4), None]);
+        assert_eq!(table.evict(), Some(1));
+        let mut many = asked_by(&(1..=100).collect::<Vec<_>>());
+        assert_eq!(many.evict_of(|key| key.client.port() > 64), None, "it would take too long");
+        assert_eq!(many.evict_of(|key| key.client.port() > 63), Some(64));
     }
 
     #[derive(Debug, Clone)]

@@ -14,6 +14,11 @@ pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     try_connect(None, addr).unwrap()
 }
 
+/// The same from a certain address.
+pub(crate) fn connect_from(source: IpAddr, addr: SocketAddr) -> io::Result<TcpStream> {
+    try_connect(Some(source), addr)
+}
+
 /// Sends a byte and waits until an echo server has sent it back: the connection is established from end to
 /// end.
 pub(crate) fn ping(stream: &mut TcpStream) -> io::Result<()> {

@@ -4,6 +4,7 @@ mod balancer;
 mod client;
 mod lab;
 mod name_server;
+mod namespace;
 mod need;
 mod nginx;
 mod pattern;
@@ -15,9 +16,12 @@ mod wait;
 mod wrk;
 
 pub(crate) use balancer::{Balancer, Fds, binary};
-pub(crate) use client::{ask, ask_from, connect, is_refused_with_reset, ping, reset, was_reset};
+pub(crate) use client::{
+    ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset,
+};
 pub(crate) use lab::Lab;
 pub(crate) use name_server::{NAME, NameServer};
+pub(crate) use namespace::in_namespace;
 pub(crate) use need::{Need, raise_file_limit, tool};
 pub(crate) use nginx::Nginx;
 pub(crate) use pattern::{check_to_end, send};

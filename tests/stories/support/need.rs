@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -18,6 +19,8 @@ pub(crate) enum Need {
     /// Patience: the story takes longer than a newcomer waits.
     #[allow(dead_code, reason = "not every program of stories has a long one")]
     Long,
+    /// A network namespace of its own.
+    Namespace,
     /// The address `::1`.
     Ipv6,
     /// A hard limit of open files of at least this.
@@ -38,6 +41,13 @@ impl Need {
             Need::Long => {
                 let reason = || "takes long; CONVEY_LONG=1 has it told".to_owned();
                 std::env::var_os("CONVEY_LONG").is_none().then(reason)
+            }
+            Need::Namespace => {
+                let tools = [("unshare", "util-linux"), ("ip", "iproute2"), ("nft", "nftables")];
+                let missing = tools.iter().find_map(|(name, package)| without(name, package));
+                let can = || Command::new("unshare").args(["--net", "true"]).output();
+                let cannot = || "cannot make a network namespace (takes root)".to_owned();
+                missing.or_else(|| (!can().is_ok_and(|ran| ran.status.success())).then(cannot))
             }
             Need::Ipv6 => {
                 TcpListener::bind("[::1]:0").err().map(|error| format!("no IPv6 loopback: {error}"))

@@ -155,6 +155,8 @@ impl World {
             protocol: frontend.protocol,
             listen: frontend.listen.iter().map(|listen| listen.parse().unwrap()).collect(),
             max_connections: frontend.max_connections,
+            max_connections_per_client: None,
+            trusted_clients: vec![],
             ..fixture::frontend(&name, &[], &pool).config.clone()
         };
         Arc::new(Frontend { config, pool, live: frontend.live.clone() })

@@ -1,0 +1,85 @@
+//! A network: the addresses that begin with the same bits.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// A prefix of addresses of one family (`10.0.0.0/8`). The bits after it are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    ip: IpAddr,
+    len: u8,
+}
+
+impl Prefix {
+    /// The network that `ip` is in, if its addresses have `len` bits in common (an address has no more than it has).
+    pub fn of(ip: IpAddr, len: u8) -> Prefix {
+        match ip {
+            IpAddr::V4(v4) => {
+                let len = len.min(32);
+                let mask = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+                Prefix { ip: IpAddr::V4((v4.to_bits() & mask).into()), len }
+            }
+            IpAddr::V6(v6) => {
+                let len = len.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
+                Prefix { ip: IpAddr::V6((v6.to_bits() & mask).into()), len }
+            }
+        }
+    }
+
+    /// Whether an address is in the network.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        ip.is_ipv4() == self.ip.is_ipv4() && Prefix::of(ip, self.len) == *self
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = ();
+
+    /// `10.0.0.0/8`; without a length it is one address.
+    fn from_str(text: &str) -> Result<Prefix, ()> {
+        let (ip, len) = text.split_once('/').map_or((text, None), |(ip, len)| (ip, Some(len)));
+        let ip: IpAddr = ip.parse().map_err(drop)?;
+        let most = if ip.is_ipv4() { 32 } else { 128 };
+        let len = len.map_or(Ok(most), |len| len.parse().map_err(drop))?;
+        let prefix = Prefix::of(ip, len);
+        if len <= most && prefix.ip == ip { Ok(prefix) } else { Err(()) }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contains(prefix: &str, ip: &str) -> bool {
+        prefix.parse::<Prefix>().unwrap().contains(ip.parse().unwrap())
+    }
+
+    #[test]
+    fn a_network_has_the_addresses_that_begin_like_it() {
+        for (prefix, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("0.0.0.0/0", "255.1.2.3", "::"),
+            ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::1"),
+            ("::/0", "2001:db8::1", "10.0.0.1"),
+            ("::1/128", "::1", "::2"),
+        ] {
+            assert!(contains(prefix, inside) && !contains(prefix, outside), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for text in ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/", "2001:db8::/129", "web"] {
+            assert!(text.parse::<Prefix>().is_err(), "{text}");
+        }
+    }
+}

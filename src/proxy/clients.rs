@@ -1,0 +1,196 @@
+//! How many connections each client has, so that one alone cannot take all there may be.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::model::{Prefix, Protocol};
+use crate::snapshot::Frontend;
+
+/// One client may have this many times what is left for others: eight ninths of all if it is alone, less the more there
+/// are like it. So there is always something left for one who has nothing.
+const SHARE: u64 = 8;
+
+/// So many no client is refused: small limits are for the clients together.
+const ALWAYS: u32 = 16;
+
+/// Who has IPv6 has a network of this length at least (RFC 6177), and all addresses in it.
+const V6_CLIENT: u8 = 64;
+
+/// The connections of all clients. An entry lives as long as a connection of its client.
+#[derive(Debug, Default)]
+pub struct Clients {
+    /// Workers seldom meet at one.
+    shards: [Mutex<HashMap<Key, u32>>; 16],
+    hasher: RandomState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    of: Of,
+    client: Prefix,
+}
+
+/// Where connections are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Of {
+    Process(Protocol),
+    Frontend(u32),
+}
+
+/// A client's connection, counted for as long as this lives.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    _process: Option<Place>,
+    _frontend: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    all: Arc<Clients>,
+    key: Key,
+}
+
+impl Clients {
+    /// Counts a new connection of a client, unless it has its share already; `left` is how many more the process may
+    /// have.
+    pub(super) fn count(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+        let config = &frontend.config;
+        if config.trusted_clients.iter().any(|network| network.contains(client)) {
+            return Some(Counted::default());
+        }
+        let client = client_of(client);
+        let key = Key { of: Of::Process(config.protocol), client };
+        let process = self.try_add(key, |has| fits(has, left))?;
+        let key = Key { of: Of::Frontend(frontend.live.id), client };
+        let frontend = match (config.max_connections_per_client, config.max_connections) {
+            (Some(most), _) => Some(self.try_add(key, |has| has < most)?),
+            (None, Some(most)) => {
+                let left = most.saturating_sub(frontend.live.slots.open());
+                Some(self.try_add(key, |has| fits(has, left.into()))?)
+            }
+            (None, None) => None,
+        };
+        Some(Counted { _process: Some(process), _frontend: frontend })
+    }
+
+    fn try_add(self: &Arc<Self>, key: Key, may: impl FnOnce(u32) -> bool) -> Option<Place> {
+        let mut shard = self.shard(&key);
+        let has = shard.get(&key).copied().unwrap_or_default();
+        may(has).then(|| {
+            shard.insert(key, has + 1);
+            Place { all: self.clone(), key }
+        })
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, u32>> {
+        let shard = &self.shards[self.hasher.hash_one(key) as usize % self.shards.len()];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut shard = self.all.shard(&self.key);
+        match shard.get_mut(&self.key) {
+            Some(has) if *has > 1 => *has -= 1,
+            _ => drop(shard.remove(&self.key)),
+        }
+    }
+}
+
+/// What counts as one client.
+pub(super) fn client_of(ip: IpAddr) -> Prefix {
+    Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
+}
+
+/// Whether a client that has so many may have one more, of those that are `left` for anybody.
+fn fits(has: u32, left: u64) -> bool {
+    has < ALWAYS || u64::from(has) <= left.saturating_mul(SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::fixture;
+
+    /// A frontend with these limits.
+    fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Frontend {
+        let pool = fixture::pool("pool", vec![]);
+        let frontend = fixture::frontend("web", &["10.0.0.1:80"], &pool);
+        let mut frontend = Arc::into_inner(frontend).unwrap();
+        frontend.config.max_connections = most;
+        frontend.config.max_connections_per_client = per_client;
+        frontend.config.trusted_clients = trusted.iter().map(|network| network.parse().unwrap()).collect();
+        frontend
+    }
+
+    /// How many connections these clients get, of so many that the process may have, if each takes all it can.
+    fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
+        let (all, mut open) = (Arc::new(Clients::default()), Vec::new());
+        let mut taken = vec![0; clients.len()];
+        loop {
+            let before = open.len();
+            for (client, taken) in clients.iter().zip(&mut taken) {
+                let left = most - open.len() as u64;
+                if left > 0
+                    && let Some(counted) = all.count(client.parse().unwrap(), frontend, left)
+                {
+                    frontend.live.slots.try_take(None);
+                    open.push(counted);
+                    *taken += 1;
+                }
+            }
+            if open.len() == before {
+                return taken;
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_a_client_takes_there_is_something_left_for_others() {
+        let open = frontend(None, None, &[]);
+        assert_eq!(taken(9_000, &open, &["192.0.2.1"]), [8_001]);
+        let several = taken(9_000, &open, &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]);
+        assert!(several.iter().all(|taken| (2_150..2_200).contains(taken)), "{several:?}");
+        let limited = frontend(Some(900), None, &[]);
+        assert_eq!(taken(100_000, &limited, &["192.0.2.1"]), [801]);
+    }
+
+    #[test]
+    fn small_limits_are_for_all_clients_together() {
+        assert_eq!(taken(100_000, &frontend(Some(2), None, &[]), &["192.0.2.1"]), [16]);
+    }
+
+    #[test]
+    fn a_limit_for_each_client_goes_before_the_share_of_the_frontend() {
+        let limited = frontend(Some(900), Some(3), &[]);
+        assert_eq!(taken(9_000, &limited, &["192.0.2.1", "192.0.2.2"]), [3, 3]);
+        assert_eq!(taken(9_000, &frontend(Some(900), Some(900), &[]), &["192.0.2.1"]), [900]);
+    }
+
+    #[test]
+    fn all_addresses_of_one_network_of_ipv6_are_one_client() {
+        let limited = frontend(None, Some(3), &[]);
+        let clients = ["2001:db8::1", "2001:db8::2", "2001:db8:0:0:f::", "2001:db8:0:1::1"];
+        assert_eq!(taken(9_000, &limited, &clients), [1, 1, 1, 3]);
+    }
+
+    #[test]
+    fn trusted_clients_are_not_counted() {
+        let limited = frontend(Some(90), Some(3), &["10.0.0.0/8"]);
+        assert_eq!(taken(50, &limited, &["10.1.2.3", "11.1.2.3"]), [47, 3]);
+    }
+
+    #[test]
+    fn a_client_that_leaves_may_come_again_and_nothing_is_remembered() {
+        let (all, limited) = (Arc::new(Clients::default()), frontend(None, Some(1), &[]));
+        let count = || all.count("192.0.2.1".parse().unwrap(), &limited, 100);
+        let first = count().unwrap();
+        assert!(count().is_none());
+        drop(first);
+        assert!(count().is_some());
+        assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    }
+}
