@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use convey::admin::{Source, serve};
 use convey::model::{
-    Algorithm, Backend, DsrKind, Fault, Frontend, HashKey, HashOn, HealthCheck, Missing, Mode, OnDown,
-    ProbeKind, Protocol, Server, ServerSettings, Timestamp,
+    Algorithm, Backend, DsrKind, Fault, Frontend, HashKey, HashOn, HealthCheck, Missing, Mode, ProbeKind,
+    Protocol, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, Ejected, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
@@ -119,7 +119,7 @@ fn state(name: &str) -> Snapshot {
         },
         outlier_detection: None,
         slow_start: Duration::ZERO,
-        on_down: OnDown::Reset,
+        on_down: None,
         dsr: DsrKind::Nat,
         servers: servers.iter().map(|server| server.config.clone()).collect(),
         named: vec![],

@@ -190,6 +190,9 @@ impl DataPath for Paths {
     }
 
     fn follow(&mut self, snapshot: &Snapshot) {
+        if let Some(proxy) = &mut self.proxy {
+            proxy.follow(snapshot);
+        }
         if let Some(packets) = &mut self.packets {
             packets.follow(snapshot);
         }

@@ -10,8 +10,9 @@ use anyhow::Context;
 use super::limits;
 use super::paths::Parts;
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode};
+use crate::model::{Endpoint, Frontend, Mode, OnDown};
 use crate::proxy::{self, Descriptors, Ready, Sessions, Workers};
+use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
 
 /// The proxy's worker threads.
@@ -21,6 +22,8 @@ pub(super) struct ProxyPath {
     columns: Range<usize>,
     /// Where they have ever listened.
     listened: BTreeSet<Endpoint>,
+    /// Servers that are down and whose connections have been ended.
+    cut_off: BTreeSet<u32>,
 }
 
 impl ProxyPath {
@@ -41,7 +44,7 @@ impl ProxyPath {
             own_sockets: Arc::default(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
-        Ok(ProxyPath { workers, columns, listened: BTreeSet::new() })
+        Ok(ProxyPath { workers, columns, listened: BTreeSet::new(), cut_off: BTreeSet::new() })
     }
 
     /// Where connections may be open that are ours.
@@ -69,6 +72,19 @@ impl ProxyPath {
     pub(super) fn open(&mut self, ready: Ready) {
         self.listened.extend(ready.endpoints());
         self.workers.open(ready);
+    }
+
+    /// Ends the connections of servers that have gone down, where the file says so. The snapshot has been published.
+    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+        let resetting =
+            snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Proxy) == OnDown::Reset);
+        let down = resetting.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
+        let cut_off: BTreeSet<u32> = down.map(|server| server.live.id).collect();
+        let new: BTreeSet<u32> = cut_off.difference(&self.cut_off).copied().collect();
+        if !new.is_empty() {
+            self.workers.end(&Arc::new(new));
+        }
+        self.cut_off = cut_off;
     }
 
     /// Lets open connections finish, for `patience` at most, and cuts what is left.

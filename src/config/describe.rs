@@ -39,10 +39,10 @@ pub fn describe(config: &Config) -> String {
 }
 
 fn timeouts(config: &Config) -> String {
-    let Timeouts { connect, idle, udp_idle, drain } = config.timeouts;
+    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain } = config.timeouts;
     let proxied = |protocol| config.frontends_in(Mode::Proxy).any(|frontend| frontend.protocol == protocol);
     let of_tcp = match proxied(Protocol::Tcp) {
-        true => format!("connect {connect:?}, idle {idle:?}, "),
+        true => format!("connect {connect:?}, idle {idle:?}, tcp_user_timeout {tcp_user_timeout:?}, "),
         false => String::new(),
     };
     let of_udp = match proxied(Protocol::Udp) {
@@ -89,9 +89,13 @@ fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
         true => format!(" by {}{}", backend.hash.name(), hash_key(backend.hash_key)),
         false => String::new(),
     };
-    let on_down = match modes.iter().any(|mode| mode.is_packet()) {
-        true => format!("; on down {}", backend.on_down.name()),
-        false => String::new(),
+    let mut on_down: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();
+    on_down.sort_unstable();
+    on_down.dedup();
+    let on_down = match on_down[..] {
+        [] => String::new(),
+        [one] => format!("; on down {one}"),
+        _ => "; on down reset, proxied keep".to_owned(),
     };
     let dsr = match modes.contains(&Mode::Dsr) {
         true => format!("; dsr {}", backend.dsr.name()),
@@ -208,12 +212,12 @@ frontend other  proxy tcp  127.0.0.1:8443              -> backend web, at most 5
 frontend web    proxy tcp  127.0.0.1:8080, [::1]:8080  -> backend web
 backend old (round_robin, slow start 20s; no health check, used by no frontend)
   server x  [::1]:9000  weight 1
-backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3; ejected after 7 failures for 30s to 300s, at most 50 % of servers)
+backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3; ejected after 7 failures for 30s to 300s, at most 50 % of servers; on down keep)
   server a          127.0.0.1:8081   weight 10
   server far        192.0.2.1:80     weight 1, backup
   server known      app.internal:80  weight 2, for each address of the name
   server long-name  127.0.0.1:18082  weight 1, at most 9 connections
-timeouts connect 5s, idle 600s, drain 30s
+timeouts connect 5s, idle 600s, tcp_user_timeout 30s, drain 30s
 statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
 ";
         assert_eq!(describe(&config::parse("test.toml", text).unwrap().config), expected);
@@ -258,9 +262,9 @@ frontend logs  proxy udp  10.0.0.1:514  -> backend web
 frontend web   proxy tcp  10.0.0.1:80   -> backend web
 backend dns (ring by tuple; udp check every 4s, timeout 3.5s, rise 2, fall 3; on down reset; dsr l2)
   server a  10.0.0.2:53  weight 1
-backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3)
+backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
   server a  10.0.0.2:80  weight 1
-timeouts connect 5s, idle 600s, udp_idle 60s, drain 30s
+timeouts connect 5s, idle 600s, tcp_user_timeout 30s, udp_idle 60s, drain 30s
 packets interfaces automatic";
         assert!(text.starts_with(expected) && !text.contains("snat"), "{text}");
         assert!(text.contains("\ndsr servers answer clients themselves"), "{text}");

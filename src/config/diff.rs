@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::Config;
 use crate::model::{
-    Backend, FlowTimeouts, Frontend, HealthCheck, OutlierDetection, PacketSettings, ProbeKind, Timeouts,
+    Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, PacketSettings, ProbeKind,
+    Timeouts,
 };
 
 /// The difference between two configurations.
@@ -134,7 +135,8 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
     changes.extend(duration("slow_start", *slow_start, new.slow_start));
     changes.extend(health_check_changes(health_check, &new.health_check));
     changes.extend(outlier_changes(outlier_detection.as_ref(), new.outlier_detection.as_ref()));
-    changes.extend(change("on_down", on_down.name(), new.on_down.name()));
+    let [before, after] = [*on_down, new.on_down].map(|on_down| or(on_down.map(OnDown::name), "automatic"));
+    changes.extend(change("on_down", before, after));
     changes.extend(change("dsr", dsr.name(), new.dsr.name()));
     changes
 }
@@ -184,10 +186,11 @@ fn probe(kind: &ProbeKind) -> String {
 }
 
 fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
-    let Timeouts { connect, idle, udp_idle, drain } = old;
+    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain } = old;
     let mut changes = Vec::new();
     changes.extend(duration("connect", *connect, new.connect));
     changes.extend(duration("idle", *idle, new.idle));
+    changes.extend(duration("tcp_user_timeout", *tcp_user_timeout, new.tcp_user_timeout));
     changes.extend(duration("udp_idle", *udp_idle, new.udp_idle));
     changes.extend(duration("drain", *drain, new.drain));
     changes

@@ -47,6 +47,7 @@ struct Dns {
 pub(super) struct TimeLimits {
     pub(super) connect: Option<Placed<Duration>>,
     pub(super) idle: Option<Placed<Duration>>,
+    pub(super) tcp_user_timeout: Option<Placed<Duration>>,
     pub(super) udp_idle: Option<Placed<Duration>>,
     drain: Duration,
 }
@@ -88,7 +89,7 @@ pub(super) struct Backend {
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<Server>,
     health_check: HealthCheck,
-    on_down: OnDown,
+    on_down: Option<OnDown>,
 }
 
 impl File {
@@ -226,6 +227,7 @@ impl TimeLimits {
         Timeouts {
             connect: value(&self.connect).unwrap_or(Duration::from_secs(5)),
             idle: value(&self.idle).unwrap_or(Duration::from_secs(600)),
+            tcp_user_timeout: value(&self.tcp_user_timeout).unwrap_or(Duration::from_secs(30)),
             udp_idle: value(&self.udp_idle).unwrap_or(Duration::from_secs(60)),
             drain: self.drain,
         }
@@ -286,7 +288,7 @@ fn backend(name: String, mut table: Table<'_>, frontends: &[Frontend], report: &
         health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
         outlier_detection: outlier_detection(&mut table, report),
         slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
-        on_down: table.or("on_down", OnDown::default(), choice(&OnDown::ALL, OnDown::name)),
+        on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
         dsr: table.optional("dsr", choice(&DsrKind::ALL, DsrKind::name)),
         servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
     };
@@ -406,6 +408,7 @@ fn timeouts(mut table: Table<'_>) -> TimeLimits {
     let timeouts = TimeLimits {
         connect: table.optional("connect", seconds(MILLISECOND)),
         idle: table.optional("idle", seconds(MILLISECOND)),
+        tcp_user_timeout: table.optional("tcp_user_timeout", seconds(MILLISECOND)),
         udp_idle: table.optional("udp_idle", seconds(MILLISECOND)),
         drain: table.or("drain", Duration::from_secs(30), seconds(Duration::ZERO)),
     };

@@ -66,8 +66,8 @@ impl Check<'_> {
         let proxied = self.frontends.iter().filter(|(_, mode)| *mode == Mode::Proxy);
         let proxied = proxied.map(|(frontend, _)| *frontend);
         validate::loops(proxied, &self.file.backends, self.network.own, self.report);
-        let TimeLimits { connect, idle, udp_idle, .. } = &self.file.timeouts;
-        self.of_proxy(Protocol::Tcp, [connect, idle]);
+        let TimeLimits { connect, idle, tcp_user_timeout, udp_idle, .. } = &self.file.timeouts;
+        self.of_proxy(Protocol::Tcp, [connect, idle, tcp_user_timeout]);
         self.of_proxy(Protocol::Udp, [udp_idle]);
         if self.config.packet_frontends().next().is_some() {
             self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));

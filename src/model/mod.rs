@@ -110,8 +110,8 @@ pub struct Backend {
     /// How long a server that comes back takes to its whole share; zero: it has it at once. Algorithms that hash do
     /// without, or clients would move at each step.
     pub slow_start: Duration,
-    /// What becomes of the flows of a server that is down; packet modes only.
-    pub on_down: OnDown,
+    /// What becomes of the connections of a server that is down; `None`: what is usual in each mode.
+    pub on_down: Option<OnDown>,
     /// How clients' packets get to the servers; DSR only.
     pub dsr: DsrKind,
     /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
@@ -129,6 +129,14 @@ impl Backend {
             Some(outlier) => Some(outlier.consecutive_failures),
             None => (self.health_check.kind != ProbeKind::None).then_some(self.health_check.fall),
         }
+    }
+
+    /// What becomes of connections in this mode when their server goes down. Nobody but us tells a client of a packet mode
+    /// that its server is gone. A proxied connection has an end of its own: TCP notices by itself when the server's host is
+    /// gone, and if it is not, the health check may be what is wrong. HAProxy (`on-marked-down`) and Envoy
+    /// (`close_connections_on_host_health_failure`) keep such connections, too, unless told otherwise.
+    pub fn on_down_in(&self, mode: Mode) -> OnDown {
+        self.on_down.unwrap_or(if mode == Mode::Proxy { OnDown::Keep } else { OnDown::Reset })
     }
 
     /// How long a server that comes back takes to its whole share with this algorithm.
@@ -273,6 +281,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// A connection without a byte in either direction for this long is closed.
     pub idle: Duration,
+    /// The host of a server that leaves something unacknowledged for so long is gone, and so are its connections.
+    pub tcp_user_timeout: Duration,
     /// A session of UDP without a datagram in either direction for this long is over.
     pub udp_idle: Duration,
     /// How long open connections may finish when the program stops.

@@ -59,11 +59,10 @@ impl Default for PacketSettings {
     }
 }
 
-/// What becomes of the flows of a server that is down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What becomes of the connections of a server that is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDown {
     /// Their clients are sent a reset, so that they connect again at once, to another server.
-    #[default]
     Reset,
     /// They go on: it may be the health check that is wrong, or a server may finish what it began. Not so with UDP,
     /// which has no connections: the next datagram of a client goes to another server.

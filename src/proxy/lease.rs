@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::own_sockets::OwnSocket;
 use super::session::Session;
 use super::socket::{self, Leg};
-use crate::model::{ConnectFailures, ServerKey, Timeouts, is_shortage};
-use crate::snapshot::{Pick, Pool, Server};
+use crate::model::{ConnectFailures, Mode, OnDown, ServerKey, Timeouts, is_shortage};
+use crate::snapshot::{Pick, Pool, Server, Snapshot};
 use crate::stats::Counter;
 
 /// Servers tried for one connection, the first one included.
@@ -138,6 +138,12 @@ impl Lease {
     /// Whether a client has fared well only once its server has answered, or ended the connection in order.
     pub(super) fn is_judged_by_answers(&self) -> bool {
         self.pool.config.outlier_detection.is_some()
+    }
+
+    /// Whether connections to the server are to end, as of this snapshot.
+    pub(super) fn is_cut_off(&self, snapshot: &Snapshot) -> bool {
+        self.pool.config.on_down_in(Mode::Proxy) == OnDown::Reset
+            && snapshot.servers.get(&self.server().live.id).is_some_and(|server| !server.health.up)
     }
 
     /// The server has served a client.

@@ -13,7 +13,10 @@ mod relay;
 mod session;
 mod socket;
 mod stream;
+mod tcp_info;
 mod udp;
+mod watch;
+mod window;
 mod worker;
 
 pub use clients::Clients;
@@ -123,6 +126,13 @@ impl Workers {
                 let _ = commands.send(Command::Listen { addr: at.addr, socket });
             }
             self.listening.insert(at);
+        }
+    }
+
+    /// Ends the connections to these servers.
+    pub fn end(&self, servers: &Arc<BTreeSet<u32>>) {
+        for Worker { commands, .. } in &self.threads {
+            let _ = commands.send(Command::End { servers: servers.clone() });
         }
     }
 

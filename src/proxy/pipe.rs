@@ -16,9 +16,6 @@ const SIZE: usize = 256 * 1024;
 /// The least that is of use, and the kernel's default; for an unprivileged user with many pipes that is two pages.
 const LEAST: usize = 64 * 1024;
 
-/// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
-const MOST: usize = 1024 * 1024;
-
 /// Idle pipes a thread keeps for the next one who needs one.
 const POOLED: usize = 64;
 
@@ -42,6 +39,9 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
+    /// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
+    pub(super) const MOST: usize = 1024 * 1024;
+
     /// An empty pipe, from the thread's pool if it has one.
     pub(super) fn get() -> io::Result<Pipe> {
         POOL.with_borrow_mut(Vec::pop).map_or_else(Pipe::new, Ok)
@@ -61,10 +61,10 @@ impl Pipe {
         self.held == 0
     }
 
-    /// Fills the empty pipe from a socket; 0 is the end of the stream.
-    pub(super) fn fill(&mut self, from: &TcpStream) -> io::Result<usize> {
+    /// Fills the empty pipe from a socket, with `most` bytes at most; 0 is the end of the stream.
+    pub(super) fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
-        self.held = splice(from, None, &self.write, None, MOST, FLAGS)?;
+        self.held = splice(from, None, &self.write, None, most, FLAGS)?;
         // Splicing does not tell TCP that its reader has caught up; without this the sender waits for a
         // delayed ACK (40 ms) at the end of each burst.
         let _ = set_tcp_quickack(from, true);

@@ -19,6 +19,8 @@ use tokio::time::{Instant, sleep};
 use super::pipe::Pipe;
 use super::socket;
 use super::stream::{More, poll_read, poll_write};
+use super::tcp_info::tcp_info;
+use super::window::Window;
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,17 @@ pub(super) enum End {
     ClientReset,
     /// The server reset it, or vanished.
     ServerReset,
+    /// The server's host no longer answers.
+    ServerGone,
+}
+
+/// How long a connection is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Without a byte in either direction (up to a quarter longer).
+    pub(super) idle: Duration,
+    /// For the server's host to acknowledge something (up to a half, or [`LONGEST_PULSE`], longer).
+    pub(super) unanswered: Duration,
 }
 
 /// Size of the buffer a thread's connections share.
@@ -51,18 +64,20 @@ thread_local! {
 const LONGEST_PULSE: Duration = Duration::from_secs(15);
 
 /// Relays between `client` and `server`, beginning with `early`, which the client has sent already. `count` is
-/// told the bytes received from and sent to the client as they move. A connection without a byte for `idle` (up
-/// to a quarter longer) ends.
+/// told the bytes received from and sent to the client as they move.
 pub(super) async fn relay(
     client: &mut TcpStream,
     server: &mut TcpStream,
     early: Vec<u8>,
-    idle: Duration,
+    patience: Patience,
     mut count: impl FnMut(u64, u64),
 ) -> End {
     let mut up = Direction { rest: early, ..Direction::default() };
     let mut down = Direction::default();
-    let mut quiet = Quiet::new(idle);
+    // A server may send more at once than a client asks for in all.
+    down.window.begin(server);
+    let mut quiet = Quiet::new(patience);
+    let mut silence = Silence::default();
     let mut watched = false;
     let mut pulse = pin!(sleep(quiet.pulse));
     poll_fn(|cx| {
@@ -84,6 +99,9 @@ pub(super) async fn relay(
             if !watched {
                 watched = true;
                 let _ = socket::keep_alive(&SockRef::from(&*server));
+            }
+            if silence.pulse_passed(server, quiet.pulse) >= patience.unanswered {
+                return Poll::Ready(End::ServerGone);
             }
             // A side that does not read keeps us from reading the other, and so from seeing its reset.
             // (Unless writing to it has heard of that already.)
@@ -130,8 +148,9 @@ struct Quiet {
 }
 
 impl Quiet {
-    fn new(idle: Duration) -> Quiet {
-        Quiet { pulse: (idle / 4).min(LONGEST_PULSE), idle, time: Some(Duration::ZERO) }
+    fn new(Patience { idle, unanswered }: Patience) -> Quiet {
+        let pulse = (idle / 4).min(unanswered / 2).min(LONGEST_PULSE);
+        Quiet { pulse, idle, time: Some(Duration::ZERO) }
     }
 
     fn over(&mut self) {
@@ -143,6 +162,25 @@ impl Quiet {
         let time = self.time.map_or(Duration::ZERO, |time| time + self.pulse);
         self.time = Some(time);
         time >= self.idle
+    }
+}
+
+/// Counts the time, in pulses, that a server's host has left something unacknowledged: the TCP user timeout (RFC 9293,
+/// section 3.8.3). The kernel's own (`TCP_USER_TIMEOUT`) would also end connections whose server only does not read.
+#[derive(Default)]
+struct Silence {
+    /// `None` while nothing waits to be acknowledged.
+    time: Option<Duration>,
+}
+
+impl Silence {
+    fn pulse_passed(&mut self, server: &TcpStream, pulse: Duration) -> Duration {
+        let waiting = tcp_info(server).filter(|info| info.tcpi_unacked > 0 || info.tcpi_probes > 0);
+        self.time = waiting.map(|info| {
+            let has_answered = Duration::from_millis(info.tcpi_last_ack_recv.into()) < pulse;
+            self.time.filter(|_| !has_answered).map_or(Duration::ZERO, |time| time + pulse)
+        });
+        self.time.unwrap_or_default()
     }
 }
 
@@ -177,6 +215,7 @@ struct Direction {
     /// Set while the direction is spliced; given back whenever it is empty and the source is quiet.
     pipe: Option<Pipe>,
     splicing: bool,
+    window: Window,
     small_reads: u8,
     at_end: bool,
     done: Option<Done>,
@@ -218,7 +257,7 @@ impl Direction {
         to: &mut TcpStream,
         other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
-        if let Err(error) = ready!(self.poll_write_held(cx, to)) {
+        if let Err(error) = ready!(self.poll_write_held(cx, from, to)) {
             return Poll::Ready(Err(Done::write_failed(&error)));
         }
         if self.at_end {
@@ -250,7 +289,12 @@ impl Direction {
         }
     }
 
-    fn poll_write_held(&mut self, cx: &mut Context<'_>, to: &mut TcpStream) -> Poll<io::Result<()>> {
+    fn poll_write_held(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+        to: &mut TcpStream,
+    ) -> Poll<io::Result<()>> {
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
             ready!(to.poll_write_ready(cx))?;
             match pipe.drain(to) {
@@ -264,6 +308,7 @@ impl Direction {
             self.sent += n;
             self.moved += n as u64;
         }
+        self.window.on_moved(self.moved, from, to);
         if self.sent > 0 {
             self.rest = Vec::new(); // its memory is worth more to others than to a direction that flows
             self.sent = 0;
@@ -333,7 +378,7 @@ impl Direction {
         if ready!(from.poll_read_ready(cx)).is_err() {
             return Poll::Ready(Err(Done::ReadFailed));
         }
-        match pipe.fill(from) {
+        match pipe.fill(from, self.window.most(Pipe::MOST)) {
             Ok(n) if n > 0 => {
                 self.small_reads = if n < SMALL { self.small_reads + 1 } else { 0 };
                 if self.small_reads >= SMALL_READS {

@@ -11,10 +11,12 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::clients::Counted;
+use super::lease::Lease;
 use super::own_sockets::{self, OwnSocket, Path};
-use super::relay::{End, relay};
+use super::relay::{End, Patience, relay};
 use super::socket::{self, Leg};
 use super::stream;
+use super::watch::Watched;
 use super::worker::Context;
 use crate::model::Protocol;
 use crate::snapshot::Frontend;
@@ -143,7 +145,14 @@ impl Session {
                 }
             }
         };
-        match relay(&mut client.stream, &mut server.stream, early, timeouts.idle, count).await {
+        let patience = Patience { idle: timeouts.idle, unanswered: timeouts.tcp_user_timeout };
+        let watched = Watched::new(lease.server().live.id);
+        let end = tokio::select! {
+            biased;
+            end = relay(&mut client.stream, &mut server.stream, early, patience, count) => end,
+            () = self.until_server_is_down(&watched, &lease) => End::ServerGone,
+        };
+        match end {
             End::Closed => {
                 // Who asks nothing learns nothing: load balancers before us look in like this.
                 if !is_judged && !is_silent {
@@ -153,6 +162,7 @@ impl Session {
                 server.close_in_order();
                 self.end(None);
             }
+            End::ServerGone => self.end(Some(Counter::ServerGone)),
             End::Idle => self.end(Some(Counter::IdleTimeout)),
             End::ClientReset => self.end(Some(Counter::ClientReset)),
             End::ServerReset => {
@@ -161,6 +171,14 @@ impl Session {
                 }
                 self.end(Some(Counter::ServerReset));
             }
+        }
+    }
+
+    /// Waits until the connections of a server that is down are to end.
+    async fn until_server_is_down(&self, watched: &Watched, lease: &Lease) {
+        // It may have gone down before it was watched: who is told from now on has been published before.
+        if !lease.is_cut_off(&self.context.shared.snapshot.load()) {
+            watched.over().await;
         }
     }
 

@@ -1,6 +1,6 @@
 //! One worker thread: its listeners, its connections, its end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::own_sockets::Towards;
-use super::{Clients, OwnSockets, listener, pipe, udp};
+use super::{Clients, OwnSockets, listener, pipe, udp, watch};
 use crate::model::{ConnectFailures, Endpoint, Protocol};
 use crate::snapshot::{Frontend, Snapshot};
 
@@ -63,6 +63,8 @@ pub(super) enum Command {
     Listen { addr: SocketAddr, socket: Socket },
     /// Empty the accept queues of these places and close them; sessions of UDP have `patience` to end.
     Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
+    /// End the connections to these servers.
+    End { servers: Arc<BTreeSet<u32>> },
     /// Close every listener and say when the last connection has ended.
     Drain { done: oneshot::Sender<()> },
 }
@@ -157,6 +159,7 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
                 udp_listeners.retain(|_, listener| !listener.has_ended());
                 let _ = done.send(());
             }
+            Command::End { servers } => watch::end(&servers),
             Command::Drain { done } => {
                 udp_listeners.values().for_each(|listener| listener.drain(None));
                 for (_, listener) in listeners.drain() {
@@ -172,6 +175,12 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
     // Closed by the last connection; the end of the commands cuts those that take too long.
     tokio::select! {
         _ = all_ended.recv() => { let _ = done.send(()); }
-        _ = async { while commands.recv().await.is_some() {} } => {}
+        () = async {
+            while let Some(command) = commands.recv().await {
+                if let Command::End { servers } = command {
+                    watch::end(&servers);
+                }
+            }
+        } => {}
     }
 }

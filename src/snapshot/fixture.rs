@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
 use crate::model::{
-    self, Algorithm, DsrKind, HashKey, HashOn, HealthCheck, Mode, OnDown, ProbeKind, Protocol,
-    ServerSettings, Timestamp, WHOLE,
+    self, Algorithm, DsrKind, HashKey, HashOn, HealthCheck, Mode, ProbeKind, Protocol, ServerSettings,
+    Timestamp, WHOLE,
 };
 
 /// A server of weight 1 without a limit.
@@ -39,7 +39,7 @@ pub(crate) fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend
         health_check,
         outlier_detection: None,
         slow_start: Duration::ZERO,
-        on_down: OnDown::Reset,
+        on_down: None,
         dsr: DsrKind::Nat,
         servers,
         named: vec![],

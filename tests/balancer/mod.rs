@@ -11,7 +11,7 @@ use std::time::Duration;
 use convey::forward::{Forwarder, Frame, Loops, NatPorts, Settings, Verdict};
 use convey::model::{
     Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode,
-    Neighbour, OnDown, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
+    Neighbour, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
@@ -189,7 +189,7 @@ fn backend(servers: Vec<Server>) -> Backend {
         health_check,
         outlier_detection: None,
         slow_start: Duration::ZERO,
-        on_down: OnDown::Reset,
+        on_down: None,
         dsr: DsrKind::Nat,
         servers,
         named: vec![],

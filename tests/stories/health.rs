@@ -1,13 +1,16 @@
 //! Servers that die, answer wrongly, come back, or never answer at all.
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
 use crate::support::{
-    Balancer, Lab, Need, Nginx, Server, Setup, Wrk, ask, clock, is_refused_with_reset, stories, wait_for,
+    Balancer, Lab, Need, Nginx, Server, Setup, Wrk, ask, clock, connect, in_namespace, is_refused_with_reset,
+    ping, send, stories, wait_for, was_reset,
 };
 
 stories!("health":
@@ -19,6 +22,8 @@ stories!("health":
     a_backup_takes_over_from_a_dead_server_before_its_client_notices,
     a_server_that_swallows_connects_costs_a_timeout_and_no_request,
     backups_serve_only_while_no_other_server_is_left,
+    connections_of_a_server_that_is_down_end_where_the_file_says_so,
+    a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not [Need::Namespace],
 );
 
 const FAST: &str = "interval = 0.1\nrise = 2\nfall = 2";
@@ -211,4 +216,69 @@ impl BlackHole {
         let filling = TcpStream::connect(addr).unwrap();
         BlackHole { _listener: listener, _filling: filling }
     }
+}
+
+fn connections_of_a_server_that_is_down_end_where_the_file_says_so() {
+    for (lines, ends) in [("", false), ("on_down = \"keep\"", false), ("on_down = \"reset\"", true)] {
+        let lab = Lab::new();
+        let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
+        let (_server, probed) = (Server::echo(server), Server::silent(checked));
+        let health = format!("{FAST}\nkind = \"tcp\"\nport = 9000");
+        let setup = Setup::new(&lab).backend(lines).health(&health).server("a", server, "");
+        let balancer = Balancer::start(&lab, &setup);
+        // So many that each worker has some.
+        let mut open: Vec<TcpStream> = (0..8).map(|_| connect(lab.vip())).collect();
+        open.iter_mut().for_each(|stream| ping(stream).unwrap());
+        drop(probed);
+        balancer.wait_for_health("a", false);
+        if ends {
+            assert!(open.iter_mut().all(was_reset));
+            balancer.wait_for_stat("/frontends/web/ended/server_gone", 8);
+            balancer.wait_for_stat("/current_connections", 0);
+        } else {
+            open.iter_mut().for_each(|stream| ping(stream).unwrap());
+        }
+    }
+}
+
+fn a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not() {
+    in_namespace(
+        "health::a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not",
+        "",
+        || {
+            let lab = Lab::new();
+            let (_echo, (_deaf, _held)) = (Server::echo(lab.server(1)), Server::holding(lab.server(2)));
+            let setup = Setup::new(&lab).timeouts("tcp_user_timeout = 0.5");
+            let setup = setup.server("a", lab.server(1), "").and(&format!(
+                "[frontends.deaf]\nlisten_addr = \"{}\"\nbackend = \"deaf\"\n\
+             [backends.deaf]\nhealth_check.kind = \"none\"\nservers.b.addr = \"{}\"\n",
+                lab.second_vip(),
+                lab.server(2)
+            ));
+            let balancer = Balancer::start(&lab, &setup);
+            let mut stuck = connect(lab.second_vip());
+            stuck.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+            assert_eq!(send(&mut stuck, 1 << 30).unwrap_err().kind(), ErrorKind::WouldBlock);
+            let [mut busy, mut idle] = [(); 2].map(|()| connect(lab.vip()));
+            for stream in [&mut busy, &mut idle] {
+                ping(stream).unwrap();
+            }
+
+            let gone = lab.server(1).ip();
+            let rules = format!(
+                "add table ip cut; add chain ip cut in {{ type filter hook input priority 0; }}; \
+             add rule ip cut in ip daddr {gone} drop; add rule ip cut in ip saddr {gone} drop"
+            );
+            let nft = |rules| assert!(Command::new("nft").arg(rules).status().unwrap().success());
+            nft(rules);
+            busy.write_all(b"!").unwrap();
+            assert!(was_reset(&mut busy));
+            balancer.wait_for_stat("/frontends/web/ended/server_gone", 1);
+            // It waited for longer than that.
+            assert_eq!(balancer.stat("/frontends/deaf/current_connections"), 1);
+            assert_eq!(balancer.stat("/frontends/web/current_connections"), 1, "nothing waits for an answer");
+            // The servers of this story are told by a connection to end.
+            nft("delete table ip cut".to_owned());
+        },
+    );
 }

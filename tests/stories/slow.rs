@@ -1,17 +1,19 @@
 //! Clients and servers that are slow, silent or rude are nobody else's problem.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use crate::support::{
-    Balancer, Fds, Lab, Need, Nginx, Server, Setup, ask, clock, connect, reset, send, stories, wait_for,
+    Balancer, Fds, Lab, Need, Nginx, Server, Setup, ask, clock, connect, in_namespace, reset, send, stories,
+    wait_for,
 };
 
 stories!("slow":
     clients_that_do_not_read_stall_nobody [Need::Nginx],
+    what_clients_do_not_read_waits_at_the_servers [Need::Namespace, Need::Nginx],
     a_server_that_never_answers_stalls_nobody,
     five_hundred_clients_that_reset_their_download_leak_nothing [Need::Nginx],
     a_hundred_clients_that_reset_a_stuck_upload_leak_nothing,
@@ -31,6 +33,66 @@ fn clients_that_do_not_read_stall_nobody() {
     });
     all_are_served_swiftly(&lab, "a\n");
     balancer.wait_for_stat("/current_connections", 20);
+}
+
+fn what_clients_do_not_read_waits_at_the_servers() {
+    // As on a network: on loopback a segment has 64 KiB, and some of them are all that fits.
+    let set_up = "ip link set lo mtu 1500";
+    in_namespace("slow::what_clients_do_not_read_waits_at_the_servers", set_up, || {
+        const CLIENTS: usize = 40;
+        let lab = Lab::new();
+        let nginx = Nginx::start(&lab, "a", lab.server(1));
+        send(&mut File::create(nginx.file("big")).unwrap(), 64 * MIB).unwrap();
+        let _balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+        let _never: Vec<TcpStream> = (0..CLIENTS).map(|_| download(&lab)).collect();
+        let held = at_rest(&lab);
+        assert!(held.len() >= CLIENTS && held.iter().all(|held| *held <= 256 * 1024), "{held:?}");
+        // A few of those that flow have wider windows.
+        let mut stopped: Vec<TcpStream> = (0..CLIENTS).map(|_| download(&lab)).collect();
+        thread::scope(|scope| {
+            stopped.iter_mut().for_each(|client| {
+                scope.spawn(|| drain(client, 8 * MIB as usize));
+            });
+        });
+        let held = at_rest(&lab);
+        let wide = held.iter().filter(|held| **held > 256 * 1024).count();
+        let few = 8 * available_parallelism().unwrap().get();
+        assert!(held.len() >= 2 * CLIENTS && wide <= few, "{held:?}");
+        all_are_served_swiftly(&lab, "a\n");
+    });
+}
+
+fn drain(client: &mut TcpStream, bytes: usize) {
+    let mut buffer = vec![0; 256 * 1024];
+    let mut left = bytes;
+    while left > 0 {
+        left = left.saturating_sub(client.read(&mut buffer).unwrap());
+    }
+}
+
+/// Bytes that wait in each connection to a server, for convey to read them, once that no longer changes.
+fn at_rest(lab: &Lab) -> Vec<u64> {
+    let mut before = (received(lab), clock());
+    wait_for("all that can move to have moved", || {
+        let now = received(lab);
+        if now != before.0 || now.is_empty() {
+            before = (now, clock());
+        }
+        (before.1.elapsed() > Duration::from_millis(500)).then(|| before.0.clone())
+    })
+}
+
+fn received(lab: &Lab) -> Vec<u64> {
+    let std::net::SocketAddr::V4(server) = lab.server(1) else { panic!("it has IPv4") };
+    let (ip, port) = (u32::from(*server.ip()).swap_bytes(), server.port());
+    let to_server = format!("{ip:08X}:{port:04X}");
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_ours = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields[2] == to_server)
+            .then(|| u64::from_str_radix(fields[4].split_once(':').unwrap().1, 16).unwrap())
+    });
+    of_ours.collect()
 }
 
 fn a_server_that_never_answers_stalls_nobody() {

@@ -141,7 +141,7 @@ fn a_backend_tells_how_it_chooses_and_checks() {
         ["backend web: algorithm round_robin -> maglev, hash source -> tuple, \
           health check tcp -> http / (200-399), health check port the server's -> 81, \
           health check interval 2s -> 1.5s, health check timeout 1s -> 0.5s, \
-          health check rise 2 -> 1, health check fall 3 -> 1, on_down reset -> keep"]
+          health check rise 2 -> 1, health check fall 3 -> 1, on_down automatic -> keep"]
     );
 }
 

@@ -40,7 +40,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             },
             outlier_detection: None,
             slow_start: Duration::ZERO,
-            on_down: OnDown::Reset,
+            on_down: None,
             dsr: DsrKind::Nat,
             servers: vec![Server {
                 name: "a".into(),
@@ -53,6 +53,7 @@ fn a_small_file_is_filled_up_with_defaults() {
         timeouts: Timeouts {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
+            tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
             drain: Duration::from_secs(30),
         },
@@ -135,7 +136,7 @@ fn everything_that_can_be_set_arrives() {
     let backend = &config.backends[0];
     assert_eq!((backend.algorithm, backend.hash), (Algorithm::Maglev, HashOn::Tuple));
     assert_eq!(backend.hash_key, HashKey::Name);
-    assert_eq!((backend.on_down, backend.dsr), (OnDown::Keep, DsrKind::L2));
+    assert_eq!((backend.on_down, backend.dsr), (Some(OnDown::Keep), DsrKind::L2));
     assert_eq!(backend.slow_start, Duration::from_millis(7500));
     let outlier = OutlierDetection {
         consecutive_failures: 2,
@@ -160,8 +161,9 @@ fn everything_that_can_be_set_arrives() {
         (65535, Some(3))
     );
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
+    let tcp_user_timeout = Duration::from_secs(30);
     let [connect, idle, udp_idle, drain] = [1500, 60_000, 250, 0].map(Duration::from_millis);
-    assert_eq!(config.timeouts, Timeouts { connect, idle, udp_idle, drain });
+    assert_eq!(config.timeouts, Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain });
     let [
         half_open,
         handshake_only,

@@ -34,7 +34,8 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
         [
             "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8",
-            "backend web: max_connections of 127.0.0.1:8081 none -> 1000, health check port the server's -> 9000",
+            "backend web: max_connections of 127.0.0.1:8081 none -> 1000, health check port the server's -> 9000, \
+             on_down automatic -> reset",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
         ]
     );

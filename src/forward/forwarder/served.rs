@@ -49,7 +49,8 @@ impl Served {
             let down = pool.servers.iter().filter(|server| !server.health.up);
             down.map(|server| server.live.id).collect::<Vec<_>>()
         };
-        let resetting = snapshot.pools.iter().filter(|pool| pool.config.on_down == OnDown::Reset);
+        let resetting =
+            snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Passthrough) == OnDown::Reset);
         let way = |pool: &Arc<Pool>| {
             let (servers, way) = (pool.servers.iter(), pool.config.dsr);
             servers.map(|server| (server.live.id, way)).collect::<Vec<_>>()

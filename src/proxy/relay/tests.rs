@@ -32,7 +32,7 @@ impl Line {
                 rx.fetch_add(up, Relaxed);
                 tx.fetch_add(down, Relaxed);
             };
-            let end = relay(&mut front, &mut back, early, idle, count).await;
+            let end = relay(&mut front, &mut back, early, Patience { idle, unanswered: NEVER }, count).await;
             if end != End::Closed {
                 let _ = (front.set_zero_linger(), back.set_zero_linger());
             }

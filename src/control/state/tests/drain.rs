@@ -7,7 +7,13 @@ const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos()
 
 /// In passthrough mode, with ten seconds to finish.
 fn patient(servers: Vec<Server>) -> Config {
-    let timeouts = Timeouts { connect: SECOND, idle: SECOND, udp_idle: SECOND, drain: 10 * SECOND };
+    let timeouts = Timeouts {
+        connect: SECOND,
+        idle: SECOND,
+        tcp_user_timeout: SECOND,
+        udp_idle: SECOND,
+        drain: 10 * SECOND,
+    };
     let mut patient = Config { timeouts, ..config(servers) };
     patient.frontends[0].mode = Mode::Passthrough;
     patient

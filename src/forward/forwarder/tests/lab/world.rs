@@ -140,7 +140,7 @@ impl World {
         let backend = crate::model::Backend {
             algorithm: self.algorithm,
             hash: HashOn::Tuple,
-            on_down: self.on_down,
+            on_down: Some(self.on_down),
             dsr: frontend.dsr,
             ..fixture::backend(&name, configs.clone())
         };
