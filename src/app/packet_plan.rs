@@ -13,9 +13,10 @@ use crate::snapshot::NextHops;
 
 /// How many threads forward: one for each core but one, unless the file says otherwise.
 pub(super) fn workers(config: &Config, cores: usize) -> usize {
-    // Each needs a SNAT port of its own; that a number in the file leaves one is checked with the file.
+    // Each needs a SNAT port of its own that is no frontend's; that a number in the file leaves one is checked with the file.
+    let ports = &config.passthrough.snat_ports;
     let most = match config.frontends_in(Mode::Passthrough).next() {
-        Some(_) => config.passthrough.snat_ports.len(),
+        Some(_) => (ports.len() / (taken(config, |_| true).len() + 1)).max(1),
         None => cores,
     };
     config.passthrough.workers.map_or((cores - 1).clamp(1, most), usize::from)
@@ -139,10 +140,15 @@ pub(super) fn forwarders(
 /// Without the ports of frontends at the same addresses. The clients of one that a reload adds there go to one worker.
 fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSplit {
     let ports = &config.passthrough.snat_ports;
-    let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
-    let taken = listen.filter(|addr| snat_addresses.contains(&addr.ip()) && ports.contains(&addr.port()));
-    let taken: BTreeSet<u16> = taken.map(|addr| addr.port()).collect();
+    let taken = taken(config, |ip| snat_addresses.contains(&ip));
     PortSplit::new(ports.clone(), workers as u16).without(taken)
+}
+
+/// The ports of frontends among the SNAT ports, at some of the addresses.
+fn taken(config: &Config, is_at: impl Fn(IpAddr) -> bool) -> BTreeSet<u16> {
+    let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
+    let ports = listen.filter(|addr| is_at(addr.ip())).map(|addr| addr.port());
+    ports.filter(|port| config.passthrough.snat_ports.contains(port)).collect()
 }
 
 fn vips(config: &Config) -> Vec<IpAddr> {
@@ -187,6 +193,7 @@ mod tests {
             (Mode::Passthrough, "", 64, 63),
             (Mode::Passthrough, few, 64, 3),
             (Mode::Passthrough, few, 3, 2),
+            (Mode::Passthrough, "snat_ports = \"79-84\"", 64, 3),
             (Mode::Dsr, few, 64, 63),
             (Mode::Dsr, "workers = 100", 2, 100),
         ] {

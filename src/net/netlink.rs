@@ -41,7 +41,7 @@ const GROUPS: [MulticastGroup; 7] = [
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// Before news are subscribed to again. They come thick and fast if they were lost.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The same if that fails.
 const RETRY: Duration = Duration::from_secs(1);

@@ -130,7 +130,7 @@ impl Drop for ReservedPorts {
 /// Fails if the kernel takes no ports.
 fn add_recorded(mut records: Records, wanted: &PortRanges) -> io::Result<Added> {
     let now = read()?;
-    let settled = settle(&now, &records.orphans(), wanted, &records.wanted());
+    let settled = settle(&now, &records.orphans(&now), wanted, &records.wanted());
     // Before it is true: killed in between, this process has added nothing that is in nobody's record.
     let record = match records.create(wanted, &settled.added) {
         Ok(record) => record,
@@ -167,7 +167,7 @@ fn add_unrecorded(wanted: &PortRanges) -> io::Result<Added> {
 fn remove_recorded(mut records: Records, own: &Record) -> io::Result<()> {
     records.give_up(own)?;
     let now = read()?;
-    let settled = settle(&now, &records.orphans(), &PortRanges::default(), &records.wanted());
+    let settled = settle(&now, &records.orphans(&now), &PortRanges::default(), &records.wanted());
     change(&now, &settled.list)?;
     records.settle(&settled.handed)
 }
@@ -177,11 +177,11 @@ fn give_back_stale(directory: &Path) {
         return;
     }
     let given_back = Records::open(directory).and_then(|mut records| {
-        let orphans = records.orphans();
+        let now = read()?;
+        let orphans = records.orphans(&now);
         if orphans.is_empty() {
             return Ok(());
         }
-        let now = read()?;
         let settled = settle(&now, &orphans, &PortRanges::default(), &records.wanted());
         change(&now, &settled.list)?;
         info!("gave back the reserved ports {orphans} of a convey that was killed");
