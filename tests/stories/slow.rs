@@ -13,7 +13,7 @@ use crate::support::{
 
 stories!("slow":
     clients_that_do_not_read_stall_nobody [Need::Nginx],
-    what_clients_do_not_read_waits_at_the_servers [Need::Namespace, Need::Nginx],
+    what_clients_do_not_read_waits_at_the_servers [Need::Long, Need::Namespace, Need::Nginx],
     a_server_that_never_answers_stalls_nobody,
     five_hundred_clients_that_reset_their_download_leak_nothing [Need::Nginx],
     a_hundred_clients_that_reset_a_stuck_upload_leak_nothing,
@@ -39,7 +39,7 @@ fn what_clients_do_not_read_waits_at_the_servers() {
     // As on a network: on loopback a segment has 64 KiB, and some of them are all that fits.
     let set_up = "ip link set lo mtu 1500";
     in_namespace("slow::what_clients_do_not_read_waits_at_the_servers", set_up, || {
-        const CLIENTS: usize = 40;
+        const CLIENTS: usize = 24;
         let lab = Lab::new();
         let nginx = Nginx::start(&lab, "a", lab.server(1));
         send(&mut File::create(nginx.file("big")).unwrap(), 64 * MIB).unwrap();
@@ -51,7 +51,7 @@ fn what_clients_do_not_read_waits_at_the_servers() {
         let mut stopped: Vec<TcpStream> = (0..CLIENTS).map(|_| download(&lab)).collect();
         thread::scope(|scope| {
             stopped.iter_mut().for_each(|client| {
-                scope.spawn(|| drain(client, 8 * MIB as usize));
+                scope.spawn(|| drain(client, 2 * MIB as usize));
             });
         });
         let held = at_rest(&lab);
