@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use convey::forward::{Forwarder, Frame, Loops, NatPorts, Settings, Verdict};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, Endpoint, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode,
-    Neighbour, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
+    Addr, Algorithm, Backend, DsrKind, Endpoint, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck,
+    Interface, Mode, Neighbour, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
@@ -103,6 +103,21 @@ impl Balancer {
     #[inline]
     pub(crate) fn handle_frame(&mut self, frame: &mut Frame<'_>) -> Verdict {
         self.forwarder.handle_frame(frame, &self.snapshot, self.now)
+    }
+
+    /// Publishes other timeouts.
+    pub(crate) fn change_timeouts(&mut self, flow_timeouts: FlowTimeouts) {
+        let before = &self.snapshot;
+        self.snapshot = Arc::new(Snapshot {
+            listeners: before.listeners.clone(),
+            frontends: before.frontends.clone(),
+            pools: before.pools.clone(),
+            servers: before.servers.clone(),
+            network: before.network.clone(),
+            flow_timeouts,
+            generation: before.generation + 1,
+            ..Snapshot::empty(1)
+        });
     }
 
     /// Lets time pass.
