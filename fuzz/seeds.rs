@@ -78,6 +78,20 @@ fn main() -> io::Result<()> {
             |(name, steps): &(&str, Vec<u8>)| (format!("{setup}-{name}"), [&[setup], &steps[..]].concat());
         write("handle_frame", &stories.iter().map(seed).collect::<Vec<_>>())?;
     }
+
+    // As `events` reads it: 0 a SYN, 1 its answer, 2 the client sends, 4 the server does, 5 the end, 7 something forged, 9 a
+    // flood, 10 time passes; then who, and two numbers.
+    let open = [[0, 1, 0, 0], [1, 1, 0, 0], [2, 1, 0, 9]];
+    let life = [&open[..], &[[4, 1, 0, 90], [7, 1, 1, 5], [5, 1, 0, 0], [10, 255, 255, 2]]].concat().concat();
+    let crowd = [&open[..], &[[9, 0, 31, 0], [10, 10, 60, 1], [9, 0, 31, 0], [2, 1, 0, 9]]].concat().concat();
+    let silence = [&open[..], &[[10, 255, 255, 255], [4, 1, 0, 9], [11, 0, 0, 0], [10, 255, 255, 60]]]
+        .concat()
+        .concat();
+    for setup in 0..4u8 {
+        let seed = |(name, steps): (&str, &[u8])| (format!("{setup}-{name}"), [&[setup], steps].concat());
+        let seeds = [("life", &life[..]), ("crowd", &crowd), ("silence", &silence)].map(seed);
+        write("events", &seeds)?;
+    }
     Ok(())
 }
 
@@ -87,7 +101,7 @@ const RST: u8 = TcpFlags::RST;
 const ACK: u8 = TcpFlags::ACK;
 
 fn write(target: &str, seeds: &[(impl Display, Vec<u8>)]) -> io::Result<()> {
-    let corpus = format!("{}/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+    let corpus = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     fs::create_dir_all(&corpus)?;
     seeds.iter().try_for_each(|(name, bytes)| fs::write(format!("{corpus}/{name}"), bytes))
 }
