@@ -31,7 +31,9 @@ static ALWAYS_INLINE int is_believed(const struct packet *packet, const struct f
 static ALWAYS_INLINE int answers(const struct packet *packet, const struct flow_entry *entry)
 {
 	return (packet->flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
-	       is_next(ntohl(packet->ack), entry->ack);
+	       is_next(ntohl(packet->ack), entry->ack) &&
+	       /* Repeated, it has the same number: the next one may be somebody else's. */
+	       (!entry->last_seen || ntohl(packet->seq) + 1 == entry->sent);
 }
 
 /* The entry of what the receiver of an entry's packets sends. */
@@ -99,20 +101,36 @@ static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow
 }
 
 /*
- * Whether a segment goes on where its sender had got to, or repeats what ends there or before and more: only such ones move
- * the numbers of a connection whose two sides pass. Who does not see the connection may be lucky and near.
+ * Whether a segment moves the numbers of its sender. One of a client whose server's pass too has to go on where it had got to,
+ * or repeat what ends there or before and more: who does not see the connection may be lucky and near.
  */
 static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry *entry)
 {
 	__u32 seq = ntohl(packet->seq), len = length(packet);
 
-	if (entry->flags & FLOW_ALONE || entry->sent - seq <= len)
+	if (entry->flags & (FLOW_ALONE | FLOW_TO_CLIENT) || entry->sent - seq <= len)
 		return 1;
 	/* While bulk goes on behind what was lost on the way here, the other side is not asked of each packet. */
 	if (len && !(packet->flags & TCP_FIN) && seq - entry->sent <= LAG)
 		return 0;
 	entry->sent = confirmed(packet, entry);
 	return entry->sent - seq <= len;
+}
+
+/*
+ * Behind a gap a client is believed to expect what the server has sent: with gaps on both sides, each would wait for the other
+ * to go on. The other side is asked seldom, as above.
+ */
+static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_entry *entry)
+{
+	__u32 ack = ntohl(packet->ack);
+	const struct flow_entry *answer;
+
+	if (ack - entry->ack - LAG > WINDOW)
+		return;
+	answer = opposite(packet, entry);
+	if (answer && (__s32)(answer->sent - ack) >= 0)
+		entry->ack = ack;
 }
 
 /* Takes note of what a segment that is forwarded says of its connection. */
@@ -130,7 +148,11 @@ static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry 
 		answer = opposite(packet, entry);
 		if (answer)
 			answer->flags &= ~FLOW_OPENING;
-	} else if (is_believed(packet, entry) && goes_on(packet, entry)) {
+	} else if (is_believed(packet, entry)) {
+		if (!goes_on(packet, entry)) {
+			acknowledge(packet, entry);
+			return;
+		}
 		advance(&entry->sent, seq + length(packet));
 		advance(&entry->ack, ack);
 		if (packet->flags & TCP_FIN)

@@ -237,6 +237,9 @@ impl Numbers {
             if *pending == PendingFin::Nobodys {
                 advance(&mut self.answered, ack);
             }
+        } else if *pending != PendingFin::Clients && !is_after(ack, self.answered) {
+            // The server has sent that. With gaps on both sides, each would wait for the other to go on.
+            advance(&mut self.acked, ack);
         }
         Heard { flags, ends_other }
     }
@@ -309,14 +312,13 @@ impl Numbers {
         if *pending == PendingFin::Servers && (flags & FIN != 0 || is_after(end, self.answered)) {
             (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
         }
-        if follows(segment, self.acked) || (is_tracked && follows(segment, self.answered)) {
-            advance(&mut self.sent, ack);
-            if *pending == PendingFin::Clients && is_after(self.sent, self.answered) {
-                (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
-            }
-            if *pending == PendingFin::Nobodys {
-                advance(&mut self.answered, end);
-            }
+        // Behind a gap, too: it came in where the server is.
+        advance(&mut self.sent, ack);
+        if *pending == PendingFin::Clients && is_after(self.sent, self.answered) {
+            (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+        }
+        if *pending == PendingFin::Nobodys {
+            advance(&mut self.answered, end);
         }
         Heard { flags, ends_other }
     }

@@ -200,6 +200,36 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Streams both ways that lose a segment each before it comes here: each side is behind a gap, and in flight for long.
+#[test]
+fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
+    const SEGMENT: u32 = 1_000;
+    const FLIGHT: u32 = 50 * SEGMENT;
+    let (mut numbers, mut pending) = (established(), PendingFin::default());
+    let mut hear = |from, flags, seq, ack, len| {
+        numbers.hear(&mut pending, BothSides, Established, from, Segment { flags, seq, ack, len }).flags
+    };
+    let (client, server) = (1_000, 5_000);
+    // Beyond the window, in which what stands still would do no harm yet.
+    let total = 3 * WINDOW / SEGMENT * SEGMENT;
+    for at in (0..total).step_by(SEGMENT as usize) {
+        let acknowledged = at.saturating_sub(FLIGHT);
+        // The tenth of each side comes only when its sender has missed an acknowledgement.
+        if at != 10 * SEGMENT {
+            hear(ToServer, ACK, client + at, server + acknowledged, SEGMENT);
+            hear(ToClient, ACK, server + at, client + acknowledged, SEGMENT);
+        }
+        if at == 60 * SEGMENT {
+            hear(ToServer, ACK, client + 10 * SEGMENT, server + acknowledged, SEGMENT);
+            hear(ToClient, ACK, server + 10 * SEGMENT, client + acknowledged, SEGMENT);
+        }
+    }
+    assert_eq!(hear(ToServer, ACK, client + total, server + total, 0), ACK);
+    assert_eq!(hear(ToClient, ACK, server + total, client + total, 0), ACK);
+    assert_eq!(hear(ToServer, FIN_ACK, client + total, server + total, 1), FIN_ACK);
+    assert_eq!(hear(ToClient, FIN_ACK, server + total, client + total + 1, 1), FIN_ACK);
+}
+
 proptest! {
     /// In whatever order its segments come here, wherever its numbers begin.
     #[test]
