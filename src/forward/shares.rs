@@ -79,15 +79,13 @@ impl Shares {
     /// # Errors
     /// [`Full`] if there is no room, and all that could give way are open.
     pub(super) fn victim(&self, new: Share) -> Result<Option<u32>, Full> {
-        if self.counts[new.index()] >= self.most(new) {
-            let full = if self.len() < self.capacity { Full::Share } else { Full::Table };
-            return self.queues[new.index()].victim().map(Some).ok_or(full);
-        }
-        if self.len() < self.capacity {
+        let is_within_its_part = self.counts[new.index()] < self.guaranteed[new.index()];
+        if self.len() < self.capacity && (is_within_its_part || self.promised() < self.capacity) {
             return Ok(None);
         }
+        let full = if self.len() < self.capacity { Full::Share } else { Full::Table };
         let closing = self.first_by_excess(new, Queues::closing);
-        closing.or_else(|| self.first_by_excess(new, Queues::victim)).map(Some).ok_or(Full::Table)
+        closing.or_else(|| self.first_by_excess(new, Queues::victim)).map(Some).ok_or(full)
     }
 
     /// The flows of this kind that may give way to a new one of the same server; `None` if there are none.
@@ -117,10 +115,9 @@ impl Shares {
         self.queues[flows[id as usize].share().index()].leave(flows, id, class);
     }
 
-    /// How many flows of this kind there may be: all but what the others can count on.
-    fn most(&self, kind: Share) -> u32 {
-        let others = Share::all().filter(|other| *other != kind);
-        self.capacity - others.map(|other| self.guaranteed[other.index()]).sum::<u32>()
+    /// What is taken, and what the kinds can count on beyond that.
+    fn promised(&self) -> u32 {
+        self.counts.iter().zip(&self.guaranteed).map(|(count, guaranteed)| count.max(guaranteed)).sum()
     }
 
     /// What `of` says of the kind that has most beyond what it can count on; of the next if it says nothing. A kind
@@ -202,21 +199,35 @@ mod tests {
         assert_eq!(kinds.concat(), Share::all().collect::<Vec<_>>());
     }
 
-    #[test]
-    fn a_single_kind_takes_the_whole_table_and_of_two_each_can_count_on_a_quarter() {
-        let most = |kinds: &[Share]| {
-            let mut shares = Shares::new(1_000);
-            shares.divide_among(kinds.iter().copied());
-            Share::all().map(|kind| shares.most(kind)).collect::<Vec<_>>()
+    /// How many flows of the first kind fit, and how many of each of the others after that.
+    fn fit(kinds: &[(View, Protocol)]) -> Vec<usize> {
+        let shares: Vec<Share> =
+            kinds.iter().map(|(view, protocol)| Share::new(*view, *protocol as u8)).collect();
+        let mut shared = Shares::new(1_000);
+        shared.divide_among(shares.iter().copied());
+        let mut fits = |share: Share| {
+            let of_kind = |shared: &mut Shares| shared.victim(share).is_ok_and(|victim| victim.is_none());
+            (0..2_000)
+                .take_while(|_| {
+                    of_kind(&mut shared) && {
+                        shared.counts[share.index()] += 1;
+                        true
+                    }
+                })
+                .count()
         };
-        assert_eq!(most(&[]), [1_000; 4]);
-        assert_eq!(most(&[PASSTHROUGH, PASSTHROUGH])[0], 1_000);
-        assert_eq!(
-            most(&[PASSTHROUGH, DSR]),
-            [750, 500, 750, 500],
-            "of what is left over from before less may come"
-        );
-        assert_eq!(most(&Share::all().collect::<Vec<_>>()), [625; 4]);
+        shares.iter().map(|share| fits(*share)).collect()
+    }
+
+    #[test]
+    fn each_kind_can_count_on_its_part_however_many_the_others_have() {
+        let (tcp, udp) = ((View::BothSides, Protocol::Tcp), (View::BothSides, Protocol::Udp));
+        let (dsr, dsr_udp) = ((View::ClientSide, Protocol::Tcp), (View::ClientSide, Protocol::Udp));
+        assert_eq!(fit(&[tcp]), [1_000]);
+        assert_eq!(fit(&[tcp, tcp]), [1_000, 0], "two frontends of a kind share one part");
+        assert_eq!(fit(&[dsr, tcp]), [750, 250]);
+        assert_eq!(fit(&[dsr, udp, tcp]), [668, 166, 166]);
+        assert_eq!(fit(&[dsr, dsr_udp, udp, tcp]), [625, 125, 125, 125]);
     }
 
     #[test]

@@ -134,13 +134,12 @@ fn make_room(known: &mut Vec<Known>, new: Share, present: &[Share]) -> Result<Op
     let part = if present.len() > 1 { CAPACITY / 2 / present.len() } else { 0 };
     let guaranteed = |share: Share| if present.contains(&share) { part } else { 0 };
     let count = |known: &[Known], share| known.iter().filter(|flow| flow.share() == share).count();
-    let others: usize = shares().iter().filter(|share| **share != new).map(|share| guaranteed(*share)).sum();
-    if count(known, new) >= CAPACITY - others {
-        return take_victim(known, new).map(Some).ok_or(());
-    }
-    if known.len() < CAPACITY {
+    let is_within_its_part = count(known, new) < guaranteed(new);
+    let promised: usize = shares().iter().map(|share| count(known, *share).max(guaranteed(*share))).sum();
+    if known.len() < CAPACITY && (is_within_its_part || promised < CAPACITY) {
         return Ok(None);
     }
+    assert!(!is_within_its_part, "whoever has less than its part has room");
     let mut by_excess: Vec<(usize, Share)> =
         shares().map(|share| (count(known, share).saturating_sub(guaranteed(share)), share)).into();
     by_excess.retain(|(excess, share)| *excess > 0 || *share == new);
