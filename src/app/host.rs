@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use log::warn;
 
 use super::Failure;
 use crate::config::{self, LoadError, Loaded, Network};
 use crate::control::File;
-use crate::net::{Netlink, Table, own_addresses};
+use crate::net::{Netlink, Table, own_addresses, own_addresses_for};
 use crate::snapshot::NextHops;
 
 /// What the kernel knows of the network. Read once: routers have tables with a million routes.
@@ -29,7 +30,9 @@ pub(super) async fn load(file: &File) -> Result<(Loaded, Option<Kernel>), Failur
     };
     let none = NextHops::default();
     let hops = kernel.as_ref().map_or(&none, |kernel| &kernel.network);
-    let own = own_addresses().context("cannot ask the kernel for this host's addresses")?;
+    let (own, warning) = own_addresses_for(kernel.is_some(), own_addresses())
+        .context("cannot ask the kernel for this host's addresses")?;
+    warning.iter().for_each(|warning| warn!("{warning}"));
     let network = Network { interfaces: hops.interfaces(), own: &own, hop_to: &|ip| hops.hop_to(ip) };
     let odd = config::validate_mode(&loaded, &network);
     loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);

@@ -15,7 +15,7 @@ use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
 use crate::files;
 use crate::health::{Finding, Outcome, Schedule};
 use crate::model::{ConnectFailures, Lookup, Mode, PacketSettings, Timestamp};
-use crate::net::{self, Resolver, own_addresses};
+use crate::net::{self, Resolver, own_addresses, own_addresses_for};
 use crate::snapshot::Snapshot;
 
 /// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
@@ -327,7 +327,9 @@ impl<D: DataPath> Task<D> {
         }
         let next_hops = self.state.network();
         let hop_to = |ip| next_hops.hop_to(ip);
-        let own = own_addresses()
+        // What is missing without packet modes was told at the start.
+        let packet_modes = loaded.config.packet_frontends().next().is_some();
+        let (own, _) = own_addresses_for(packet_modes, own_addresses())
             .map_err(|error| vec![format!("cannot ask for this host's addresses: {error}")])?;
         let network = Network { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to };
         let odd =

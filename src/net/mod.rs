@@ -21,7 +21,7 @@ pub use claim::Claim;
 pub use driver::driver;
 pub use filters::BpfFilter;
 pub use netlink::Netlink;
-pub use own_addresses::own_addresses;
+pub use own_addresses::{own_addresses, own_addresses_for};
 pub use port_ranges::PortRanges;
 pub use requests::Error;
 pub use reserved_ports::{NotReserved, ReservedPorts};

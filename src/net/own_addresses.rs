@@ -16,9 +16,39 @@ pub fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
     Ok(ip.collect())
 }
 
+/// What was found out of this host's addresses, for a configuration with packet modes or without. Without it does with
+/// none: the kernel may not tell (`RestrictAddressFamilies=` of a unit without AF_NETLINK), and a loop then shows at its
+/// first connection. The second is what to warn of.
+pub fn own_addresses_for(
+    packet_modes: bool,
+    found: io::Result<BTreeSet<IpAddr>>,
+) -> io::Result<(BTreeSet<IpAddr>, Option<String>)> {
+    match found {
+        Ok(own) => Ok((own, None)),
+        Err(error) if packet_modes => Err(error),
+        Err(error) => Ok((
+            BTreeSet::new(),
+            Some(format!(
+                "cannot ask the kernel for this host's addresses: {error}; servers that lead back to a frontend show at \
+                 their first connection only"
+            )),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_tell_holds_up_packet_modes_only() {
+        let refused = || Err(io::Error::from_raw_os_error(97)); // EAFNOSUPPORT
+        assert!(own_addresses_for(true, refused()).is_err());
+        let (own, warning) = own_addresses_for(false, refused()).unwrap();
+        assert!(own.is_empty() && warning.unwrap().contains("Address family not supported"));
+        let own = BTreeSet::from(["192.0.2.1".parse().unwrap()]);
+        assert_eq!(own_addresses_for(false, Ok(own.clone())).unwrap(), (own, None));
+    }
 
     #[test]
     fn the_loopback_address_is_among_them() {

@@ -149,7 +149,8 @@ impl Acceptor {
             );
         } else {
             warn!(
-                "{vip}: client {ip} has its share of connections, more are reset (max_connections_per_client,                  trusted_clients)"
+                "{vip}: client {ip} has its share of connections, more are reset \
+                 (max_connections_per_client, trusted_clients)"
             );
         }
     }
