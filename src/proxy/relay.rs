@@ -96,6 +96,8 @@ pub(super) async fn relay(
             if quiet.pulse_passed() {
                 return Poll::Ready(End::Idle);
             }
+            up.on_pulse(client);
+            down.on_pulse(server);
             if !watched {
                 watched = true;
                 let _ = socket::keep_alive(&SockRef::from(&*server));
@@ -225,6 +227,11 @@ impl Direction {
     /// Whether the destination does not take what is held.
     fn is_blocked(&self) -> bool {
         self.done.is_none() && (!self.rest.is_empty() || self.pipe.as_ref().is_some_and(|p| !p.is_empty()))
+    }
+
+    fn on_pulse(&mut self, from: &TcpStream) {
+        let is_blocked = self.is_blocked();
+        self.window.on_pulse(self.moved, is_blocked, from);
     }
 
     /// Moves what there is to move. `other` is how the other direction has ended.

@@ -2,6 +2,7 @@
 //! receive queue of a direction that nobody reads at its other end is lost memory, and many of these starve all others.
 
 use std::cell::Cell;
+use std::{fs, io};
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -20,15 +21,19 @@ const WIDEST: u64 = 256 * 1024;
 /// Bytes that the other end has acknowledged when a direction flows: more than one that reads nothing has room for.
 const FLOWING: u64 = 512 * 1024;
 
-/// Directions in one thread that flow and have what the kernel thinks right (`net.ipv4.tcp_rmem`, mostly up to 6 MB). Should
-/// they stop, they hold that much. All others stay at [`WIDEST`], which is 128 MB/s at a millisecond's distance.
-const UNLIMITED: usize = 8;
+/// What the directions of one thread that have what the kernel thinks right (`net.ipv4.tcp_rmem`) may hold together, should
+/// they all be blocked: with the usual 6 MB those are 42. All others stay at [`WIDEST`], which is 128 MB/s at a
+/// millisecond's distance, but 3 MB/s at fifty.
+const UNLIMITED: u64 = 256 * 1024 * 1024;
+
+/// So many directions in one thread are unlimited, however much that is.
+const FEWEST: u64 = 8;
 
 /// How often is asked what the other end has taken, in bytes moved.
 const ASK: u64 = 128 * 1024;
 
 thread_local! {
-    static FREE: Cell<usize> = const { Cell::new(UNLIMITED) };
+    static FREE: Cell<u64> = Cell::new(slots(fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").as_deref().unwrap_or("")));
 }
 
 /// The receive window of a direction. Most are short: the kernel's own does for their first bytes.
@@ -36,6 +41,8 @@ thread_local! {
 pub(super) struct Window {
     /// Bytes moved at which to look again, once it has been looked at.
     next: u64,
+    /// Bytes moved at the last pulse.
+    at_pulse: u64,
     state: State,
 }
 
@@ -46,7 +53,7 @@ enum State {
     New,
     /// It flows.
     Flowing,
-    /// It flows, and is one of [`UNLIMITED`].
+    /// It flows, and has one of the thread's slots.
     Unlimited,
 }
 
@@ -66,8 +73,24 @@ impl Window {
     /// Makes room for more, if the direction, which has moved so many bytes, flows.
     #[inline]
     pub(super) fn on_moved(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
-        if self.state == State::New && moved >= self.next.max(FIRST) {
-            self.look(moved, from, to);
+        if moved < self.next.max(FIRST) {
+            return;
+        }
+        match self.state {
+            State::New => self.look(moved, from, to),
+            State::Flowing => self.take_slot(moved, from),
+            State::Unlimited => {}
+        }
+    }
+
+    /// One that stands still has no use for its slot, unless it is blocked: then it holds what the slot stands for.
+    pub(super) fn on_pulse(&mut self, moved: u64, is_blocked: bool, from: &TcpStream) {
+        let stands_still = moved == self.at_pulse;
+        self.at_pulse = moved;
+        if self.state == State::Unlimited && stands_still && !is_blocked && limit(from).is_ok() {
+            FREE.set(FREE.get() + 1);
+            self.state = State::Flowing;
+            self.next = moved + FLOWING;
         }
     }
 
@@ -79,14 +102,20 @@ impl Window {
         let taken = tcp_info(to).map_or(0, |info| info.tcpi_bytes_acked);
         if taken < FLOWING {
             widen(from, taken.min(WIDEST) as usize);
-        } else if let Some(free) = FREE.get().checked_sub(1)
-            && socket_options::lock_receive_buffer(from, false).is_ok()
-        {
-            FREE.set(free);
-            self.state = State::Unlimited;
         } else {
             widen(from, WIDEST as usize);
             self.state = State::Flowing;
+            self.take_slot(moved, from);
+        }
+    }
+
+    fn take_slot(&mut self, moved: u64, from: &TcpStream) {
+        self.next = moved + FLOWING;
+        if let Some(free) = FREE.get().checked_sub(1)
+            && unlimit(from).is_ok()
+        {
+            FREE.set(free);
+            self.state = State::Unlimited;
         }
     }
 }
@@ -97,6 +126,26 @@ impl Drop for Window {
             FREE.set(FREE.get() + 1);
         }
     }
+}
+
+/// How many directions of a thread are unlimited, with this `net.ipv4.tcp_rmem`.
+fn slots(tcp_rmem: &str) -> u64 {
+    let widest = tcp_rmem.split_whitespace().nth(2).and_then(|most| most.parse().ok());
+    (UNLIMITED / widest.unwrap_or(u64::MAX).max(WIDEST)).max(FEWEST)
+}
+
+/// Has the kernel choose again how much it holds for us.
+fn unlimit(from: &TcpStream) -> io::Result<()> {
+    socket_options::lock_receive_buffer(from, false)?;
+    // It may have been limited.
+    socket_options::clamp_window(from, SockRef::from(from).recv_buffer_size()?)
+}
+
+/// Has the window shrink to [`WIDEST`] while its sender uses up what it has been promised. The buffer keeps its size, which
+/// the kernel would not have grow a second time.
+fn limit(from: &TcpStream) -> io::Result<()> {
+    socket_options::lock_receive_buffer(from, true)?;
+    socket_options::clamp_window(from, WIDEST as usize)
 }
 
 /// Has the kernel hold this many bytes for us, if it holds fewer.
@@ -137,5 +186,62 @@ mod socket_options {
         let result =
             unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn stream() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (connected, accepted) =
+            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (connected.unwrap(), accepted.unwrap().0)
+    }
+
+    fn flowing() -> Window {
+        Window { state: State::Flowing, ..Window::default() }
+    }
+
+    #[tokio::test]
+    async fn the_slot_of_one_that_stands_still_goes_to_one_that_moves() {
+        let (from, to) = stream().await;
+        FREE.set(1);
+        let (mut idle, mut moving) = (flowing(), flowing());
+        idle.on_moved(FLOWING, &from, &to);
+        moving.on_moved(FLOWING, &from, &to);
+        assert_eq!((&idle.state, &moving.state), (&State::Unlimited, &State::Flowing));
+
+        idle.on_pulse(FLOWING, false, &from);
+        assert_eq!(idle.state, State::Unlimited, "it has moved since the pulse before");
+        idle.on_pulse(FLOWING, false, &from);
+        assert_eq!((&idle.state, FREE.get()), (&State::Flowing, 1));
+        moving.on_moved(2 * FLOWING, &from, &to);
+        assert_eq!((&moving.state, FREE.get()), (&State::Unlimited, 0));
+
+        drop(moving);
+        idle.on_moved(2 * FLOWING, &from, &to);
+        assert_eq!((&idle.state, FREE.get()), (&State::Unlimited, 0), "it moves again");
+    }
+
+    #[tokio::test]
+    async fn one_that_is_blocked_keeps_its_slot_for_it_holds_what_it_was_given() {
+        let (from, to) = stream().await;
+        FREE.set(1);
+        let mut blocked = flowing();
+        blocked.on_moved(FLOWING, &from, &to);
+        (0..9).for_each(|_| blocked.on_pulse(FLOWING, true, &from));
+        assert_eq!((&blocked.state, FREE.get()), (&State::Unlimited, 0));
+    }
+
+    #[test]
+    fn the_wider_the_kernel_has_buffers_become_the_fewer_are_unlimited() {
+        assert_eq!(slots("4096\t131072\t6291456\n"), 42);
+        assert_eq!(slots("4096 131072 268435456"), FEWEST);
+        assert_eq!(slots(""), FEWEST);
+        assert_eq!(slots("1 1 1"), 1024, "no fewer bytes than all others have");
     }
 }
