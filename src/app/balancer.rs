@@ -132,7 +132,9 @@ impl Balancer {
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
         let events = Events { outcomes, failures, reloads, networks, lookups };
-        let balancer = Balancer { task, events, reload, draining };
+        let mut balancer = Balancer { task, events, reload, draining };
+        let Task { state, data_path, .. } = &mut balancer.task;
+        data_path.take_over(state.config().expect("it has just been configured")).await;
         balancer.announce(cores);
         Ok(balancer)
     }

@@ -1,7 +1,7 @@
 //! Filters of tc whose process is gone. Those of the flow cache stay attached before Linux 6.6 when it is killed, and go on
 //! forwarding by what they knew. The guard of DSR frontends stays on purpose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -24,10 +24,19 @@ pub(super) struct OwnHandle {
 }
 
 impl OwnHandle {
-    /// The first that no process has.
-    pub(super) fn new() -> anyhow::Result<OwnHandle> {
+    /// The first that neither a process has nor a filter on these interfaces: one that is left may have to stay beside ours.
+    pub(super) async fn new(netlink: &Netlink, interfaces: &[Interface]) -> anyhow::Result<OwnHandle> {
+        let mut attached = BTreeSet::new();
+        for interface in interfaces {
+            let filters = netlink.ingress_filters(interface.index).await.unwrap_or_default();
+            attached.extend(filters.into_iter().map(|filter| filter.handle));
+        }
         let mut number = FIRST_HANDLE;
         loop {
+            if attached.contains(&number) {
+                number += 1;
+                continue;
+            }
             match claim(number) {
                 Ok(claim) => return Ok(OwnHandle { number, _claim: claim }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => number += 1,
@@ -67,23 +76,41 @@ impl fmt::Display for LeftOver {
     }
 }
 
-/// The same for a process that forwards no packets. Nobody need be told where there is nothing, or nothing can be seen.
+/// Which of those that are left are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kinds {
+    /// Those of flow caches: nobody wants them.
+    FlowCaches,
+    /// All, with the guards of DSR frontends.
+    All,
+}
+
+/// What became of those on an interface.
+pub(super) struct Cleared {
+    /// What was detached.
+    pub(super) removed: Vec<String>,
+    /// What stays, and why; a line each.
+    pub(super) in_use: Vec<String>,
+}
+
+/// For a process that forwards no packets: detaches those of flow caches. Guards stay, for this process goes on with no
+/// connection of theirs. Nobody need be told where there is nothing, or nothing can be seen.
 pub(super) async fn remove_without_packets() {
     let Ok(netlink) = Netlink::open() else { return };
     let Ok(interfaces) = netlink.interfaces().await else { return };
     for interface in interfaces {
-        match clear(&netlink, &interface).await {
-            Ok(removed) => removed.iter().for_each(|removed| info!("removed {removed}")),
+        match clear(&netlink, &interface, Kinds::FlowCaches).await {
+            Ok(cleared) => cleared.log(),
             Err(_) => describe(&netlink, &[interface]).await.iter().for_each(|line| warn!("{line}")),
         }
     }
 }
 
-/// Detaches all of them, and says so in the log.
-pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface]) {
+/// Detaches all of these, and says so in the log.
+pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: Kinds) {
     for interface in interfaces {
-        match clear(netlink, interface).await {
-            Ok(removed) => removed.iter().for_each(|removed| info!("removed {removed}")),
+        match clear(netlink, interface, kinds).await {
+            Ok(cleared) => cleared.log(),
             Err(error) => {
                 let name = &interface.name;
                 warn!(
@@ -94,27 +121,41 @@ pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface]) {
     }
 }
 
-/// Detaches those on an interface; what they were.
-pub(super) async fn clear(netlink: &Netlink, interface: &Interface) -> Result<Vec<String>, net::Error> {
+impl Cleared {
+    fn log(&self) {
+        self.removed.iter().for_each(|removed| info!("removed {removed}"));
+        self.in_use.iter().for_each(|line| warn!("{line}"));
+    }
+}
+
+/// Detaches these on an interface.
+pub(super) async fn clear(
+    netlink: &Netlink,
+    interface: &Interface,
+    kinds: Kinds,
+) -> Result<Cleared, net::Error> {
+    let Found { left, in_use } = on(netlink, interface, kinds).await?;
     let mut removed = Vec::new();
-    for left in on(netlink, interface).await? {
+    for left in left {
         netlink.remove_filter(&left.filter).await?;
         removed.push(left.to_string());
     }
-    Ok(removed)
+    Ok(Cleared { removed, in_use })
 }
 
 /// What to tell of each, a line; nobody is to be told of one that cannot be looked for.
 pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec<String> {
     let mut lines = Vec::new();
     for interface in interfaces {
-        for left in on(netlink, interface).await.unwrap_or_default() {
+        let Ok(Found { left, in_use }) = on(netlink, interface, Kinds::All).await else { continue };
+        lines.extend(in_use);
+        for left in left {
             let (name, by_hand) = (&left.interface, left.by_hand());
             lines.push(match left.is_guard() {
                 true => format!(
                     "an earlier convey has left the guard of its dsr frontends on {name}: until 5 minutes after its end the host does \
-                     not answer connections that were under way (after a kill, nor new ones for a minute); the next start takes \
-                     over, `convey clear` removes it, and so does `{by_hand}`"
+                     not answer connections that were under way (after a kill, nor new ones for a minute); the next start with a \
+                     dsr frontend takes over, `convey clear` removes it, and so does `{by_hand}`"
                 ),
                 false => format!(
                     "a killed convey has left a filter on {name} that forwards by what it knew; the next start in a packet mode \
@@ -126,20 +167,47 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
     lines
 }
 
-/// Those on an interface. They are nobody's as long as their claims are held.
-async fn on(netlink: &Netlink, interface: &Interface) -> Result<Vec<LeftOver>, net::Error> {
-    let filters = netlink.ingress_filters(interface.index).await?.into_iter();
-    let ours = filters.filter(|filter| [Offloader::FILTER, LastingGuard::FILTER].contains(&&*filter.name));
+/// Filters of ours on an interface whose process may be gone.
+struct Found {
+    /// They are nobody's as long as their claims are held.
+    left: Vec<LeftOver>,
+    /// What another user has claimed, who may well run convey with capabilities; a line each.
+    in_use: Vec<String>,
+}
+
+async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds) -> Result<Found, net::Error> {
+    let mut found = Found { left: Vec::new(), in_use: Vec::new() };
     // A process has one number for all of its filters.
-    let mut claims = BTreeMap::new();
-    let left = ours.filter_map(|filter| {
-        let claim: &Option<Rc<Claim>> =
-            claims.entry(filter.handle).or_insert_with(|| claim(filter.handle).ok().map(Rc::new));
-        Some(LeftOver { _claim: claim.clone()?, filter, interface: interface.name.clone() })
-    });
-    Ok(left.collect())
+    let mut claims: BTreeMap<u32, Option<Rc<Claim>>> = BTreeMap::new();
+    for filter in netlink.ingress_filters(interface.index).await? {
+        let is_guard = filter.name == LastingGuard::FILTER;
+        let is_meant = filter.name == Offloader::FILTER || is_guard && kinds == Kinds::All;
+        if !is_meant {
+            continue;
+        }
+        if let Some(uid) = Claim::strangers(name_of(filter.handle)) {
+            found.in_use.push(format!(
+                "filter {} (handle {:#x}) on {} stays: user {uid} has bound `@convey {}`, so it counts as in use (`sudo ss -xap | grep \
+                 @convey` shows by which process)",
+                filter.name,
+                filter.handle,
+                interface.name,
+                name_of(filter.handle)
+            ));
+            continue;
+        }
+        let claim = claims.entry(filter.handle).or_insert_with_key(|handle| claim(*handle).ok().map(Rc::new));
+        if let Some(claim) = claim.clone() {
+            found.left.push(LeftOver { filter, interface: interface.name.clone(), _claim: claim });
+        }
+    }
+    Ok(found)
+}
+
+fn name_of(handle: u32) -> String {
+    format!("filters {handle:#x}")
 }
 
 fn claim(handle: u32) -> io::Result<Claim> {
-    Claim::new(format!("filters {handle:#x}"))
+    Claim::new(name_of(handle))
 }

@@ -14,7 +14,7 @@ use tokio::time::MissedTickBehavior;
 use super::claims::{self, Claims};
 use super::coverage::{Coverage, Drivers};
 use super::host::Kernel;
-use super::left_over::{self, OwnHandle};
+use super::left_over::{self, Kinds, OwnHandle};
 use super::packet_plan::{
     dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
 };
@@ -24,8 +24,8 @@ use crate::config::Config;
 use crate::dataplane::{
     CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, Plan, PlannedCache, Selection, Terms,
 };
-use crate::model::{Interface, PacketSettings, Wanted};
-use crate::net::{Claim, ReservedPorts};
+use crate::model::{Interface, Mode, PacketSettings, Wanted};
+use crate::net::{Claim, Netlink, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -47,9 +47,12 @@ pub(super) struct PacketPath {
     _snat_claims: Vec<Claim>,
     coverage: Coverage,
     stats: Arc<PacketStats>,
+    netlink: Arc<Netlink>,
+    /// Of the guard that outlives us, until that is in force.
+    lease: Option<Lease>,
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 impl PacketPath {
@@ -72,15 +75,18 @@ impl PacketPath {
         let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = match snat_addresses.as_slice() {
-            [] => None,
+            [] => {
+                ReservedPorts::give_back_stale();
+                None
+            }
             _ => {
                 let ports = settings.snat_ports.clone();
                 Some(ReservedPorts::add(ports)?)
             }
         };
         // The guard is up: what they have forwarded so far does not get to the host's stack.
-        left_over::remove(&netlink, &table.interfaces).await;
-        let filters = OwnHandle::new()?;
+        left_over::remove(&netlink, &table.interfaces, Kinds::FlowCaches).await;
+        let filters = OwnHandle::new(&netlink, &table.interfaces).await?;
         let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let offloader = offload::start(settings, &selection, &interfaces, filters.number)?;
@@ -120,20 +126,11 @@ impl PacketPath {
                 overruns.count();
             }
         });
-        if let Some(lease) = lease {
-            tasks.spawn(async move {
-                let mut ticks = tokio::time::interval(Lease::PACE);
-                loop {
-                    ticks.tick().await;
-                    lease.renew();
-                }
-            });
-        }
         if let Some(gate) = gate {
             tasks.spawn(flood::keep_away(stats.clone(), gate));
         }
         tasks.spawn(neighbours::resolve(netlink.clone(), asked));
-        let networks = parts.networks.clone();
+        let (networks, kernel) = (parts.networks.clone(), netlink.clone());
         tasks.spawn(async move {
             let (mut table, mut is_news) = (table, true);
             let mut looks = tokio::time::interval(LOOK);
@@ -167,10 +164,34 @@ impl PacketPath {
             _snat_claims: snat_claims,
             coverage,
             stats,
+            netlink: kernel,
+            lease,
             _filters: filters,
             _reserved: reserved,
-            _tasks: tasks,
+            tasks,
         })
+    }
+
+    /// Puts our guard of DSR frontends in the place of those that earlier processes have left, now that the start has
+    /// succeeded: one that fails takes nobody's guard away. Without DSR frontends we go on with no connection of theirs.
+    pub(super) async fn take_over(&mut self, config: &Config) {
+        if let Some(lease) = self.lease.take() {
+            lease.renew();
+            self.tasks.spawn(async move {
+                let mut ticks = tokio::time::interval(Lease::PACE);
+                loop {
+                    ticks.tick().await;
+                    lease.renew();
+                }
+            });
+        }
+        if config.frontends_in(Mode::Dsr).next().is_none() {
+            return;
+        }
+        match self.netlink.interfaces().await {
+            Ok(interfaces) => left_over::remove(&self.netlink, &interfaces, Kinds::All).await,
+            Err(error) => warn!("the guards that an earlier convey may have left stay: {error}"),
+        }
     }
 
     /// What is counted besides traffic.

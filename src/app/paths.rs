@@ -69,6 +69,13 @@ impl Paths {
         })
     }
 
+    /// To be called once everything has started.
+    pub(super) async fn take_over(&mut self, config: &Config) {
+        if let Some(packets) = &mut self.packets {
+            packets.take_over(config).await;
+        }
+    }
+
     /// Waits for the workers to have heard of all connections that the flow cache has opened by now.
     pub(super) async fn settle(&self) {
         if self.packet_stats().is_some() {

@@ -61,12 +61,22 @@ impl Claim {
         for socket in others.iter().filter(|socket| !is_ours(socket)) {
             let Some(which) = names.iter().position(|name| is_of(&socket.name[1..], name)) else { continue };
             match socket.uid {
-                Some(uid) if uid != 0 && uid != geteuid().as_raw() => strangers.add(uid, &names[which]),
+                Some(uid) if is_stranger(uid) => strangers.add(uid, &names[which]),
                 _ => return Err(Refused { which, error: taken() }),
             }
         }
         strangers.tell();
         Ok(claims.into_iter().map(|(claim, _)| claim).collect())
+    }
+
+    /// The user who has claimed what the name says, where it is neither root nor our own user: the claim of such a one is
+    /// heeded only where nothing is lost by it. `None` if there is none, or the kernel does not tell.
+    pub fn strangers(name: impl Display) -> Option<u32> {
+        let name = format!("convey {name}");
+        let sockets = named(b"\0convey ").ok()?;
+        let mut users =
+            sockets.iter().filter(|socket| is_of(&socket.name[1..], &name)).filter_map(|socket| socket.uid);
+        users.find(|uid| is_stranger(*uid))
     }
 
     /// A name of our own for it, and how it is written.
@@ -95,6 +105,10 @@ fn alone(names: &[String]) -> Result<Vec<Claim>, Refused> {
 fn is_of(socket: &[u8], name: &str) -> bool {
     let rest = socket.strip_prefix(name.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" #"))
+}
+
+fn is_stranger(uid: u32) -> bool {
+    uid != 0 && uid != geteuid().as_raw()
 }
 
 fn taken() -> io::Error {

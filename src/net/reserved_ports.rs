@@ -6,9 +6,11 @@ mod settle;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use log::{info, warn};
+use rustix::process::geteuid;
 use thiserror::Error;
 
 use super::PortRanges;
@@ -106,9 +108,24 @@ impl ReservedPorts {
         }
     }
 
-    /// Gives back what killed processes have added in this network namespace, if anything; for one that needs no ports.
+    /// Gives back what killed processes have added in this network namespace, and says so in the log; for one that needs
+    /// no ports.
     pub fn give_back_stale() {
-        give_back_stale(Path::new(DIRECTORY));
+        match ReservedPorts::clear_stale() {
+            Ok(given_back) if given_back.is_empty() => {}
+            Ok(given_back) => info!("gave back the reserved ports {given_back} of a convey that was killed"),
+            // A proxy needs no privileges.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => warn!("what a killed convey has added to {SYSCTL} stays: {error}"),
+        }
+    }
+
+    /// Gives back what killed processes of this user have added in this network namespace; which ports, if any.
+    ///
+    /// # Errors
+    /// The records cannot be read, or the list not be written.
+    pub fn clear_stale() -> io::Result<PortRanges> {
+        clear_stale(Path::new(DIRECTORY))
     }
 }
 
@@ -172,28 +189,23 @@ fn remove_recorded(mut records: Records, own: &Record) -> io::Result<()> {
     records.settle(&settled.handed)
 }
 
-fn give_back_stale(directory: &Path) {
-    if !directory.exists() {
-        return;
-    }
-    let given_back = Records::open(directory).and_then(|mut records| {
-        let now = read()?;
-        let orphans = records.orphans(&now);
-        if orphans.is_empty() {
-            return Ok(());
-        }
-        let settled = settle(&now, &orphans, &PortRanges::default(), &records.wanted());
-        change(&now, &settled.list)?;
-        info!("gave back the reserved ports {orphans} of a convey that was killed");
-        records.settle(&settled.handed)
-    });
-    match given_back {
-        // A proxy needs no privileges.
-        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
-            warn!("what a killed convey has added to {SYSCTL} stays: {error}");
-        }
+fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
+    match fs::symlink_metadata(directory) {
+        // Nobody has left any, or another user has, who alone may read them.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PortRanges::default()),
+        Ok(metadata) if metadata.uid() != geteuid().as_raw() => return Ok(PortRanges::default()),
         _ => {}
     }
+    let mut records = Records::open(directory)?;
+    let now = read()?;
+    let orphans = records.orphans(&now);
+    if orphans.is_empty() {
+        return Ok(PortRanges::default());
+    }
+    let settled = settle(&now, &orphans, &PortRanges::default(), &records.wanted());
+    change(&now, &settled.list)?;
+    records.settle(&settled.handed)?;
+    Ok(now.without(&settled.list))
 }
 
 /// Whether it does no harm that these ports cannot be reserved.
@@ -226,4 +238,23 @@ fn change(now: &PortRanges, ports: &PortRanges) -> io::Result<()> {
     }
     // An empty write would change nothing; a line end alone empties the list.
     fs::write(SYSCTL, format!("{ports}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    #[test]
+    fn records_of_another_user_are_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        // Without privileges the root directory is another user's.
+        let others = match chown(directory.path(), Some(65_534), None) {
+            Ok(()) => directory.path(),
+            Err(_) => Path::new("/"),
+        };
+        assert!(clear_stale(others).unwrap().is_empty());
+        assert!(clear_stale(&directory.path().join("missing")).unwrap().is_empty());
+    }
 }

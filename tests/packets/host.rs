@@ -374,6 +374,24 @@ fn ports_that_a_killed_convey_has_reserved_are_given_back(case: Case) {
 
     network.balance(&Config::new(1));
     end(&network, Signal::KILL);
+    let cleared = run(network.lab.command(Role::Balancer, binary().get_program()).arg("clear"));
+    assert_eq!(
+        cleared.stdout,
+        "gave back the reserved ports 33768-39999,40001-61000 of a convey that was killed\n"
+    );
+    assert_eq!(reserved(&network), "40000,62000", "by `convey clear`");
+
+    network.balance(&Config::new(1));
+    end(&network, Signal::KILL);
+    let mut dsr = network.lab.command(Role::Balancer, binary().get_program());
+    let dsr = Process::spawn(dsr.arg("--dsr").arg("--config").arg(network.path("config.toml")));
+    wait_for("the ports to be given back in dsr mode", || {
+        (reserved(&network) == "40000,62000").then_some(())
+    });
+    drop(dsr);
+
+    network.balance(&Config::new(1));
+    end(&network, Signal::KILL);
     let servers = network.path("servers.txt");
     fs::write(&servers, "127.0.0.1:1\n").unwrap();
     let mut proxy = network.lab.command(Role::Balancer, binary().get_program());

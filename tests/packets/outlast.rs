@@ -19,6 +19,8 @@ pub(crate) fn stories() -> Vec<Story> {
         a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile,
         another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download,
         what_stays_is_taken_away_by_a_command,
+        neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away,
+        what_another_user_has_claimed_counts_as_in_use,
     ]
 }
 
@@ -87,6 +89,53 @@ fn what_stays_is_taken_away_by_a_command(case: Case) {
     assert_eq!((clear(&network), filters(&network)), (removed, 0));
     assert_eq!(clear(&network), "nothing is left of a convey that no longer runs\n");
     assert!(!curl.wait().success(), "the host's stack answers again");
+}
+
+fn neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away(case: Case) {
+    let (mut network, _servers) = balanced(case, Config::new(2));
+    kill(&network);
+    let left = guards(&network);
+    assert_eq!(left.len(), 1);
+    let statistics = network.inside(Role::Balancer, || TcpListener::bind("127.0.0.1:7000").unwrap());
+    let failed = run(convey(&network).arg("--dsr").arg("--config").arg(network.path("config.toml")));
+    assert!(failed.code == Some(1) && failed.stderr.contains("cannot serve statistics"), "{failed:?}");
+    assert_eq!(guards(&network), left, "after a start that failed");
+    drop(statistics);
+
+    let list = network.path("servers.txt");
+    fs::write(&list, "127.0.0.1:1\n").unwrap();
+    let log = network.path("proxy.log");
+    let mut proxy = convey(&network);
+    proxy.args(["--listen", "7777", "--servers"]).arg(list).env_remove("RUST_LOG");
+    let proxy = Process::spawn(proxy.stderr(File::create(&log).unwrap()));
+    let has_started = || fs::read_to_string(&log).unwrap().contains("statistics on http://").then_some(());
+    wait_for("a proxy to start", has_started);
+    assert_eq!(guards(&network), left, "after the start of a proxy");
+    drop(proxy);
+
+    network.start_again();
+    let own = guards(&network);
+    assert!(own.len() == 1 && own != left, "{own:?} instead of {left:?}");
+}
+
+fn what_another_user_has_claimed_counts_as_in_use(case: Case) {
+    let (network, _servers) = balanced(case, Config::new(2));
+    kill(&network);
+    let script = "use Socket; $| = 1; socket(my $s, PF_UNIX, SOCK_DGRAM, 0);
+        bind($s, pack('S a*', 1, \"\\0convey filters 0xc00001 #1\")) or die; print 'bound'; sleep 600";
+    let bound = network.path("bound");
+    let mut user = network.lab.command(Role::Balancer, "setpriv");
+    user.args(["--reuid", "65534", "--clear-groups", "perl", "-e", script]);
+    let user = Process::spawn(user.stdout(File::create(&bound).unwrap()));
+    wait_for("the name to be bound", || (fs::read_to_string(&bound).unwrap() == "bound").then_some(()));
+    let ran = run(convey(&network).arg("clear"));
+    assert!(ran.stdout.is_empty() && ran.stderr.contains("user 65534 has bound"), "{ran:?}");
+    assert_eq!(filters(&network), 1);
+    drop(user);
+    wait_for("the guard to be nobody's", || {
+        run(convey(&network).arg("clear"));
+        (filters(&network) == 0).then_some(())
+    });
 }
 
 fn balanced(case: Case, config: Config) -> (Network, [Nginx; 2]) {
@@ -160,7 +209,12 @@ fn clear(network: &Network) -> String {
 
 /// How many guards stay when their process ends.
 fn filters(network: &Network) -> usize {
+    guards(network).len()
+}
+
+/// Those guards, a line each.
+fn guards(network: &Network) -> Vec<String> {
     let shown =
         network.lab.run(Role::Balancer, "tc", &["filter", "show", "dev", INTERFACE, "ingress"]).unwrap();
-    shown.lines().filter(|line| line.contains("dsr_guard")).count()
+    shown.lines().filter(|line| line.contains("dsr_guard")).map(str::to_owned).collect()
 }
