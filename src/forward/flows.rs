@@ -172,9 +172,9 @@ impl FlowTable {
         self.shares.divide_among(kinds);
     }
 
-    /// Records a flow neither of whose keys is in the table. In a full table, or where its kind has as much of it as it may,
-    /// it takes the place of the flow that has been closing for longest, else of the one that has been half-open for longest,
-    /// else, in DSR, of the one that has been open for longest and whose beginning was not seen.
+    /// Records a flow neither of whose keys is in the table. Without room for its kind, another flow gives way: the one that
+    /// has been closing for longest. If there is none: the one that has been half-open for longest. In DSR, as a last resort:
+    /// the one that has been open for longest and whose beginning was not seen.
     ///
     /// # Errors
     /// [`Full`] if there is none of these.

@@ -80,10 +80,11 @@ impl Shares {
     /// [`Full`] if there is no room, and all that could give way are open.
     pub(super) fn victim(&self, new: Share) -> Result<Option<u32>, Full> {
         let is_within_its_part = self.counts[new.index()] < self.guaranteed[new.index()];
-        if self.len() < self.capacity && (is_within_its_part || self.promised() < self.capacity) {
+        let has_place = self.len() < self.capacity;
+        if has_place && (is_within_its_part || self.promised() < self.capacity) {
             return Ok(None);
         }
-        let full = if self.len() < self.capacity { Full::Share } else { Full::Table };
+        let full = if has_place { Full::Share } else { Full::Table };
         let closing = self.first_by_excess(new, Queues::closing);
         closing.or_else(|| self.first_by_excess(new, Queues::victim)).map(Some).ok_or(full)
     }
