@@ -318,6 +318,9 @@ proptest! {
         let (mut after, mut pending) = (before, PendingFin::default());
         let heard = after.hear(&mut pending, BothSides, Established, from, guess);
         prop_assert!(heard.flags & (SYN | FIN | RST) == 0 && !heard.ends_other, "{:?}", heard);
-        prop_assert_eq!((after.sent, after.acked), (before.sent, before.acked));
+        prop_assert_eq!(after.acked, before.acked);
+        // What comes in where the server is may acknowledge what has passed behind a gap. It moves nothing else.
+        let is_acknowledged = from == ToClient && after.sent == guess.ack && ack > 0;
+        prop_assert!(after.sent == before.sent || is_acknowledged, "{:?}", after);
     }
 }
