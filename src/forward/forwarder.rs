@@ -1,43 +1,39 @@
 //! The one door of the forwarding core: a frame in, a verdict out.
 
+mod adopt;
 mod begin;
 mod cached;
+mod expiry;
 mod fit;
 mod give_way;
+mod icmp;
 mod narrow;
 mod refuse;
 mod served;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use self::begin::{To, UNRESOLVED, is_martian};
-use self::fit::{Path, fit, fit_error};
+use self::begin::To;
+use self::expiry::ACKNOWLEDGED_AFTER;
+use self::fit::{Path, fit};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell};
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{
-    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, Share, View,
+    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
 };
 use crate::model::{
-    self, Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, Mode, NextHop, Rewrite, Shortage, Timestamp,
-    UDP, Wanted,
+    Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, Rewrite, Shortage, Timestamp, UDP, Wanted,
 };
-use crate::snapshot::{NextHops, Snapshot, Unreachable};
+use crate::snapshot::{NextHops, Snapshot};
 use crate::wire::{self, ANSWER_LEN, Headers, Kind};
 
 /// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose
 /// sides are told that they were silent for too long; more are dropped in silence, lest forged packets make us answer the whole world.
 const ANSWERS_PER_SECOND: u64 = 1_000;
-
-/// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
-const BUDGET: u32 = 4_096;
-
-/// How long after a FIN that is not believed yet it is looked whether it has been acknowledged.
-const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
 
 /// The key of no packet.
 const NOBODY: FlowKey = FlowKey {
@@ -215,58 +211,6 @@ impl Forwarder {
         verdict.unwrap_or_else(|stop| self.refuse(stop, frame, packet))
     }
 
-    /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
-    /// `reset` is given frames that tell clients their server is gone, and both sides of a connection that they have been
-    /// silent for too long, with the interface to send them on.
-    /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
-    /// more to be done that need not wait.
-    pub fn handle_timeout(
-        &mut self,
-        snapshot: &Snapshot,
-        now: Timestamp,
-        mut reset: impl FnMut(&[u8], u32),
-    ) -> bool {
-        self.adopt(snapshot);
-        let mut gone = Vec::new();
-        let expired_all = self.expire(now, &mut gone);
-        for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {
-            self.take_leave(flow, snapshot, now, &mut reset);
-        }
-        if let Some(from) = self.sweep {
-            let (served, answer) = (&self.served, &mut self.answer);
-            let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
-            self.sweep = self.flows.sweep(now, from, BUDGET, |flow| {
-                let end = served.end_of(flow);
-                let is_rerouted = reroute(flow, snapshot);
-                match cache.as_deref_mut().filter(|_| flow.is_cached()) {
-                    Some(cache) if end.is_some() => cached::catch_up(cache, flow),
-                    Some(cache) if is_rerouted => {
-                        cached::put(cache, flow);
-                        is_replaced |= flow.state().is_handshake();
-                    }
-                    _ => {}
-                }
-                if let Some(end) = end {
-                    if end != End::Left
-                        && let Some(interface) = refuse::farewell(flow, snapshot, answer)
-                    {
-                        reset(answer, interface);
-                    }
-                    gone.push((flow.clone(), end));
-                }
-                end.is_none()
-            });
-            if is_replaced {
-                self.handshakes_replaced = Some(now);
-            }
-            if self.sweep.is_none() && std::mem::take(&mut self.sweep_again) {
-                self.sweep = Some(0);
-            }
-        }
-        gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
-        !expired_all || self.sweep.is_some()
-    }
-
     /// The frame that the last [`Verdict::Reply`] is about, complete and without padding.
     pub fn answer(&self) -> &[u8] {
         &self.answer
@@ -297,27 +241,6 @@ impl Forwarder {
         self.ports.as_ref().map_or(0, NatPorts::in_use)
     }
 
-    /// Forgets flows that have been silent for too long. Returns whether that was all of them.
-    fn expire(&mut self, now: Timestamp, gone: &mut Vec<(Flow, End)>) -> bool {
-        for _ in 0..BUDGET {
-            let Some(id) = self.flows.due(now) else { return true };
-            let flow = self.flows.get(id);
-            if flow.is_cached() && flow.has_pending_fin() {
-                self.catch_up(id);
-            }
-            let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
-            match self.flows.settle(id, last, now) {
-                Some(flow) if flow.is_open_connection() => gone.push((flow, End::Silent)),
-                Some(flow) => gone.push((flow, End::Own)),
-                None if self.flows.get(id).is_cached() && self.flows.get(id).has_pending_fin() => {
-                    self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
-                }
-                None => {}
-            }
-        }
-        self.flows.due(now).is_none()
-    }
-
     /// Whether a packet of a flow's server, or an ICMP error about one to it, came in where the server is not.
     #[inline]
     fn is_spoofed(&self, id: FlowId, frame: &Frame<'_>, snapshot: &Snapshot) -> bool {
@@ -326,28 +249,6 @@ impl Forwarder {
         let usual = network.get(flow.next_hop(Direction::ToServer));
         usual.is_none_or(|hop| hop.interface != interface)
             && network.is_spoofed(flow.server().src.ip(), interface)
-    }
-
-    /// Tells both sides of a connection that it is no longer forwarded: who speaks first would wait in vain. In DSR nobody is
-    /// told, as another balancer may forward it, or this one again by hash.
-    fn take_leave(
-        &mut self,
-        flow: &mut Flow,
-        snapshot: &Snapshot,
-        now: Timestamp,
-        reset: &mut impl FnMut(&[u8], u32),
-    ) {
-        if flow.view() == View::ClientSide || !self.silence.allow(now) {
-            return;
-        }
-        if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached()) {
-            cached::catch_up(cache, flow);
-        }
-        for tell in [refuse::farewell, refuse::farewell_to_server] {
-            if let Some(interface) = tell(flow, snapshot, &mut self.answer) {
-                reset(&self.answer, interface);
-            }
-        }
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.
@@ -469,37 +370,6 @@ impl Forwarder {
         fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
     }
 
-    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow but how long its
-    /// packets may be: anybody can send one.
-    fn forward_error(
-        &mut self,
-        id: FlowId,
-        direction: Direction,
-        frame: &mut Frame<'_>,
-        packet: Packet<'_>,
-    ) -> Result<Verdict, Stop> {
-        self.catch_up(id);
-        let (flow, headers) = (self.flows.get(id), packet.headers);
-        check_error(frame, headers)?;
-        if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
-            return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
-        }
-        let parties = parties(flow);
-        let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
-        // Whom the kernel of a client hears it from is no matter there: its socket fails.
-        let server = packet.snapshot.network.get(flow.next_hop(Direction::ToServer));
-        let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
-        if part == Part::Refusal && !is_servers {
-            return Err(Stop::Silent(DropReason::WrongInterface));
-        }
-        let (rewrite, hop) = self.way(id, direction, packet)?;
-        fit_error(headers, hop)?;
-        self.check_path_mtu(id, direction, frame, headers, packet.snapshot)?;
-        wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-        let interface = hop.interface;
-        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
-    }
-
     /// What is done to packets of a flow that go this way, and to whom they are sent.
     #[inline]
     fn way<'a>(
@@ -530,58 +400,6 @@ impl Forwarder {
             self.news.ended.push(Ended { flow: parties(flow), how });
         }
     }
-
-    /// Derives what the snapshot implies, if it is a new one.
-    fn adopt(&mut self, snapshot: &Snapshot) {
-        if self.generation == Some(snapshot.generation) {
-            return;
-        }
-        self.generation = Some(snapshot.generation);
-        let has_other_timeouts = self.flows.set_timeouts(&snapshot.flow_timeouts);
-        self.flows.divide_among(snapshot.frontends.iter().filter_map(|frontend| share(&frontend.config)));
-        let served = Served::new(snapshot, self.ports.as_ref());
-        if let Some(ports) = &mut self.ports {
-            ports.retain_servers(|server, protocol| served.has_server(server, protocol));
-            let listening = snapshot.listeners.keys().chain(&snapshot.draining.listen);
-            ports.leave_out(listening.map(|endpoint| (endpoint.addr.ip().into(), endpoint.addr.port())));
-        }
-        if has_other_timeouts
-            || served.may_end_flows_of(&self.served)
-            || snapshot.network.moves_flows_of(&self.network)
-        {
-            // One that is under way ends first: with snapshot upon snapshot, it would never.
-            match self.sweep {
-                None => self.sweep = Some(0),
-                Some(_) => self.sweep_again = true,
-            }
-        }
-        self.network = snapshot.network.clone();
-        self.served = served;
-        // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
-        for server in snapshot.servers.values() {
-            let _ = self.find_hop(To::Server(server.config.addr.ip()), snapshot);
-        }
-    }
-}
-
-/// Has packets of a flow go where the routes lead now. While the neighbour there is being resolved, they go on as before;
-/// unless that is gone, too: its index may soon be another's. Returns whether they go another way.
-fn reroute(flow: &mut Flow, snapshot: &Snapshot) -> bool {
-    let mut is_other = false;
-    for &direction in flow.view().directions() {
-        let hop = match To::end(flow, direction).lookup(&snapshot.network) {
-            Ok(hop) => hop,
-            Err(Unreachable::Unresolved { .. })
-                if snapshot.network.get(flow.rewrite(direction).next_hop).is_some() =>
-            {
-                continue;
-            }
-            Err(_) => UNRESOLVED,
-        };
-        is_other |= flow.rewrite(direction).next_hop != hop;
-        flow.set_next_hop(direction, hop);
-    }
-    is_other
 }
 
 /// Whether a packet opens a connection. Every UDP datagram may.
@@ -595,40 +413,12 @@ fn opens(direction: Direction, headers: &Headers) -> bool {
     direction == Direction::ToServer && headers.is_tcp() && begins(headers)
 }
 
-/// Whose share of the table a frontend's flows take, if it is forwarded here.
-fn share(frontend: &model::Frontend) -> Option<Share> {
-    let view = match frontend.mode {
-        Mode::Proxy => return None,
-        Mode::Passthrough => View::BothSides,
-        Mode::Dsr => View::ClientSide,
-    };
-    Some(Share::new(view, frontend.protocol as u8))
-}
-
 fn segment(headers: &Headers) -> Segment {
     Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len: headers.segment_len() }
 }
 
 fn parties(flow: &Flow) -> Parties {
     Parties { server: flow.server_id(), frontend: flow.frontend_id() }
-}
-
-/// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
-fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
-    match headers.ttl {
-        _ if is_martian(wire::source(frame.bytes, headers).ip()) => Err(Stop::Silent(DropReason::Martian)),
-        0..=1 => Err(Stop::Silent(DropReason::TtlExceeded)),
-        _ => Ok(()),
-    }
-}
-
-/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams. Who sends it
-/// in the server's name from elsewhere does not have the link-layer address that leads to the server.
-fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
-    direction == Direction::ToClient
-        && !headers.is_tcp()
-        && wire::is_port_unreachable(frame.bytes, headers)
-        && wire::source(frame.bytes, headers) == headers.key.src
 }
 
 #[cfg(test)]

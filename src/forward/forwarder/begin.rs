@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::fit::{Path, fit, fit_error};
+use super::icmp::check_error;
 use super::refuse::Stop;
-use super::{Forwarder, Packet, begins, check_error, segment};
+use super::{Forwarder, Packet, begins, segment};
 use crate::forward::{
     Cut, Direction, Flow, FlowId, FlowState, Forwarded, Frame, Full, NewFlow, Part, Parties, Share, Verdict,
     View,
