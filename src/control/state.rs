@@ -13,7 +13,7 @@ use super::draining::Draining;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
 use crate::config::Config;
-use crate::health::{self, Change, Doubt, Ejection, Warmup};
+use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
 use crate::model::{
     self, Backend, Endpoint, HealthCheck, Lookup, Mode, ProbeKind, Server, ServerKey, Timestamp, WHOLE,
 };
@@ -49,7 +49,7 @@ pub struct State {
     timed: BTreeSet<ServerKey>,
     changes: Vec<HealthChange>,
     /// Servers that are to be probed at once.
-    doubts: Vec<(ServerKey, HealthCheck)>,
+    doubts: Vec<Confirmation>,
 }
 
 /// A server went up or down, was ejected or is no longer.

@@ -251,8 +251,8 @@ impl<D: DataPath> Task<D> {
 
     fn on_failures(&mut self, failures: ConnectFailures) {
         self.state.on_connect_failures(&failures, (self.now)());
-        for (server, check) in self.state.take_doubts() {
-            self.schedule.confirm(server, check);
+        for confirmation in self.state.take_doubts() {
+            self.schedule.confirm(confirmation);
         }
     }
 

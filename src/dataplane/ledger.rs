@@ -1,9 +1,9 @@
 //! Where a worker counts its flows, found by the numbers that flows carry.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use crate::forward::{End, Ended, Parties};
+use crate::forward::{End, Ended, Forwarded, Parties};
 use crate::model::{ConnectFailures, Protocol, ServerKey};
 use crate::snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::{Counter, Traffic};
@@ -15,12 +15,21 @@ pub(super) struct Ledger {
     totals: Option<Arc<Traffic>>,
     servers: Vec<Option<(Arc<ServerLive>, Arc<PoolLive>)>>,
     frontends: Vec<Option<(Arc<FrontendLive>, Protocol)>>,
+    /// Interfaces that clients may come in by.
+    clients_side: BTreeSet<u32>,
 }
 
 impl Ledger {
     /// An empty one, for the counters of this core.
     pub(super) fn new(core: usize) -> Ledger {
-        Ledger { core, generation: None, totals: None, servers: Vec::new(), frontends: Vec::new() }
+        Ledger {
+            core,
+            generation: None,
+            totals: None,
+            servers: Vec::new(),
+            frontends: Vec::new(),
+            clients_side: BTreeSet::new(),
+        }
     }
 
     /// Takes in what is new in a snapshot, and forgets what it does not know and nobody has a flow of.
@@ -30,6 +39,8 @@ impl Ledger {
         }
         self.generation = Some(snapshot.generation);
         self.totals = Some(snapshot.totals.clone());
+        let vips: Vec<_> = snapshot.listeners.keys().map(|endpoint| endpoint.addr.ip()).collect();
+        self.clients_side = snapshot.network.interfaces_of_clients(&vips);
         for pool in &snapshot.pools {
             for server in &pool.servers {
                 put(&mut self.servers, server.live.id, (server.live.clone(), pool.live.clone()));
@@ -77,10 +88,17 @@ impl Ledger {
         }
     }
 
-    /// A server has refused a client's SYN, or datagram, which is UDP's failed connect. Returns what health is to know of
-    /// it. The forwarder has seen to it that nobody else has said so: a reset has the numbers of its SYN, and an ICMP error
-    /// came from where the server is.
-    pub(super) fn refused(&self, flow: Parties, snapshot: &Snapshot) -> Option<ConnectFailures> {
+    /// A server has refused a client's SYN, or datagram, which is UDP's failed connect, by what came in on this interface.
+    /// Returns what health is to know of it.
+    ///
+    /// The forwarder has seen to it that a reset has the numbers of its SYN, and that it all came from where the server is.
+    /// But whoever sent the SYN knows its numbers, and may be there, too.
+    pub(super) fn refused(
+        &self,
+        Forwarded { flow, interface: to_client, .. }: Forwarded,
+        interface: u32,
+        snapshot: &Snapshot,
+    ) -> Option<ConnectFailures> {
         let Some(Some((server, pool))) = self.servers.get(flow.server as usize) else { return None };
         for traffic in [&server.traffic, &pool.traffic] {
             traffic.add(self.core, Counter::ConnectFailures, 1);
@@ -90,14 +108,20 @@ impl Ledger {
         let is_its = |pool: &&Arc<Pool>| pool.servers.iter().any(|server| server.live.id == flow.server);
         let backend = &snapshot.pools.iter().find(is_its)?.config;
         let frontend = self.frontends.get(flow.frontend as usize);
-        let is_udp = matches!(frontend, Some(Some((_, Protocol::Udp))));
+        let protocol = frontend.and_then(|entry| Some(entry.as_ref()?.1)).unwrap_or(Protocol::Tcp);
         if backend.failure_limit().is_none_or(|limit| in_a_row < limit) {
             return None;
         }
         let (backend, name) = (backend.name.clone(), config.name.clone());
         let server = ServerKey { backend, server: name, addr: config.addr };
-        let what = if is_udp { "clients' datagrams are refused" } else { "clients are refused" };
-        Some(ConnectFailures { server, in_a_row, error: what.to_owned(), is_forgeable: false })
+        let error = match protocol {
+            Protocol::Tcp => "clients are refused".to_owned(),
+            Protocol::Udp => "clients' datagrams are refused".to_owned(),
+        };
+        let is_forgeable = interface == to_client
+            || self.clients_side.contains(&interface)
+            || !snapshot.network.leads_to(config.addr.ip(), interface);
+        Some(ConnectFailures { server, in_a_row, error, protocol, is_forgeable })
     }
 
     /// A flow is over: counts it, and frees its slots.
@@ -137,7 +161,70 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::fixture;
+    use crate::forward::{Direction, Part};
+    use crate::model::{Interface, Route, RouteHop};
+    use crate::snapshot::{NextHops, fixture};
+
+    const WAN: u32 = 2;
+    const LAN: u32 = 3;
+
+    fn interface(index: u32, addresses: &[&str]) -> Interface {
+        Interface {
+            index,
+            name: format!("eth{index}"),
+            mac: Some([2, 0, 0, 0, 1, index as u8]),
+            mtu: 1500,
+            mtu_v6: 1500,
+            up: true,
+            loopback: false,
+            hands_over: false,
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        }
+    }
+
+    /// Routes by `(prefix, length, interface)`.
+    fn network(interfaces: &[Interface], routes: &[(&str, u8, u32)]) -> Arc<NextHops> {
+        let route = |&(prefix, prefix_len, interface): &(&str, u8, u32)| Route {
+            table: Route::MAIN,
+            prefix: prefix.parse().unwrap(),
+            prefix_len,
+            metric: 0,
+            hops: vec![RouteHop { interface, gateway: None, mtu: None }],
+        };
+        Arc::new(NextHops::new(interfaces, routes.iter().map(route).collect::<Vec<_>>(), &[]))
+    }
+
+    #[test]
+    fn a_refusal_may_be_made_up_where_clients_are_and_not_where_only_servers_are() {
+        let [wan, lan] = [interface(WAN, &["192.0.2.1"]), interface(LAN, &["10.0.0.1"])];
+        let inside = interface(LAN, &["10.0.0.1", "10.0.0.100"]);
+        let routes = [("10.0.0.0", 24, LAN), ("192.0.2.0", 24, WAN), ("0.0.0.0", 0, WAN)];
+        let two_arms = network(&[wan.clone(), lan.clone()], &routes);
+        let vip_inside_too = network(&[wan.clone(), inside], &routes);
+        let default_inside = network(&[wan, lan], &[routes[0], routes[1], ("0.0.0.0", 0, LAN)]);
+        let one_arm = network(&[interface(LAN, &["192.0.2.1", "10.0.0.1"])], &[("10.0.0.0", 24, LAN)]);
+        for (what, network, came_in, to_client, is_forgeable) in [
+            ("the servers' own interface", &two_arms, LAN, WAN, false),
+            ("its client is there, too", &two_arms, LAN, LAN, true),
+            ("an interface that leads nowhere", &two_arms, 77, WAN, true),
+            ("one arm", &one_arm, LAN, LAN, true),
+            ("a frontend for the inside", &vip_inside_too, LAN, WAN, true),
+            ("the default route is there", &default_inside, LAN, WAN, true),
+        ] {
+            let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.11:80"), fixture::up())]);
+            let listen = ["192.0.2.1:80", "10.0.0.100:80"];
+            let frontend = fixture::frontend("www", &listen, &pool);
+            let flow = Parties { server: pool.servers[0].live.id, frontend: frontend.live.id };
+            let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
+            let snapshot = Snapshot { generation: 1, network: network.clone(), ..snapshot };
+            let mut ledger = Ledger::new(0);
+            ledger.follow(&snapshot);
+            let (direction, part) = (Direction::ToClient, Part::Refusal);
+            let forwarded = Forwarded { interface: to_client, direction, flow, part, cut: None };
+            let told = ledger.refused(forwarded, came_in, &snapshot).unwrap();
+            assert_eq!((told.is_forgeable, told.protocol), (is_forgeable, Protocol::Tcp), "{what}");
+        }
+    }
 
     #[test]
     fn what_a_reload_took_away_is_counted_until_its_last_flow_ends_and_then_forgotten() {

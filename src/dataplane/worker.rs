@@ -147,7 +147,7 @@ impl Worker {
                     Part::Later => {}
                     Part::Answer => round.ledger.answered(forwarded.flow),
                     Part::Refusal => {
-                        if let Some(news) = round.ledger.refused(forwarded.flow, round.snapshot) {
+                        if let Some(news) = round.ledger.refused(forwarded, interface, round.snapshot) {
                             let _ = self.failures.try_send(news); // full: there is more of the same in it
                         }
                     }

@@ -1,8 +1,9 @@
 //! A server that fails clients, until a probe of its own says whether it is the server's fault. Pure.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::model::{ConnectFailures, Timestamp};
+use crate::model::{ConnectFailures, HealthCheck, ServerKey, Timestamp};
 
 /// Clients' failures have a server probed once in this time at most, however many there are. Anybody can make some up.
 const CONFIRM_EVERY: Duration = Duration::from_secs(1);
@@ -20,6 +21,17 @@ pub enum Finding {
     Nothing,
 }
 
+/// A probe that is to show whether clients' failures are the server's fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confirmation {
+    /// The server.
+    pub server: ServerKey,
+    /// How it is probed.
+    pub check: HealthCheck,
+    /// A second address of ours that a datagram is sent from, besides the usual one.
+    pub from: Option<IpAddr>,
+}
+
 /// What is held against a server, and when a probe was last asked for because of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Doubt {
@@ -29,9 +41,10 @@ pub struct Doubt {
 
 impl Doubt {
     /// Clients' failures speak against the server. Returns whether it is to be probed now, by a probe that takes up to
-    /// `timeout`.
+    /// `timeout`: no other is on its way, and none was asked for within the last [`CONFIRM_EVERY`].
     pub fn raise(&mut self, failures: &ConnectFailures, timeout: Duration, now: Timestamp) -> bool {
-        let pause = CONFIRM_EVERY.max(timeout);
+        let is_being_probed = self.failures.is_some();
+        let pause = if is_being_probed { CONFIRM_EVERY.max(timeout) } else { CONFIRM_EVERY };
         if self.asked.is_some_and(|asked| now.since(asked) < pause) {
             return false;
         }
@@ -57,14 +70,15 @@ impl Doubt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ServerKey;
+    use crate::model::Protocol;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn failures(is_forgeable: bool) -> ConnectFailures {
         let server =
             ServerKey { backend: "b".into(), server: "s".into(), addr: "10.0.0.1:53".parse().unwrap() };
-        ConnectFailures { server, in_a_row: 3, error: "refused".into(), is_forgeable }
+        let (error, protocol) = ("refused".into(), Protocol::Udp);
+        ConnectFailures { server, in_a_row: 3, error, protocol, is_forgeable }
     }
 
     #[test]
@@ -87,6 +101,17 @@ mod tests {
         assert!(doubt.raise(&failures(false), 5 * SECOND, Timestamp(0)));
         assert!(!doubt.raise(&failures(false), 5 * SECOND, Timestamp(0).after(4 * SECOND)));
         assert!(doubt.raise(&failures(false), 5 * SECOND, Timestamp(0).after(5 * SECOND)));
+    }
+
+    #[test]
+    fn once_a_probe_is_answered_the_next_may_follow_within_a_second_whatever_its_timeout() {
+        let (mut doubt, dead) = (Doubt::default(), failures(false));
+        assert!(doubt.raise(&dead, 5 * SECOND, Timestamp(0)));
+        assert_eq!(doubt.settle(Finding::Answer, 3), None);
+        assert!(!doubt.raise(&dead, 5 * SECOND, Timestamp(0).after(SECOND / 2)));
+        assert!(doubt.raise(&dead, 5 * SECOND, Timestamp(0).after(SECOND)), "it has died since");
+        assert!(!doubt.raise(&dead, 5 * SECOND, Timestamp(0).after(3 * SECOND)), "it is being asked");
+        assert!(doubt.settle(Finding::Failure, 3).is_some());
     }
 
     #[test]

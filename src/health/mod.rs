@@ -9,7 +9,7 @@ mod schedule;
 mod state;
 mod warmup;
 
-pub use doubt::{Doubt, Finding};
+pub use doubt::{Confirmation, Doubt, Finding};
 pub use ejection::Ejection;
 pub use schedule::{Outcome, Schedule};
 pub use state::{Change, State};

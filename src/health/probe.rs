@@ -1,7 +1,7 @@
 //! One probe of one server.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -56,18 +56,19 @@ impl ProbeError {
 ///
 /// Anybody can send an ICMP error that says "port unreachable", and hit a port of ours by trying them all. So UDP that was
 /// refused has to be asked again with a `signature`: random bytes that whoever refuses a datagram quotes, and nobody else
-/// knows.
+/// knows. A datagram is sent `from` an address of ours if one is given.
 pub(super) async fn probe(
     addr: SocketAddr,
     check: &HealthCheck,
     signature: Option<Signature>,
+    from: Option<IpAddr>,
 ) -> Result<Seen, ProbeError> {
     let target = SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port()));
     let attempt = async {
         let answer = match &check.kind {
             ProbeKind::None => Ok("not probed".to_owned()),
             ProbeKind::Tcp => tcp(target).await,
-            ProbeKind::Udp => udp(target, signature.as_ref().map_or(&[], |bytes| bytes)).await,
+            ProbeKind::Udp => udp(target, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
             ProbeKind::Http { path, expected_status } => http(target, path, expected_status).await,
         };
         answer.map(|words| (Finding::Answer, words))
@@ -87,13 +88,13 @@ async fn tcp(target: SocketAddr) -> Result<String, ProbeError> {
 }
 
 /// Returns when the datagram is answered or refused; mostly it is neither.
-async fn udp(target: SocketAddr, signature: &[u8]) -> Result<String, ProbeError> {
+async fn udp(target: SocketAddr, signature: &[u8], from: Option<IpAddr>) -> Result<String, ProbeError> {
     let socket = if target.is_ipv4() {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+        let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)).await?;
         setsockopt(&socket, sockopt::Ipv4RecvErr, &true).map_err(io::Error::from)?;
         socket
     } else {
-        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await?;
+        let socket = UdpSocket::bind((from.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), 0)).await?;
         setsockopt(&socket, sockopt::Ipv6RecvErr, &true).map_err(io::Error::from)?;
         socket
     };

@@ -1,6 +1,7 @@
 //! When probes run: one task for each server that has a health check.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,8 +11,8 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use super::Finding;
-use super::probe::probe;
+use super::probe::{Seen, probe};
+use super::{Confirmation, Finding};
 use crate::model::{HealthCheck, ProbeKind, ServerKey};
 
 /// When a probe that was refused is repeated, until `fall` of them were. A refusal costs nobody anything, and while it
@@ -72,10 +73,16 @@ impl Budget {
         tells
     }
 
-    /// Waits for its turn. If that takes longer than the interval it is told once.
+    /// Waits for the turn of one probe. If that takes longer than the interval it is told once.
     async fn turn(&self, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
+        self.turns(1, check).await
+    }
+
+    /// The same of so many, or of all that there may be.
+    async fn turns(&self, probes: u32, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
         let asked = Instant::now();
-        let turn = self.probes.acquire().await.ok();
+        let most = u32::try_from(self.most).unwrap_or(u32::MAX);
+        let turn = self.probes.acquire_many(probes.min(most)).await.ok();
         if asked.elapsed() > check.interval && !self.is_told.swap(true, Ordering::Relaxed) {
             let most = self.most;
             warn!(
@@ -120,10 +127,10 @@ impl Schedule {
     }
 
     /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes.
-    pub fn confirm(&mut self, server: ServerKey, check: HealthCheck) {
+    pub fn confirm(&mut self, confirmation: Confirmation) {
         while self.confirming.try_join_next().is_some() {}
         let (outcomes, budget) = (self.outcomes.clone(), self.confirm_budget.clone());
-        self.confirming.spawn(confirm(server, check, outcomes, budget));
+        self.confirming.spawn(confirm(confirmation, outcomes, budget));
     }
 }
 
@@ -145,7 +152,7 @@ async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outco
     loop {
         let turn = budget.turn(&check).await;
         let started = Instant::now();
-        let result = probe(server.addr, &check, signature).await;
+        let result = probe(server.addr, &check, signature, None).await;
         drop(turn);
         refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
         let is_signed = signature.is_some();
@@ -185,24 +192,48 @@ async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outco
     }
 }
 
-/// Probes once.
+/// Probes once; datagrams go from a second address, too, if there is one.
 async fn confirm(
-    server: ServerKey,
-    mut check: HealthCheck,
+    Confirmation { server, mut check, from }: Confirmation,
     outcomes: mpsc::Sender<Outcome>,
     budget: Arc<Budget>,
 ) {
-    let _turn = budget.turn(&check).await;
     if check.kind == ProbeKind::Udp {
         check.timeout = check.timeout.min(CONFIRM_UDP);
     }
-    let signature = fastrand::u128(..).to_ne_bytes();
-    let (finding, reason) = match probe(server.addr, &check, Some(signature)).await {
-        Ok(seen) => seen,
-        Err(error) if error.is_ours() => (Finding::Nothing, error.to_string()),
-        Err(error) => (Finding::Failure, error.to_string()),
+    let from = from.filter(|_| check.kind == ProbeKind::Udp);
+    let _turn = budget.turns(1 + u32::from(from.is_some()), &check).await;
+    let (finding, reason) = match from {
+        None => probe_signed(server.addr, &check, None).await,
+        Some(_) => {
+            let usual = probe_signed(server.addr, &check, None);
+            let other = probe_signed(server.addr, &check, from);
+            tokio::pin!(usual, other);
+            tokio::select! {
+                seen = &mut usual => if decides(&seen) { seen } else { Some(other.await).filter(decides).unwrap_or(seen) },
+                seen = &mut other => if decides(&seen) { seen } else { usual.await },
+            }
+        }
     };
     let _ = outcomes.send(Outcome { server, finding, reason, confirms: true }).await;
+}
+
+/// Probes `from` an address with random bytes that a refusal has to quote.
+async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr>) -> Seen {
+    let signature = fastrand::u128(..).to_ne_bytes();
+    match probe(addr, check, Some(signature), from).await {
+        Ok(seen) => seen,
+        // We may not have that address, or have it where the server is not.
+        Err(error) if error.is_ours() || (from.is_some() && !error.is_refusal()) => {
+            (Finding::Nothing, error.to_string())
+        }
+        Err(error) => (Finding::Failure, error.to_string()),
+    }
+}
+
+/// Whether no other probe can say more.
+fn decides((finding, _): &Seen) -> bool {
+    matches!(finding, Finding::Answer | Finding::Failure)
 }
 
 /// The interval, a tenth longer or shorter at most.
@@ -212,8 +243,6 @@ fn jittered(interval: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, UdpSocket};
 
@@ -367,9 +396,36 @@ mod tests {
             (closed, ProbeKind::Tcp, Finding::Failure),
             (closed, ProbeKind::Udp, Finding::Failure),
         ] {
-            schedule.confirm(key(addr), check(kind));
+            schedule.confirm(Confirmation { server: key(addr), check: check(kind), from: None });
             let outcome = receiver.recv().await.unwrap();
             assert_eq!((outcome.finding, outcome.confirms), (finding, true), "{outcome:?}");
+        }
+    }
+
+    /// Who refuses nothing to one address may refuse it to another: its kernel limits what it tells each of them.
+    #[tokio::test]
+    async fn datagrams_that_confirm_go_from_a_second_address_too_if_there_is_one() {
+        let echo = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let addr = echo.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut bytes = [0; 64];
+            while let Ok((len, client)) = echo.recv_from(&mut bytes).await {
+                if client.ip() == IpAddr::from([127, 0, 0, 2]) {
+                    echo.send_to(&bytes[..len], client).await.unwrap();
+                }
+            }
+        });
+        let (sender, mut receiver) = mpsc::channel(9);
+        let mut schedule = Schedule::new(sender, 16);
+        // Nobody has the last one.
+        for (from, finding) in [
+            (None, Finding::Silence),
+            (Some([127, 0, 0, 2]), Finding::Answer),
+            (Some([192, 0, 2, 1]), Finding::Silence),
+        ] {
+            let check = HealthCheck { timeout: Duration::from_millis(100), ..check(ProbeKind::Udp) };
+            schedule.confirm(Confirmation { server: key(addr), check, from: from.map(IpAddr::from) });
+            assert_eq!(receiver.recv().await.unwrap().finding, finding, "{from:?}");
         }
     }
 

@@ -332,6 +332,8 @@ pub struct ConnectFailures {
     pub in_a_row: u32,
     /// The last error, in words for an operator.
     pub error: String,
-    /// Whether anybody could have made it up: an ICMP error about a datagram, from whatever interface.
+    /// What clients speak with it.
+    pub protocol: Protocol,
+    /// Whether strangers could have made it up: it came by a way that clients' packets come by, too.
     pub is_forgeable: bool,
 }

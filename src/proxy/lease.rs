@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::own_sockets::OwnSocket;
 use super::session::Session;
 use super::socket::{self, Leg};
-use crate::model::{ConnectFailures, Mode, OnDown, ServerKey, Timeouts, is_shortage};
+use crate::model::{ConnectFailures, Mode, OnDown, Protocol, ServerKey, Timeouts, is_shortage};
 use crate::snapshot::{Pick, Pool, Server, Snapshot};
 use crate::stats::Counter;
 
@@ -72,7 +72,7 @@ impl Session {
                     debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
                     tried.push(lease.index);
                     failed.push(lease.server().live.id);
-                    lease.failed(&error, false, &self.context.shared.failures);
+                    lease.failed(&error, Protocol::Tcp, &self.context.shared.failures);
                 }
             }
         }
@@ -191,21 +191,22 @@ impl Lease {
         self.count(Counter::Opened, 1);
     }
 
-    /// The server could not be connected to, or refused; anybody could have said so if it `is_forgeable`.
+    /// The server could not be connected to, or refused a datagram.
     pub(super) fn failed(
         &self,
         error: &io::Error,
-        is_forgeable: bool,
+        protocol: Protocol,
         failures: &mpsc::Sender<ConnectFailures>,
     ) {
         self.count(Counter::ConnectFailures, 1);
         if !is_shortage(error) {
-            self.tell(error.to_string(), is_forgeable, failures);
+            self.tell(error.to_string(), protocol, failures);
         }
     }
 
-    /// Tells who decides on health that the server has failed a client, once it has often enough.
-    pub(super) fn tell(&self, error: String, is_forgeable: bool, failures: &mpsc::Sender<ConnectFailures>) {
+    /// Tells who decides on health that the server has failed a client, once it has often enough. Of TCP the kernel has
+    /// seen to it that nobody has made it up. Of UDP it hands over whatever says that it is about a socket's datagrams.
+    pub(super) fn tell(&self, error: String, protocol: Protocol, failures: &mpsc::Sender<ConnectFailures>) {
         let server = self.server();
         let Some(in_a_row) = server.live.connect_failed(self.row) else { return };
         if self.pool.config.failure_limit().is_some_and(|limit| in_a_row >= limit) {
@@ -215,7 +216,9 @@ impl Lease {
                 addr: server.config.addr,
             };
             // A full channel has more of the same in it.
-            let _ = failures.try_send(ConnectFailures { server: key, in_a_row, error, is_forgeable });
+            let is_forgeable = protocol == Protocol::Udp;
+            let news = ConnectFailures { server: key, in_a_row, error, protocol, is_forgeable };
+            let _ = failures.try_send(news);
         }
     }
 

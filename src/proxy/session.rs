@@ -167,7 +167,8 @@ impl Session {
             End::ClientReset => self.end(Some(Counter::ClientReset)),
             End::ServerReset => {
                 if !is_judged {
-                    lease.tell("reset before an answer".to_owned(), false, &self.context.shared.failures);
+                    let error = "reset before an answer".to_owned();
+                    lease.tell(error, Protocol::Tcp, &self.context.shared.failures);
                 }
                 self.end(Some(Counter::ServerReset));
             }

@@ -150,6 +150,18 @@ impl NextHops {
             && self.routes.use_interface(interface, src.is_ipv4())
     }
 
+    /// Whether packets to `dst` may go out by this interface.
+    pub fn leads_to(&self, dst: IpAddr, interface: u32) -> bool {
+        self.routes.find(dst).iter().any(|hop| hop.interface == interface)
+    }
+
+    /// Interfaces that clients of these VIPs may come in by: those that hold one, and those that default routes go out by.
+    pub fn interfaces_of_clients(&self, vips: &[IpAddr]) -> BTreeSet<u32> {
+        let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+        let defaults = anywhere.iter().flat_map(|family| self.routes.find_default(*family));
+        self.interfaces_for(vips, &[]).into_iter().chain(defaults.map(|hop| hop.interface)).collect()
+    }
+
     /// How many there have been so far, those that lead nowhere now too.
     pub fn count(&self) -> u32 {
         self.hops.len() as u32

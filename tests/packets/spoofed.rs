@@ -1,9 +1,10 @@
 //! Packets in a server's name that somebody on the clients' side has made up.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use convey::demo::lab::Role;
+use convey::demo::lab::{INTERFACE, Plan, Role};
 use convey::model::Offload;
 use convey::wire::{self, IcmpError, TestPacket};
 
@@ -12,16 +13,18 @@ use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{link, snat, theirs};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::support::wait_for;
+use crate::support::{clock, wait_for};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when |case| case.is_passthrough() && case.offload != Offload::Xdp =>
         forged_refusals_take_no_server_out,
+        resets_that_a_client_forges_on_one_arm_eject_no_server,
     ];
     // Nobody but workers looks at where packets come from, and who proxies knows no offload.
     stories.extend(stories![when |case| case.is_passthrough() && case.offload == Offload::Off =>
         refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted,
+        refusals_forged_through_the_servers_router_take_no_silent_server_out,
         forged_refusals_take_no_proxied_server_out,
         forged_refusals_eject_no_proxied_server,
     ]);
@@ -50,12 +53,12 @@ fn forged_refusals_take_no_server_out(case: Case) {
     let network = &network;
     wait_until_proven(network);
     let clients = network.inside(Role::Client(1), || [(); CLIENTS].map(|()| asking(case)));
-    lie(network, &[1, 2].map(|number| case.family.address(Role::Server(number))));
+    lie(network, Role::Balancer, &[1, 2].map(|number| case.family.address(Role::Server(number))));
     wait_for("the lies to be dropped", || {
         let dropped = network.stat("/packets/drops/wrong_interface").as_u64();
         (dropped >= Some(CLIENTS as u64 * ROUNDS / 2)).then_some(())
     });
-    all_is_well(network);
+    all_is_well(network, &["s1", "s2"]);
     for stat in ["s1", "s2"].map(|server| format!("/backends/pool/servers/{server}/connect_failures")) {
         assert_eq!(network.stat(&stat), 0, "they do not come from the server's link-layer address");
     }
@@ -83,13 +86,101 @@ fn refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted(ca
     network.balance_with(&text.replace("[backends.pool.health_check]", backend));
     let network = &network;
     let client = network.inside(Role::Client(1), || asking(case));
-    lie(network, &[server]);
+    lie(network, Role::Balancer, &[server]);
     wait_for("the lies to be dropped", || {
         (network.stat("/packets/drops/wrong_interface").as_u64() >= Some(ROUNDS / 2)).then_some(())
     });
     assert_eq!(network.stat("/backends/pool/servers/s1/connect_failures"), 0);
     network.inside(Role::Client(1), || {
         assert_eq!(exchange(&client, b"hello").unwrap(), b"hello");
+    });
+}
+
+/// All are on one link, so by its interface a reset cannot be told from the server's. The liar has connections that the
+/// server does not hear of, and knows their numbers.
+fn resets_that_a_client_forges_on_one_arm_eject_no_server(case: Case) {
+    const SYNS: u16 = 20;
+    let mut network = Network::new(case, 2, 2);
+    let (mut first, _second) = (network.nginx(1), network.nginx(2));
+    let ports = format!("snat_ports = \"{}-{}\"", PORTS.start(), PORTS.end()).leak();
+    let backend = "algorithm = \"round_robin\"\n\
+        outlier_detection = { consecutive_failures = 2, base_ejection_time = 3600 }";
+    network.balance(&Config { backend, health: UNCHECKED, passthrough: ports, ..Config::new(2) });
+    let network = &network;
+    let [liar, ours] = [LIAR, Role::Balancer].map(|role| case.family.address(role));
+    network.inside(LIAR, || {
+        let mut wire = Wire::open();
+        for port in (2_000..).take(SYNS.into()) {
+            let syn = TestPacket::from(SocketAddr::new(liar, port)).to(network.vip()).syn().seq(100);
+            let mut syn = syn.macs(LIAR.mac(), Role::Balancer.mac()).bytes();
+            // The server drops it: its checksum is wrong.
+            let checksum = wire::parse(&syn).unwrap().l4 + 16;
+            syn[checksum] ^= 0x55;
+            wire.send(&syn);
+        }
+    });
+    wait_for("the flows", || (network.stat("/packets/flows/syn_sent") == SYNS).then_some(()));
+    let reset_all = || {
+        let mut wire = Wire::open();
+        for (server, port) in [1, 2].iter().flat_map(|server| PORTS.map(move |port| (*server, port))) {
+            let reset =
+                TestPacket::from(network.address(Role::Server(server))).to(SocketAddr::new(ours, port));
+            wire.send(&reset.rst().ack(101).macs(LIAR.mac(), Role::Balancer.mac()).bytes());
+        }
+    };
+    wait_for("the lies to be heard", || {
+        network.inside(LIAR, reset_all);
+        let of = |server| network.stat(&format!("/backends/pool/servers/{server}/connect_failures")).as_u64();
+        ["s1", "s2"].iter().all(|server| of(server) >= Some(5)).then_some(())
+    });
+    let answered: BTreeSet<_> = (0..20).map(|_| network.ask(1).unwrap()).collect();
+    assert_eq!(answered.len(), 2);
+    all_is_well(network, &["s1", "s2"]);
+    // When a server does refuse, clients are believed as ever.
+    first.kill();
+    wait_for("it to be ejected", || {
+        let _ = network.ask(1);
+        (network.stat("/backends/pool/servers/s1/ejections") == 1).then_some(())
+    });
+    (0..20).for_each(|_| assert_eq!(network.ask(1).unwrap(), "s2"));
+}
+
+/// What the liar sends comes by the router that the server is behind, and by nothing can it be told from the server's. Of a
+/// server that never answers, nothing contradicts it.
+fn refusals_forged_through_the_servers_router_take_no_silent_server_out(case: Case) {
+    let mut network = Network::planned(case, &Plan::new(2, 1).narrow(Role::Server(1)));
+    let place = SocketAddr::new(case.family.address(Role::Server(1)), ECHO);
+    let server = network.inside(Role::Server(1), || UdpSocket::bind(place).unwrap());
+    network.inside(Role::Router, || {
+        for interface in ["all", INTERFACE] {
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter"), "0").unwrap();
+        }
+    });
+    let ports = format!("snat_ports = \"{}-{}\"", PORTS.start(), PORTS.end()).leak();
+    network.balance(&Config { health: RARELY, passthrough: ports, ..Config::udp(ECHO, 1) });
+    let network = &network;
+    network.wait_for_health(1, true);
+    let clients =
+        network.inside(Role::Client(1), || [(); CLIENTS].map(|()| socket_to(case.family.vip(ECHO))));
+    let log = || clients.iter().for_each(|client| drop(client.send(b"a line of a log")));
+    let refused = || network.stat("/backends/pool/servers/s1/connect_failures").as_u64().unwrap();
+    wait_for("the lies to be heard", || {
+        log();
+        lie(network, Role::Router, &[place.ip()]);
+        (refused() >= 20).then_some(())
+    });
+    // Longer than the probe waits that they ask for.
+    let since = clock();
+    while since.elapsed() < Duration::from_millis(600) {
+        log();
+        lie(network, Role::Router, &[place.ip()]);
+    }
+    all_is_well(network, &["s1"]);
+    // When the server does refuse, it quotes what the probe has sent.
+    drop(server);
+    wait_for("it to be taken out", || {
+        log();
+        (network.stat("/backends/pool/servers/s1/up") == false).then_some(())
     });
 }
 
@@ -134,11 +225,11 @@ fn lied_about_in_proxy_mode(case: Case, backend: &str) {
         ["s1", "s2"].map(|server| of(server).as_u64().unwrap())
     };
     wait_for("both servers to be lied about", || {
-        lie(network, &[place(1), place(2)].map(|place| place.ip()));
+        lie(network, Role::Balancer, &[place(1), place(2)].map(|place| place.ip()));
         clients.iter().for_each(|client| drop(client.send(b"another one")));
         failures().iter().all(|failures| *failures >= 20).then_some(())
     });
-    all_is_well(network);
+    all_is_well(network, &["s1", "s2"]);
     // What waits to be read came before.
     for server in &servers {
         server.set_nonblocking(true).unwrap();
@@ -156,15 +247,15 @@ fn lied_about_in_proxy_mode(case: Case, backend: &str) {
     assert!(words.starts_with(b"last words"), "they are served");
 }
 
-/// Has the liar say of every port that these servers refuse what comes from it.
-fn lie(network: &Network, servers: &[IpAddr]) {
+/// Has the liar say, by way of its neighbour `to`, of every port that these servers refuse what comes from it.
+fn lie(network: &Network, to: Role, servers: &[IpAddr]) {
     let ours = network.case.family.address(Role::Balancer);
     network.inside(LIAR, || {
         let mut wire = Wire::open();
         for _ in 0..ROUNDS {
             for (server, port) in servers.iter().flat_map(|server| PORTS.map(move |port| (*server, port))) {
                 let made_up = TestPacket::from(SocketAddr::new(ours, port)).to(SocketAddr::new(server, ECHO));
-                let made_up = made_up.udp().macs(Role::Balancer.mac(), LIAR.mac()).bytes();
+                let made_up = made_up.udp().macs(to.mac(), LIAR.mac()).bytes();
                 let headers = wire::parse(&made_up).unwrap();
                 let mut forged = Vec::new();
                 wire::icmp_error(&made_up, &headers, IcmpError::PortUnreachable, server.into(), &mut forged);
@@ -194,8 +285,8 @@ fn wait_until_proven(network: &Network) {
     }
 }
 
-fn all_is_well(network: &Network) {
-    for server in ["s1", "s2"].map(|server| network.stat(&format!("/backends/pool/servers/{server}"))) {
+fn all_is_well(network: &Network, servers: &[&str]) {
+    for server in servers.iter().map(|server| network.stat(&format!("/backends/pool/servers/{server}"))) {
         assert_eq!((&server["up"], &server["eligible"]), (&true.into(), &true.into()));
     }
     let log = network.log(Role::Balancer);

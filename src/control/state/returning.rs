@@ -1,9 +1,11 @@
 //! Servers that clients' failures take out for a time, and servers on their way back to their whole share.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::{ServerEntry, State, key};
-use crate::health::{Change, Finding, Warmup};
+use crate::health::{Change, Confirmation, Finding, Warmup};
 use crate::model::{
-    Backend, ConnectFailures, HealthCheck, OutlierDetection, ProbeKind, ServerKey, Timestamp,
+    Backend, ConnectFailures, HealthCheck, OutlierDetection, ProbeKind, Protocol, ServerKey, Timestamp,
 };
 
 impl State {
@@ -25,15 +27,24 @@ impl State {
             None => self.servers.get(server).is_some_and(|entry| entry.state.is_up()),
         };
         let Some(entry) = self.servers.get_mut(server).filter(|_| takes_connections) else { return };
-        let check = check_of_doubt(&backend);
+        let check = check_of_doubt(&backend, failures.protocol);
         if entry.doubt.raise(failures, check.timeout, now) {
-            self.doubts.push((server.clone(), check));
+            let from = if failures.is_forgeable { self.address_of_its_own(server) } else { None };
+            self.doubts.push(Confirmation { server: server.clone(), check, from });
         }
     }
 
-    /// The servers that clients fail at, each with the check of one probe that is to be made at once. What it finds is
-    /// told by [`State::on_confirmation`].
-    pub fn take_doubts(&mut self) -> Vec<(ServerKey, HealthCheck)> {
+    /// An address of ours that clients' packets to a server do not come from: what its kernel has left to tell clients, it
+    /// tells a probe from there all the same. Clients ask for that address; whether we have it shows when it is used.
+    fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
+        let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.backend == server.backend);
+        let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(SocketAddr::ip);
+        listen.find(|ip| ip.is_ipv4() == server.addr.is_ipv4() && !ip.is_unspecified())
+    }
+
+    /// The servers that clients fail at, each with a probe that is to be made at once. What it finds is told by
+    /// [`State::on_confirmation`].
+    pub fn take_doubts(&mut self) -> Vec<Confirmation> {
         std::mem::take(&mut self.doubts)
     }
 
@@ -123,10 +134,14 @@ impl State {
 }
 
 /// What a server is asked that clients fail at: as its backend has it. Servers that are ejected need no check; then only
-/// failures that anybody can make up are doubted, which are refusals of datagrams.
-fn check_of_doubt(backend: &Backend) -> HealthCheck {
+/// failures that anybody can make up are doubted, which are refusals.
+fn check_of_doubt(backend: &Backend, protocol: Protocol) -> HealthCheck {
+    let kind = match protocol {
+        Protocol::Tcp => ProbeKind::Tcp,
+        Protocol::Udp => ProbeKind::Udp,
+    };
     match backend.outlier_detection {
-        Some(_) => HealthCheck { kind: ProbeKind::Udp, port: None, ..backend.health_check.clone() },
+        Some(_) => HealthCheck { kind, port: None, ..backend.health_check.clone() },
         None => backend.health_check.clone(),
     }
 }

@@ -165,7 +165,13 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     let fail = |state: &mut State, now| {
         let in_a_row = live.connect_failed(live.row()).unwrap();
         let error = "refused".into();
-        let failures = ConnectFailures { server: a.clone(), in_a_row, error, is_forgeable: false };
+        let failures = ConnectFailures {
+            server: a.clone(),
+            in_a_row,
+            error,
+            protocol: Protocol::Tcp,
+            is_forgeable: false,
+        };
         state.on_connect_failures(&failures, Timestamp(now));
         state.take_doubts().len()
     };
@@ -214,7 +220,13 @@ fn a_server_without_health_check_is_never_taken_out() {
     let server = key_of(&config, 0);
     let mut state = State::new(1);
     state.configure(config, Timestamp(0));
-    let failures = ConnectFailures { server, in_a_row: 99, error: "refused".into(), is_forgeable: false };
+    let failures = ConnectFailures {
+        server,
+        in_a_row: 99,
+        error: "refused".into(),
+        protocol: Protocol::Tcp,
+        is_forgeable: false,
+    };
     state.on_connect_failures(&failures, Timestamp(1));
     assert!(state.take_doubts().is_empty(), "it is not probed");
     assert!(state.settle().is_none());

@@ -103,8 +103,7 @@ impl Session {
     pub(super) fn on_refusal(&mut self, parties: Parties, error: &io::Error) {
         let Parties { client, vip } = parties;
         debug!("{client} -> {vip}/udp: server {} refuses: {error}", self.server());
-        // The kernel hands over whatever says that it is about this socket's datagrams.
-        self.lease.failed(error, true, &self.seat.context.shared.failures);
+        self.lease.failed(error, Protocol::Udp, &self.seat.context.shared.failures);
         self.refused = true;
     }
 
@@ -205,7 +204,7 @@ impl Seat {
                     return Err(Counter::DroppedNoResources); // "would block": no port is left
                 }
                 Err(error) => {
-                    lease.failed(&error, false, &self.context.shared.failures);
+                    lease.failed(&error, Protocol::Udp, &self.context.shared.failures);
                     tried.push(lease.index());
                 }
             }

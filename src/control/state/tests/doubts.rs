@@ -17,7 +17,8 @@ fn checked(kind: ProbeKind) -> (State, ServerKey) {
 /// So many clients have failed in a row; how many probes that asks for.
 fn fail(state: &mut State, server: &ServerKey, in_a_row: u32, is_forgeable: bool, now: Timestamp) -> usize {
     let error = "refused".into();
-    let failures = ConnectFailures { server: server.clone(), in_a_row, error, is_forgeable };
+    let failures =
+        ConnectFailures { server: server.clone(), in_a_row, error, protocol: Protocol::Tcp, is_forgeable };
     state.on_connect_failures(&failures, now);
     state.take_doubts().len()
 }
@@ -85,7 +86,11 @@ fn a_udp_server_that_answers_a_client_while_a_probe_hears_nothing_stays() {
 
 #[test]
 fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too() {
-    for kind in [ProbeKind::None, ProbeKind::Tcp] {
+    let protocols = [(Protocol::Tcp, ProbeKind::Tcp), (Protocol::Udp, ProbeKind::Udp)];
+    for (kind, (protocol, asked)) in [ProbeKind::None, ProbeKind::Tcp]
+        .into_iter()
+        .flat_map(|kind| protocols.clone().map(|p| (kind.clone(), p)))
+    {
         let mut config = two_servers();
         let backend = &mut config.backends[0];
         backend.health_check.kind = kind;
@@ -93,17 +98,39 @@ fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too(
         let a = key_of(&config, 0);
         let mut state = State::new(1);
         state.configure(config, at(0));
+        let error = "refused".into();
         let failures =
-            ConnectFailures { server: a.clone(), in_a_row: 5, error: "refused".into(), is_forgeable: true };
-        state.on_connect_failures(&failures, at(0));
-        let doubts = state.take_doubts();
-        assert_eq!((doubts.len(), &doubts[0].1.kind), (1, &ProbeKind::Udp), "whatever checks there are");
-        state.on_confirmation(&a, Finding::Silence, at(500));
+            ConnectFailures { server: a.clone(), in_a_row: 5, error, protocol, is_forgeable: true };
+        let mut probes = 0;
+        // 33,000 a second, for 9 seconds.
+        for n in 0..300_000 {
+            let now = at(n * 9_000 / 300_000);
+            state.on_connect_failures(&failures, now);
+            for doubt in state.take_doubts() {
+                probes += 1;
+                assert_eq!(doubt.check.kind, asked, "whatever checks there are");
+                state.on_confirmation(&a, Finding::Answer, now);
+            }
+        }
+        assert_eq!(probes, 9);
         assert!(state.settle().is_none());
-        state.on_connect_failures(&failures, at(5_000));
+        // It is killed: the next refusal has it probed, and it is out at once.
+        state.on_connect_failures(&failures, at(9_000));
         assert_eq!(state.take_doubts().len(), 1);
-        state.on_confirmation(&a, Finding::Failure, at(5_001));
+        state.on_confirmation(&a, Finding::Failure, at(9_001));
         assert!(matches!(state.settle().unwrap().1[0].change, Change::Ejected(_)));
+    }
+}
+
+#[test]
+fn a_doubt_that_anybody_can_raise_is_probed_from_an_address_that_is_not_the_clients_too() {
+    for (is_forgeable, from) in [(true, Some(VIP.parse::<SocketAddr>().unwrap().ip())), (false, None)] {
+        let (mut state, a) = checked(ProbeKind::Udp);
+        let error = "refused".into();
+        let failures =
+            ConnectFailures { server: a, in_a_row: 3, error, protocol: Protocol::Udp, is_forgeable };
+        state.on_connect_failures(&failures, at(0));
+        assert_eq!(state.take_doubts()[0].from, from);
     }
 }
 

@@ -188,7 +188,8 @@ fn a_server_whose_record_was_missing_from_an_answer_comes_back_with_its_health_a
 fn a_server_whose_record_was_missing_from_an_answer_is_still_ejected_for_the_rest_of_its_time() {
     let eject = |state: &mut State, server: &ServerKey, now| {
         let (server, error) = (server.clone(), "reset".into());
-        let failures = ConnectFailures { server, in_a_row: 5, error, is_forgeable: false };
+        let failures =
+            ConnectFailures { server, in_a_row: 5, error, protocol: Protocol::Tcp, is_forgeable: false };
         state.on_connect_failures(&failures, now);
     };
     let (mut state, snapshot) = come_back(2, eject);

@@ -24,7 +24,10 @@ fn at(seconds: f64) -> Timestamp {
 fn fail(state: &mut State, server: usize, now: Timestamp) {
     let server = key_of(state.config().unwrap(), server);
     let error = "reset before an answer".into();
-    state.on_connect_failures(&ConnectFailures { server, in_a_row: 2, error, is_forgeable: false }, now);
+    state.on_connect_failures(
+        &ConnectFailures { server, in_a_row: 2, error, protocol: Protocol::Tcp, is_forgeable: false },
+        now,
+    );
 }
 
 /// The servers that are ejected, by name.
