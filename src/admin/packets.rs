@@ -29,6 +29,8 @@ pub struct PacketReport {
     pub cache: BTreeMap<&'static str, u64>,
     /// How often the kernel has refused to change its flow cache. What it refuses is tried again.
     pub cache_failures: u64,
+    /// Entries of the flow cache that the kernel refused to remove, and that convey does not try to remove again.
+    pub cache_entries_lost: u64,
     /// Who forwards open flows, by the interface that they come in on: `xdp`, `tc` or `worker`.
     pub offload: BTreeMap<String, &'static str>,
     /// SNAT ports in use, each counted once for every server it is used for.
@@ -49,6 +51,7 @@ impl PacketReport {
             cached_flows: stats.gauge(Gauge::CachedFlows),
             cache: CacheOutcome::ALL.map(|outcome| (outcome.label(), stats.outcome(outcome))).into(),
             cache_failures: stats.cache_failures(),
+            cache_entries_lost: stats.cache_entries_lost(),
             offload: layers.collect(),
             snat_ports_in_use: stats.gauge(Gauge::SnatPorts),
         }

@@ -34,6 +34,7 @@ pub struct PacketStats {
     untold: AtomicU64,
     /// Counted by who writes it.
     cache_failures: AtomicU64,
+    cache_entries_lost: AtomicU64,
     /// By the names of the interfaces that are captured.
     layers: RwLock<BTreeMap<String, Layer>>,
 }
@@ -87,6 +88,7 @@ impl PacketStats {
             syns_refused: AtomicU64::default(),
             untold: AtomicU64::default(),
             cache_failures: AtomicU64::default(),
+            cache_entries_lost: AtomicU64::default(),
             layers: RwLock::default(),
         }
     }
@@ -161,6 +163,16 @@ impl PacketStats {
     /// How often the kernel has refused to change the flow cache.
     pub fn cache_failures(&self) -> u64 {
         self.cache_failures.load(Ordering::Relaxed)
+    }
+
+    /// How many entries the kernel has refused to remove so far that nobody tries to remove again.
+    pub fn set_cache_entries_lost(&self, n: u64) {
+        self.cache_entries_lost.store(n, Ordering::Relaxed);
+    }
+
+    /// How many entries of the flow cache the kernel has refused to remove that nobody tries to remove again.
+    pub fn cache_entries_lost(&self) -> u64 {
+        self.cache_entries_lost.load(Ordering::Relaxed)
     }
 
     /// Says who forwards open flows that come in on an interface from now on.

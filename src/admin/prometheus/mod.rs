@@ -284,6 +284,12 @@ fn packets(page: &mut Page, report: &Report) {
         &[(Vec::new(), packets.cache_failures)],
         |n| *n as f64,
     );
+    page.counter(
+        "convey_cache_entries_lost_total",
+        "Entries of the flow cache that the kernel refused to remove, and that convey does not try to remove again.",
+        &[(Vec::new(), packets.cache_entries_lost)],
+        |n| *n as f64,
+    );
     let offload: Vec<_> = packets
         .offload
         .iter()

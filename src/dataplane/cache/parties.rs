@@ -84,6 +84,7 @@ impl Tally {
             stats.set_untold(n);
         }
         stats.set_cache_failures(self.failures.count());
+        stats.set_cache_entries_lost(self.failures.entries_lost());
         if let Ok(n) = cache.syns_refused() {
             stats.set_syns_refused(n);
         }

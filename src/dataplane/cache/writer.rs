@@ -12,13 +12,28 @@ use super::{FlowEntry, FlowMap, Sizes};
 use crate::forward::{CachedRoute, FlowCache, Parties, Progress, Seen};
 use crate::model::{FlowKey, TCP, Timestamp};
 
-/// How often the kernel has refused to change its map. Clones share it.
+/// Most keys of a worker that wait to be removed at last: 4 MiB.
+const MAX_STALE: usize = 65_536;
+
+/// What the kernel has refused. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Failures(Arc<AtomicU64>);
+pub(super) struct Failures(Arc<Refused>);
+
+#[derive(Debug, Default)]
+struct Refused {
+    changes: AtomicU64,
+    entries_lost: AtomicU64,
+}
 
 impl Failures {
+    /// How often it has refused to change its map.
     pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.changes.load(Ordering::Relaxed)
+    }
+
+    /// Entries that it has refused to remove, and that nobody tries to remove again: too many others wait for that.
+    pub(super) fn entries_lost(&self) -> u64 {
+        self.0.entries_lost.load(Ordering::Relaxed)
     }
 }
 
@@ -54,7 +69,8 @@ pub(super) struct Writer<M = FlowMap> {
     /// Those this worker has asked for.
     known: HashMap<Parties, u16>,
     changes: Changes,
-    /// Keys whose entries may be there still, and are to go: the kernel has refused to change them.
+    /// Keys whose entries may be there still, and are to go: the kernel has refused to change them. [`MAX_STALE`] at most; while
+    /// there are as many, nothing new is put in.
     stale: HashSet<FlowKey>,
     failures: Failures,
 }
@@ -92,14 +108,20 @@ impl<M: Flows> Writer<M> {
 
     /// Notes which keys a call has not come to. What cannot be put in is removed, as where there is no room for it.
     fn failed(&mut self, keys: &[FlowKey], undone: &Undone) {
-        self.failures.0.fetch_add(1, Ordering::Relaxed);
-        self.stale.extend(&keys[undone.done..]);
+        self.failures.0.changes.fetch_add(1, Ordering::Relaxed);
+        for key in &keys[undone.done..] {
+            if self.stale.len() < MAX_STALE {
+                self.stale.insert(*key);
+            } else if !self.stale.contains(key) {
+                self.failures.0.entries_lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 }
 
 impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
-        if route.rewrite.next_hop >= self.sizes.next_hops {
+        if route.rewrite.next_hop >= self.sizes.next_hops || self.stale.len() >= MAX_STALE {
             return self.remove(key);
         }
         let Some(party) = self.number(route.flow) else { return };
@@ -165,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::forward::{Direction, Parties, View};
-    use crate::model::{Rewrite, Timestamp};
+    use crate::model::{Addr, Rewrite, Timestamp};
 
     /// A map that refuses changes for a while.
     #[derive(Debug, Default)]
@@ -248,5 +270,32 @@ mod tests {
         let counted = failures.count();
         writer.flush();
         assert_eq!((keys(&map), failures.count()), (vec![2, 4, 6], counted));
+    }
+
+    #[test]
+    fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_put_in() {
+        let (map, failures) = (Moody::default(), Failures::default());
+        let mut writer = Writer::new(&map, SIZES, 0, Numbers::default(), failures.clone());
+        let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
+        let most = MAX_STALE as u32;
+        (0..most + 10).for_each(|n| writer.put(&key(n), &route()));
+        writer.flush();
+        map.0.lock().unwrap().1 = true;
+        (0..most + 10).for_each(|n| writer.remove(&key(n)));
+        writer.flush();
+        // The first of them is done all the same.
+        assert_eq!((writer.stale.len(), failures.entries_lost()), (MAX_STALE, 9));
+        let there = |map: &Moody| map.0.lock().unwrap().0.len();
+        writer.put(&key(most + 50), &route());
+        writer.flush();
+        assert!(!map.0.lock().unwrap().0.contains_key(&key(most + 50)), "a worker forwards it");
+        assert_eq!(failures.entries_lost(), 9, "counted once");
+
+        map.0.lock().unwrap().1 = false;
+        writer.flush();
+        assert_eq!((writer.stale.len(), there(&map)), (0, 9));
+        writer.put(&key(most + 50), &route());
+        writer.flush();
+        assert_eq!(there(&map), 10);
     }
 }
