@@ -51,8 +51,10 @@ static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct
 {
 	if (packet->flags & TCP_RST)
 		return 1;
+	if (entry->flags & FLOW_OPENING && entry->flags & FLOW_TO_CLIENT)
+		return !answers(packet, entry) || !comes_from_server(packet, entry);
 	if (entry->flags & FLOW_OPENING)
-		return !(entry->flags & FLOW_TO_CLIENT ? answers(packet, entry) : completes(packet, entry));
+		return !completes(packet, entry);
 	return packet->flags & TCP_SYN || (packet->flags & TCP_FIN && !finishes(packet, entry));
 }
 
@@ -161,7 +163,7 @@ SEC("classifier")
 int cache_tc(struct __sk_buff *skb)
 {
 	enum outcome outcome = UNKNOWN;
-	struct packet packet = {};
+	struct packet packet = { .interface = skb->ifindex };
 	struct flow_entry *entry;
 	struct next_hop *hop;
 	enum shape shape;
@@ -208,7 +210,7 @@ int cache_xdp(struct xdp_md *ctx)
 	struct ethernet_header *ethernet = (void *)(long)ctx->data;
 	struct source from = { .at = ethernet + 1, .end = (void *)(long)ctx->data_end, .len = ~0 };
 	enum outcome outcome = UNKNOWN;
-	struct packet packet = {};
+	struct packet packet = { .interface = ctx->ingress_ifindex };
 	struct flow_entry *entry;
 	struct next_hop *hop;
 	enum shape shape;
@@ -257,7 +259,7 @@ static ALWAYS_INLINE int is_icmp_error(const struct source *from, struct __sk_bu
 /* Whether it is left to userspace, and userspace is to know of it. */
 static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *skb)
 {
-	struct packet packet = {};
+	struct packet packet = { .interface = skb->ifindex };
 	struct flow_entry *entry;
 	struct next_hop *hop;
 

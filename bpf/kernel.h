@@ -50,7 +50,9 @@ struct __sk_buff {
 	__u32 queue_mapping;
 	__u32 protocol;
 	__u32 vlan_present;
-	__u32 unused[13];
+	__u32 unused[4];
+	__u32 ifindex; /* where it came in */
+	__u32 unused_1[8];
 	__u32 data; /* tc alone */
 	__u32 data_end;
 	__u32 unused_2[23];

@@ -7,6 +7,12 @@
 /* How far from what is known a number can be that is true, as in `forward::numbers`; while a connection begins. */
 enum { WINDOW = 16 << 20, FIRST_WINDOW = 64 << 10 };
 
+/*
+ * How far behind a gap a segment of a client whose server's do not pass moves its number, and how much more it may acknowledge,
+ * as in `forward::numbers`.
+ */
+enum { MAX_GAP = 4 << 20, MAX_GAP_ACK = 1 << 20 };
+
 /* How far what is known of a sender may lag behind what it sends. */
 enum { LAG = 1 << 20 };
 
@@ -48,6 +54,18 @@ static ALWAYS_INLINE struct flow_entry *opposite(const struct packet *packet, co
 	};
 
 	return bpf_map_lookup_elem(&flows, &key);
+}
+
+/*
+ * Whether an answer to a SYN came in where packets to its sender go out. From elsewhere it may be somebody else's, or come by a way
+ * that is as good: a worker knows.
+ */
+static ALWAYS_INLINE int comes_from_server(const struct packet *packet, const struct flow_entry *entry)
+{
+	const struct flow_entry *asked = opposite(packet, entry);
+	const struct next_hop *hop = asked ? bpf_map_lookup_elem(&next_hops, &asked->next_hop) : NULL;
+
+	return hop && hop->ifindex == packet->interface;
 }
 
 /* Whether it completes the handshake that its sender has begun: it knows the number of who answered it. */
@@ -101,15 +119,18 @@ static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow
 }
 
 /*
- * Whether a segment moves the numbers of its sender. One of a client whose server's pass too has to go on where it had got to,
- * or repeat what ends there or before and more: who does not see the connection may be lucky and near.
+ * Whether a segment moves the numbers of its sender. One of a client has to go on where it had got to, or repeat what ends there
+ * or before and more: who does not see the connection may be lucky and near. Where the server's do not pass, nobody says that
+ * a gap is closed, and it may be close behind one.
  */
 static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry *entry)
 {
 	__u32 seq = ntohl(packet->seq), len = length(packet);
 
-	if (entry->flags & (FLOW_ALONE | FLOW_TO_CLIENT) || entry->sent - seq <= len)
+	if (entry->flags & FLOW_TO_CLIENT || entry->sent - seq <= len)
 		return 1;
+	if (entry->flags & FLOW_ALONE)
+		return seq - entry->sent <= MAX_GAP && ntohl(packet->ack) - entry->ack <= MAX_GAP_ACK;
 	/* While bulk goes on behind what was lost on the way here, the other side is not asked of each packet. */
 	if (len && !(packet->flags & TCP_FIN) && seq - entry->sent <= LAG)
 		return 0;
@@ -126,7 +147,7 @@ static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_e
 	__u32 ack = ntohl(packet->ack);
 	const struct flow_entry *answer;
 
-	if (ack - entry->ack - LAG > WINDOW)
+	if (entry->flags & FLOW_ALONE || ack - entry->ack - LAG > WINDOW)
 		return;
 	answer = opposite(packet, entry);
 	if (answer && (__s32)(answer->sent - ack) >= 0)

@@ -45,6 +45,8 @@ struct packet {
 	__u8 flags; /* of TCP */
 	__be32 seq; /* of TCP */
 	__be32 ack;
+	/* Where it came in. Last, for the verifier forgets what is known of `ip_len` if it shares its 8 bytes. */
+	__u32 interface;
 };
 
 enum shape {

@@ -15,6 +15,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_handshake_leaves_as_the_core_sends_it_and_is_told_of,
         whoever_has_not_heard_the_other_side_completes_no_handshake,
         an_answer_that_comes_again_is_sent_on_again_and_another_one_is_left_to_a_worker,
+        an_answer_from_an_interface_that_does_not_lead_to_the_server_is_left_to_a_worker,
         data_completes_a_handshake_whose_acknowledgement_was_lost,
         a_handshake_is_completed_where_there_is_no_room_to_tell_of_it,
     ]
@@ -111,6 +112,18 @@ fn an_answer_that_comes_again_is_sent_on_again_and_another_one_is_left_to_a_work
         is_left(&mut twin, &answer(&ends).seq(7_000_000));
         is_left(&mut twin, &ends.to_server().seq(1).ack(7_000_001));
         is_sent(&mut twin, &ends.to_server().seq(1).ack(501));
+    }
+}
+
+fn an_answer_from_an_interface_that_does_not_lead_to_the_server_is_left_to_a_worker() {
+    for setup in connections().filter(|setup| setup.mode == Mode::Passthrough) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.begin(client(&setup));
+        twin.lead_elsewhere();
+        is_left(&mut twin, &answer(&ends));
+        // Who forged it completes nothing either.
+        is_left(&mut twin, &ends.to_server().seq(1).ack(501));
+        assert!(entry(&twin, &answer(&ends)).is_opening());
     }
 }
 

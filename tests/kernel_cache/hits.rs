@@ -19,6 +19,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_fin_is_sent_on_and_told_of_with_its_numbers,
         a_fin_that_is_near_is_left_to_userspace_until_its_receiver_has_acknowledged_what_is_before,
         only_what_goes_on_where_its_sender_had_got_to_moves_the_numbers,
+        with_direct_server_return_only_what_is_close_moves_the_numbers_behind_a_gap,
         a_fin_that_cannot_be_told_of_is_dropped_and_counted,
         what_has_passed_is_told,
     ]
@@ -189,6 +190,25 @@ fn only_what_goes_on_where_its_sender_had_got_to_moves_the_numbers() {
         assert_eq!(run(&mut twin, ends.to_server().seq(1_000).ack(9).payload(&bytes)), (2_000, 9));
         assert_eq!(run(&mut twin, ends.to_client().ack(3_000).payload(b"ok")), (2, 3_000));
         assert_eq!(run(&mut twin, ends.to_server().seq(3_000).ack(2)), (3_000, 9), "the server has all");
+    }
+}
+
+fn with_direct_server_return_only_what_is_close_moves_the_numbers_behind_a_gap() {
+    for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Dsr) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let run = |twin: &mut Twin, packet: TestPacket| {
+            assert!(matches!(twin.see(&packet.bytes()), Made::Sent(_)));
+            let entry = twin.flows.get(&wire::parse(&packet.bytes()).unwrap().key).unwrap().unwrap();
+            (entry.sent, entry.ack)
+        };
+        assert_eq!(run(&mut twin, ends.to_server().ack(7).payload(&[7; 1_000])), (1_000, 7));
+        for (seq, ack) in [(5 << 20, 7), (2_000, 2 << 20), (2_000, 6), (u32::MAX - 5_000, 2_000)] {
+            assert_eq!(run(&mut twin, ends.to_server().seq(seq).ack(ack)), (1_000, 7), "{seq} {ack}");
+        }
+        assert_eq!(run(&mut twin, ends.to_server().seq(1_000).ack(8 << 20)), (1_000, 8 << 20));
+        let behind_gap = ends.to_server().seq(3 << 20).ack((8 << 20) + 9).payload(b"hi");
+        assert_eq!(run(&mut twin, behind_gap), ((3 << 20) + 2, (8 << 20) + 9));
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use convey::dataplane::{FlowEntry, FlowMap, KernelCache, Outcome, Replies, Selection};
 use convey::forward::{Direction, Frame, Verdict, View};
-use convey::model::{Endpoint, Mode, Protocol, UDP};
+use convey::model::{Endpoint, Mode, NextHop, Protocol, UDP};
 use convey::wire::{self, TestPacket};
 
 use super::balancer::{Balancer, Setup};
@@ -58,9 +58,7 @@ pub(crate) enum Made {
 impl Twin {
     pub(crate) fn new(setup: Setup) -> Twin {
         let (balancer, mut cache) = (Balancer::new(setup), KernelCache::load(&SIZES).unwrap());
-        for index in 0..SIZES.next_hops {
-            cache.set_next_hop(index, balancer.snapshot.network.get(index)).unwrap();
-        }
+        lead_by(&mut cache, &balancer, LOOPBACK);
         cache.set_interface(LOOPBACK, US).unwrap();
         cache.select(&selection(&setup)).unwrap();
         let flows = cache.flows().unwrap();
@@ -74,7 +72,7 @@ impl Twin {
             self.balancer.handle(&mut ends.to_client().syn().ack(1).bytes());
         }
         self.balancer.handle(&mut ends.to_server().ack(1).bytes());
-        self.put(&ends, |entry, _, _| entry);
+        self.put(&ends, |entry, view, _| entry.seen_from(view));
         ends
     }
 
@@ -89,6 +87,11 @@ impl Twin {
             entry.opening(view)
         });
         ends
+    }
+
+    /// Has all next hops lead by an interface that no frame comes in on.
+    pub(crate) fn lead_elsewhere(&mut self) {
+        lead_by(&mut self.cache, &self.balancer, LOOPBACK + 1);
     }
 
     fn send_syn(&mut self, client: &str) -> Ends {
@@ -209,6 +212,14 @@ impl Ends {
     fn packet(self, from: SocketAddr, to: SocketAddr) -> TestPacket {
         let packet = TestPacket::from(from).to(to).macs(THEM, US);
         if self.is_udp { packet.udp() } else { packet }
+    }
+}
+
+/// Has all next hops lead by an interface.
+fn lead_by(cache: &mut KernelCache, balancer: &Balancer, interface: u32) {
+    for index in 0..SIZES.next_hops {
+        let hop = balancer.snapshot.network.get(index).map(|hop| NextHop { interface, ..*hop });
+        cache.set_next_hop(index, hop.as_ref()).unwrap();
     }
 }
 

@@ -7,6 +7,7 @@ use crate::wire::IcmpError;
 
 told_over_both_families! {
     what_comes_from_the_clients_side_in_a_servers_name_changes_nothing_and_is_counted,
+    who_answers_a_syn_from_the_clients_side_in_a_servers_name_is_not_believed,
     an_error_about_a_packet_to_a_server_is_believed_from_the_servers_side_alone,
     what_comes_by_another_route_that_is_as_good_is_the_servers,
     an_interface_that_leads_nowhere_by_itself_is_nobodys,
@@ -31,6 +32,17 @@ fn what_comes_from_the_clients_side_in_a_servers_name_changes_nothing_and_is_cou
     assert_eq!(lab.heard, [1, 0]);
     // A client may be anywhere.
     assert!(matches!(lab.handle_from(LAN, &lab.client(1).udp().bytes()), Outcome::Sent(_)));
+}
+
+fn who_answers_a_syn_from_the_clients_side_in_a_servers_name_is_not_believed(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    assert_eq!(lab.handle_from(WAN, &syn.reply().syn().seq(7_000_000).ack(101).bytes()), SPOOFED);
+    assert_eq!((lab.forwarder.flows().count(FlowState::SynSent), lab.heard), (1, [0, 0]));
+    let answer = syn.reply().syn().seq(500).ack(101);
+    assert!(matches!(lab.handle_from(LAN, &answer.bytes()), Outcome::Sent(_)));
+    lab.send(lab.client(1).seq(101).ack(501));
+    assert_eq!((lab.forwarder.flows().count(FlowState::Established), lab.heard[0]), (1, 1));
 }
 
 fn an_error_about_a_packet_to_a_server_is_believed_from_the_servers_side_alone(family: Family) {

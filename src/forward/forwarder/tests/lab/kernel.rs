@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::forward::forwarder::{Path, fit};
@@ -26,6 +27,8 @@ pub(in crate::forward::forwarder::tests) struct Kernel {
     entries: Arc<Mutex<HashMap<FlowKey, Entry>>>,
     /// What nobody was told of yet.
     told: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
+    /// How often it was asked for an entry.
+    asked: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -69,7 +72,9 @@ impl Kernel {
         other.inspect(|other| advance(&mut confirmed, other.progress.acked));
         let behind = confirmed.wrapping_sub(headers.seq);
         let is_exact = behind == 0 || behind == len || behind + 1 == len;
-        let goes_on_from_there = entry.is_alone || behind <= len;
+        let is_close = headers.seq.wrapping_sub(entry.progress.sent) <= 4 << 20
+            && headers.ack.wrapping_sub(entry.progress.acked) <= 1 << 20;
+        let goes_on_from_there = behind <= len || (entry.is_alone && is_close) || !to_server;
         let goes_on = match entry.route.opening {
             None => !headers.flags.syn() && (!headers.flags.fin() || (is_believed && is_exact)),
             Some(view) if to_server => {
@@ -81,7 +86,13 @@ impl Kernel {
                     && (fits || view == View::ClientSide)
             }
             Some(_) => {
-                is_just(&headers, TcpFlags::SYN | TcpFlags::ACK) && is_next(headers.ack, entry.progress.acked)
+                let asked = entries.get(&key_of_other).map(|asked| asked.route.rewrite.next_hop);
+                let way = asked.and_then(|next_hop| snapshot.network.get(next_hop));
+                let is_servers =
+                    way.is_some_and(|way| frame.interface.is_none_or(|from| from == way.interface));
+                is_servers
+                    && is_just(&headers, TcpFlags::SYN | TcpFlags::ACK)
+                    && is_next(headers.ack, entry.progress.acked)
             }
         };
         if !goes_on {
@@ -129,6 +140,11 @@ impl Kernel {
         self.entries.lock().unwrap().get(key).map(|entry| entry.packets)
     }
 
+    /// How often it was asked for an entry.
+    pub(in crate::forward::forwarder::tests) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// How many keys it knows.
     pub(in crate::forward::forwarder::tests) fn len(&self) -> usize {
         self.entries.lock().unwrap().len()
@@ -156,6 +172,7 @@ impl FlowCache for Writer {
     }
 
     fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
+        self.kernel.asked.fetch_add(1, Ordering::Relaxed);
         let entries = self.kernel.entries.lock().unwrap();
         let entry = entries.get(key)?;
         let progress = (key.protocol == TCP).then_some(entry.progress);
