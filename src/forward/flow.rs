@@ -4,7 +4,7 @@ use super::cache::Progress;
 use super::list::Links;
 use super::numbers::{Heard, Numbers, PendingFin};
 use super::shares::Share;
-use super::state::{ACK, Direction, FIN, FlowState, Segment, View};
+use super::state::{ACK, Direction, FIN, FlowState, SYN, Segment, View};
 use super::wheel::Slot;
 use crate::model::{Addr, FlowKey, Rewrite, TCP, UDP};
 
@@ -269,13 +269,24 @@ impl Flow {
     /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
     /// about it is believed. While nothing is known of the receiver, any may.
     pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
-        self.numbers.may_be_on_its_way(direction, seq)
+        self.numbers.may_be_on_its_way(self.manner.pending_fin(), self.view(), direction, seq)
     }
 
     /// Whether the connection is over as far as we can see: a SYN of the same client address and port begins a new
     /// flow then, instead of belonging to this one.
     pub fn is_over(&self) -> bool {
         self.state.is_over(self.view())
+    }
+
+    /// Whether a packet that leaves the flow's state as it is puts its deadline off. While it begins, only the client's SYN
+    /// does: a server repeats its answer to a forged one, too. Once it is over, only what may be part of the connection does:
+    /// else whoever knows its ports could keep it for good.
+    #[inline]
+    pub(super) fn is_kept_by(&self, direction: Direction, segment: Segment) -> bool {
+        if self.state.is_handshake() {
+            return direction == Direction::ToServer && segment.flags & SYN != 0;
+        }
+        !self.is_over() || self.numbers.may_conclude(self.manner.pending_fin(), direction, segment)
     }
 
     /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first
@@ -301,12 +312,17 @@ impl Flow {
         self.manner.has(Manner::VERY_NARROW)
     }
 
-    /// Has its packets to the client be cut from now on; once into short pieces, always.
+    /// Has its packets to the client be cut from now on; once into short pieces, for as long as they are cut.
     pub(super) fn set_narrow(&mut self, very: bool) {
         self.manner.set(Manner::NARROW, true);
         if very {
             self.manner.set(Manner::VERY_NARROW, true);
         }
+    }
+
+    /// Has its packets to the client go on whole again.
+    pub(super) fn set_wide(&mut self) {
+        self.manner.set(Manner::NARROW | Manner::VERY_NARROW, false);
     }
 
     /// Whether the flow cache was told to forward packets of this flow.

@@ -9,7 +9,7 @@ use super::flow::{Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
 use super::shares::{Share, Shares};
-use super::state::{Direction, FlowState, SYN, Segment, View};
+use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::{Slot, Wheel, tick, tick_from, ticks, time};
 use crate::model::{Addr, FlowKey, FlowTimeouts, Timestamp};
 
@@ -154,6 +154,16 @@ impl FlowTable {
         self.flows[id.0 as usize].set_narrow(very);
     }
 
+    /// Has packets of this flow to its client go on whole again, if it is there and they are cut. Returns whether they were.
+    pub(super) fn set_wide(&mut self, id: FlowId) -> bool {
+        let flow = &mut self.flows[id.0 as usize];
+        let is_narrow = flow.slot != Slot::NONE && flow.is_narrow();
+        if is_narrow {
+            flow.set_wide();
+        }
+        is_narrow
+    }
+
     /// Notes whether the flow cache was told to forward packets of this flow.
     pub(super) fn set_cached(&mut self, id: FlowId, cached: bool) {
         let flow = &mut self.flows[id.0 as usize];
@@ -196,8 +206,8 @@ impl FlowTable {
         Ok(Inserted { id, evicted })
     }
 
-    /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put off. While the flow begins,
-    /// only what changes its state does that, and the client's SYN: a server repeats its answer to a forged one, too.
+    /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put off. While the flow begins and
+    /// when it is over, few segments do that: see [`Flow::is_kept_by`].
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
         let state = self.flows[id.0 as usize].hear(direction, segment);
@@ -218,7 +228,7 @@ impl FlowTable {
             // What is told of late may have been followed by a SYN that was not.
             flow.deadline = if state.is_handshake() { flow.deadline.max(deadline) } else { deadline };
             self.set_state(id, state);
-        } else if !state.is_handshake() || (direction == Direction::ToServer && segment.flags & SYN != 0) {
+        } else if flow.is_kept_by(direction, segment) {
             flow.deadline = deadline;
         }
         self.keep_in_time(id);

@@ -18,6 +18,7 @@ use self::begin::To;
 use self::expiry::ACKNOWLEDGED_AFTER;
 use self::fit::{Path, fit};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell};
+use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
@@ -100,6 +101,8 @@ pub struct Forwarder {
     sweep_again: bool,
     /// When entries in the cache of a flow that begins were last replaced.
     handshakes_replaced: Option<Timestamp>,
+    /// Flows whose packets are cut.
+    narrowed: Narrowed,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
     /// The last packet of our own.
@@ -154,6 +157,7 @@ impl Forwarder {
             sweep: None,
             sweep_again: false,
             handshakes_replaced: None,
+            narrowed: Narrowed::default(),
             replaced: None,
             answer: Vec::with_capacity(ANSWER_LEN),
         }

@@ -49,6 +49,12 @@ const WINDOW: u32 = 16 << 20;
 /// The same while a connection begins: more than may be sent along with a SYN (RFC 7413).
 const FIRST_WINDOW: u32 = 64 << 10;
 
+/// DSR: how far behind a gap a client's segment moves its number, in bytes. Linux has no more in flight by default (`tcp_wmem`).
+const MAX_GAP: u32 = 4 << 20;
+
+/// DSR: the most that such a segment may acknowledge beyond what was acknowledged before the gap, in bytes.
+const MAX_GAP_ACK: u32 = 1 << 20;
+
 impl Numbers {
     /// What the client's first segment says.
     pub(super) fn first(segment: Segment) -> Numbers {
@@ -127,12 +133,43 @@ impl Numbers {
     }
 
     /// Whether a segment of this direction with this number may be on its way: the client has sent it, or is waiting for
-    /// it or something before. The first that is lost is always where its receiver waits.
-    pub(super) fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
+    /// it or something before. The first that is lost is always where its receiver waits. What the server has sent has passed
+    /// here, where both sides do.
+    pub(super) fn may_be_on_its_way(
+        &self,
+        pending: PendingFin,
+        view: View,
+        direction: Direction,
+        seq: u32,
+    ) -> bool {
+        let in_flight = match (view, pending) {
+            (View::BothSides, PendingFin::Nobodys | PendingFin::Servers) => {
+                self.answered.wrapping_sub(self.acked).min(WINDOW)
+            }
+            _ => WINDOW - 1,
+        };
         match direction {
             Direction::ToServer => self.sent.wrapping_sub(seq) <= WINDOW,
             // A keepalive probe has the number before (RFC 9293, section 3.8.4).
-            Direction::ToClient => self.acked == 0 || seq.wrapping_sub(self.acked).wrapping_add(1) <= WINDOW,
+            Direction::ToClient => {
+                self.acked == 0 || seq.wrapping_sub(self.acked).wrapping_add(1) <= in_flight + 1
+            }
+        }
+    }
+
+    /// Whether a segment may be one of the last of a connection that is over. A client's is exact, for anybody can guess what
+    /// is near. A server's may repeat what was lost.
+    pub(super) fn may_conclude(&self, pending: PendingFin, from: Direction, segment: Segment) -> bool {
+        let Segment { flags, seq, ack, .. } = segment;
+        if flags & SYN != 0 || flags & (ACK | RST) == 0 {
+            return false;
+        }
+        match from {
+            Direction::ToServer => is_exact(segment, self.sent),
+            Direction::ToClient => {
+                let answered = if pending == PendingFin::Nobodys { self.answered } else { self.acked };
+                self.acked != 0 && is_behind(seq, answered) && (flags & ACK == 0 || is_behind(ack, self.sent))
+            }
         }
     }
 
@@ -170,7 +207,13 @@ impl Numbers {
         }
         advance(acked, ack);
         match from {
-            Direction::ToServer => advance(sent, seq.wrapping_add(len)),
+            Direction::ToServer => {
+                advance(sent, seq.wrapping_add(len));
+                // Nothing is left to be waited for.
+                if *pending == PendingFin::Clients {
+                    (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+                }
+            }
             Direction::ToClient if *pending != PendingFin::Clients => {
                 (*pending, self.answered) = (PendingFin::Nobodys, seq.wrapping_add(len));
             }
@@ -244,8 +287,8 @@ impl Numbers {
         Heard { flags, ends_other }
     }
 
-    /// Nobody says what of it has arrived: what is near moves the numbers, and a FIN waits for what was lost before it, or
-    /// for the client to go on behind it.
+    /// Nobody says what of it has arrived. So what is close moves the numbers behind a gap, too, and a FIN waits for what was
+    /// lost before it, or for the client to go on behind it. Who guesses is close with one pair of numbers in 4 million.
     fn client_alone_goes_on(&mut self, pending: &mut PendingFin, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
@@ -253,14 +296,25 @@ impl Numbers {
             (*pending, self.answered) = (PendingFin::Clients, end);
             return flags & !FIN;
         }
+        let is_close = seq.wrapping_sub(self.sent) <= MAX_GAP && ack.wrapping_sub(self.acked) <= MAX_GAP_ACK;
+        if !follows(segment, self.sent) && !is_close {
+            return flags;
+        }
         advance(&mut self.sent, end);
         advance(&mut self.acked, ack);
+        if flags & FIN != 0 {
+            *pending = PendingFin::Nobodys;
+        }
         if *pending == PendingFin::Nobodys {
             return flags;
         }
         if self.answered.wrapping_sub(self.sent) <= 1 {
-            *pending = PendingFin::Nobodys;
+            (*pending, self.sent) = (PendingFin::Nobodys, self.answered);
             return flags | FIN;
+        }
+        // The client goes on behind it with data: it was none.
+        if is_after(self.sent, self.answered) {
+            *pending = PendingFin::Nobodys;
         }
         flags
     }
@@ -352,6 +406,10 @@ fn is_next(number: u32, expected: u32) -> bool {
 
 fn is_near(number: u32, known: u32) -> bool {
     number.wrapping_sub(known).wrapping_add(WINDOW) <= 2 * WINDOW
+}
+
+fn is_behind(number: u32, known: u32) -> bool {
+    known.wrapping_sub(number) <= WINDOW
 }
 
 fn advance(known: &mut u32, number: u32) {

@@ -27,6 +27,7 @@ impl Forwarder {
         mut reset: impl FnMut(&[u8], u32),
     ) -> bool {
         self.adopt(snapshot);
+        self.widen(now);
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
         for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {
@@ -79,8 +80,10 @@ impl Forwarder {
             match self.flows.settle(id, last, now) {
                 Some(flow) if flow.is_open_connection() => gone.push((flow, End::Silent)),
                 Some(flow) => gone.push((flow, End::Own)),
+                // Less and less often: a client may never finish what it has announced.
                 None if self.flows.get(id).is_cached() && self.flows.get(id).has_pending_fin() => {
-                    self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
+                    let silence = self.flows.silence(self.flows.get(id), now);
+                    self.flows.look_at(id, now.after(silence.max(ACKNOWLEDGED_AFTER)));
                 }
                 None => {}
             }

@@ -34,7 +34,7 @@ impl Forwarder {
         }
         let (rewrite, hop) = self.way(id, direction, packet)?;
         fit_error(headers, hop)?;
-        self.check_path_mtu(id, direction, frame, headers, packet.snapshot)?;
+        self.check_path_mtu(id, direction, frame, packet)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let interface = hop.interface;
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))

@@ -2,14 +2,16 @@
 //!
 //! A server knows one path to all clients, for all of them have our address there. So what one of them says of its path
 //! would shorten everybody's packets. Servers are told of no path MTU below a least: the flow bears it alone, and packets
-//! to its client are cut here.
+//! to its client are cut here, until the path is tried anew.
 
-use super::Forwarder;
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use super::refuse::Stop;
+use super::{ACKNOWLEDGED_AFTER, Forwarder, Packet};
 use crate::forward::{Direction, FlowId, Frame, View};
-use crate::model::DropReason;
-use crate::snapshot::Snapshot;
-use crate::wire::{self, Headers};
+use crate::model::{DropReason, Timestamp};
+use crate::wire;
 
 /// What packets to such a client are cut into, in bytes, if its path takes as much. No link of IPv6 takes less (RFC 8200,
 /// section 5), and who says so is not to be believed (RFC 8201, section 4).
@@ -19,7 +21,50 @@ pub(super) const NARROW: u32 = 1280;
 /// further. To cut them shorter here would let a liar have us send very many.
 pub(super) const VERY_NARROW: u32 = 576;
 
+/// How long a path is taken for narrow: as long as hosts do (RFC 8201, section 4; Linux: `mtu_expires`).
+const NARROW_FOR: Duration = Duration::from_secs(600);
+
+/// Most flows of a worker whose packets are cut at once: 1 MiB.
+const MAX_NARROWED: usize = 65_536;
+
+/// Flows whose packets are cut, and since when, the first in front. Some of them may be gone, or others by now.
+#[derive(Debug, Default)]
+pub(super) struct Narrowed(VecDeque<(Timestamp, FlowId)>);
+
+impl Narrowed {
+    /// Adds one. Returns the one whose packets are no longer cut, if there are too many.
+    fn push(&mut self, id: FlowId, now: Timestamp) -> Option<FlowId> {
+        let first = if self.0.len() < MAX_NARROWED { None } else { self.0.pop_front() };
+        self.0.push_back((now, id));
+        first.map(|(_, id)| id)
+    }
+
+    /// Takes one whose time is over.
+    fn take_old(&mut self, now: Timestamp) -> Option<FlowId> {
+        let is_old = self.0.front().is_some_and(|(since, _)| now.since(*since) >= NARROW_FOR);
+        if is_old { self.0.pop_front().map(|(_, id)| id) } else { None }
+    }
+}
+
 impl Forwarder {
+    /// Has packets go on whole again whose path was narrow for long enough: it may be another by now. If it is not, who is
+    /// on the way says so again.
+    pub(super) fn widen(&mut self, now: Timestamp) {
+        while let Some(id) = self.narrowed.take_old(now) {
+            self.widen_flow(id, now);
+        }
+    }
+
+    fn widen_flow(&mut self, id: FlowId, now: Timestamp) {
+        if !self.flows.set_wide(id) {
+            return;
+        }
+        self.follow_in_cache(id);
+        if self.flows.get(id).has_pending_fin() {
+            self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
+        }
+    }
+
     /// Refuses an ICMP error that would tell a server of a path MTU below the least; remembers that the flow's path takes
     /// no more.
     pub(super) fn check_path_mtu(
@@ -27,8 +72,7 @@ impl Forwarder {
         id: FlowId,
         direction: Direction,
         frame: &Frame<'_>,
-        headers: &Headers,
-        snapshot: &Snapshot,
+        Packet { headers, snapshot, now }: Packet<'_>,
     ) -> Result<(), Stop> {
         if direction != Direction::ToServer || self.flows.get(id).view() != View::BothSides {
             return Ok(());
@@ -38,10 +82,31 @@ impl Forwarder {
             return Ok(());
         };
         if headers.is_v4() {
+            let gives_way = if self.flows.get(id).is_narrow() { None } else { self.narrowed.push(id, now) };
             self.flows.set_narrow(id, told < NARROW);
+            if let Some(id) = gives_way {
+                self.widen_flow(id, now);
+            }
             // The cache cuts nothing.
             self.follow_in_cache(id);
         }
         Err(Stop::Silent(DropReason::PathMtuTooSmall))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beyond_the_most_the_first_is_no_longer_cut() {
+        let (mut narrowed, now) = (Narrowed::default(), Timestamp(0));
+        let most = MAX_NARROWED as u32;
+        assert!((0..most).all(|id| narrowed.push(FlowId(id), now).is_none()));
+        assert_eq!(narrowed.push(FlowId(most), now), Some(FlowId(0)));
+        assert_eq!(narrowed.take_old(now), None);
+        let later = now.after(NARROW_FOR);
+        let taken = std::iter::from_fn(|| narrowed.take_old(later)).map(|FlowId(id)| id);
+        assert!(taken.eq(1..=most));
     }
 }

@@ -150,6 +150,50 @@ fn in_dsr_a_fin_waits_for_what_was_lost_before_it() {
 }
 
 #[test]
+fn in_dsr_what_is_close_moves_the_numbers_behind_a_gap_and_what_is_merely_near_does_not() {
+    let near =
+        [(MAX_GAP + 1, 0), (100, MAX_GAP_ACK + 1), (100, u32::MAX), (1 << 23, 1 << 23), (u32::MAX - 100, 1)];
+    for (gap, acked) in near {
+        let (mut numbers, mut pending) = (established(), PendingFin::default());
+        let (seq, ack) = (1_000u32.wrapping_add(gap), 5_000u32.wrapping_add(acked));
+        let mut hear = |flags, seq, len| {
+            let segment = Segment { len, ..segment(flags, seq, ack) };
+            numbers.hear(&mut pending, ClientSide, Established, ToServer, segment).flags & (FIN | RST)
+        };
+        // Data, and a reset or a FIN that go on behind it.
+        hear(ACK, seq, 1);
+        assert_eq!([hear(RST, seq.wrapping_add(1), 0), hear(FIN_ACK, seq.wrapping_add(1), 1)], [0; 2]);
+        assert_eq!(hear(ACK, seq.wrapping_add(2), 0), 0, "{gap} {acked}");
+        assert_eq!((numbers.sent, numbers.acked), (1_000, 5_000), "{gap} {acked}");
+    }
+    for (gap, acked) in [(1, 0), (MAX_GAP, MAX_GAP_ACK)] {
+        let mut numbers = established();
+        let data = Segment { len: 10, ..segment(ACK, 1_000 + gap, 5_000 + acked) };
+        numbers.say(ClientSide, Established, ToServer, data);
+        assert_eq!((numbers.sent, numbers.acked), (1_010 + gap, 5_000 + acked));
+        assert_eq!(numbers.say(ClientSide, Established, ToServer, segment(RST, 1_010 + gap, 0)), RST);
+    }
+    // Without a gap it may acknowledge more.
+    let mut numbers = established();
+    numbers.say(ClientSide, Established, ToServer, segment(ACK, 1_000, 5_000 + (8 << 20)));
+    assert_eq!(numbers.acked, 5_000 + (8 << 20));
+}
+
+#[test]
+fn a_fin_that_is_found_to_be_exact_is_waited_for_no_more() {
+    for (from, seq, ack) in [(ToServer, 1_010, 5_000), (ToClient, 5_010, 1_000)] {
+        let (mut numbers, mut pending) = (established(), PendingFin::default());
+        let fin = segment(FIN_ACK, seq, ack);
+        numbers.hear(&mut pending, BothSides, Established, from, fin);
+        assert_ne!(pending, PendingFin::Nobodys);
+        assert_eq!(numbers.finish(&mut pending, from, fin), FIN_ACK);
+        assert_eq!(pending, PendingFin::Nobodys);
+        let at_end = if from == ToServer { numbers.sent } else { numbers.answered };
+        assert_eq!(at_end, seq + 1);
+    }
+}
+
+#[test]
 fn while_a_connection_begins_only_exact_resets_count() {
     for (state, from, flags, seq, ack, believed) in [
         (SynSent, ToServer, RST, 101, 0, RST),
@@ -254,6 +298,8 @@ proptest! {
         for step in steps {
             let (from, seq, len) = match step {
                 Step::ClientSends(len, lost) => {
+                    // Not more than may be lost at once.
+                    let len = if view == ClientSide { len % 40_000 } else { len };
                     client = client.wrapping_add(len);
                     if lost && len > 0 {
                         lost_of_client.push((client.wrapping_sub(len), len));
@@ -262,6 +308,7 @@ proptest! {
                     (ToServer, client.wrapping_sub(len), len)
                 }
                 Step::ServerSends(len, lost) => {
+                    let len = if view == ClientSide { len % 10_000 } else { len };
                     server = server.wrapping_add(len);
                     if lost { continue }
                     (ToClient, server.wrapping_sub(len), len)
@@ -301,6 +348,32 @@ proptest! {
                 prop_assert_eq!(numbers.clone().say(view, Established, from, segment(RST, seq, 0)), RST);
             }
         }
+    }
+
+    /// In DSR, too, though nobody acknowledges anything there.
+    #[test]
+    fn in_dsr_who_guesses_ends_nothing(
+        known in (any::<u32>(), 1..=u32::MAX),
+        guesses in prop::collection::vec((any::<(u32, u32)>(), 0..=1u32), 1..50),
+    ) {
+        let before = Numbers { sent: known.0, acked: known.1, answered: known.1 };
+        let (mut after, mut pending) = (before, PendingFin::default());
+        // Each is tried with all that could end the connection.
+        for ((seq, ack), len) in guesses {
+            let (off, acked) = (seq % WINDOW, ack % WINDOW);
+            let is_close = off < 3 || off <= 2 * MAX_GAP && acked <= 2 * MAX_GAP_ACK;
+            if is_close { continue }
+            let (seq, ack) = (known.0.wrapping_add(off), known.1.wrapping_add(acked));
+            for (flags, at) in [(ACK, 0), (RST, len), (FIN_ACK, len), (ACK, len + 1)] {
+                let forged = Segment { flags, seq: seq.wrapping_add(at), ack, len };
+                let heard = after.hear(&mut pending, ClientSide, Established, ToServer, forged);
+                prop_assert!(heard.flags & (FIN | RST) == 0, "{:?} of {:?}", forged, after);
+            }
+        }
+        prop_assert_eq!((after.sent, after.acked), (before.sent, before.acked));
+        let end = segment(FIN_ACK, known.0, known.1);
+        let heard = after.hear(&mut pending, ClientSide, Established, ToServer, end);
+        prop_assert_eq!(heard.flags, FIN_ACK, "its own does");
     }
 
     /// Whoever does not see a connection needs both of its numbers, and one of them exactly.

@@ -22,6 +22,8 @@ struct Known {
     is_met: bool,
     /// Bytes that the client has sent.
     sent: u32,
+    /// Whether the server's number is known.
+    knows_server: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +88,8 @@ impl Known {
         unseen_end || closing.contains(&self.state)
     }
 
-    /// A packet; a segment that is forged changes nothing. While it begins only the client keeps it, by its SYN.
+    /// A packet; a segment that is forged changes nothing. While it begins only the client keeps it, by its SYN; when it is over,
+    /// what may be part of it.
     fn hear(&mut self, direction: Direction, flags: u8, is_forged: bool, has_data: bool, now: Duration) {
         let is_udp = self.client >= CLIENTS / 2;
         let before = self.state;
@@ -100,8 +103,22 @@ impl Known {
             }
         }
         self.is_met &= self.state != FlowState::SynSent;
+        let is_said = match direction {
+            ToServer => !before.is_handshake() && flags & (SYN | ACK | RST) == ACK,
+            ToClient => before == FlowState::SynSent && flags == SYN | ACK,
+        };
+        self.knows_server |= !is_forged && is_said;
         let is_syn = direction == ToServer && flags & SYN != 0;
-        if self.state != before || !self.state.is_handshake() || is_syn {
+        let is_part = !is_forged
+            && flags & SYN == 0
+            && flags & (ACK | RST) != 0
+            && (direction == ToServer || self.knows_server);
+        let keeps = match self.state {
+            state if state.is_handshake() => is_syn,
+            state if state.is_over(self.view()) => is_part,
+            _ => true,
+        };
+        if self.state != before || keeps {
             self.heard = now;
         }
     }
@@ -247,7 +264,16 @@ proptest! {
                             prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
                             let state = FlowState::first(new.client.protocol, flags);
                             let is_met = state == FlowState::Adopted;
-                            known.push(Known { client, state, heard: clock, since: number, is_met, sent: 0 });
+                            let heard = clock;
+                            known.push(Known {
+                                client,
+                                state,
+                                heard,
+                                since: number,
+                                is_met,
+                                sent: 0,
+                                knows_server: false,
+                            });
                         } else {
                             prop_assert!(inserted.is_err());
                         }

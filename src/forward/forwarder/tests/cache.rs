@@ -30,6 +30,8 @@ told_with_a_cache! {
     datagrams_leave_once_they_are_a_stream,
     a_connection_comes_back_when_both_sides_have_finished,
     both_sides_may_finish_at_once,
+    a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for,
+    who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
     a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
     a_reset_of_either_side_takes_the_connection_back,
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
@@ -214,6 +216,38 @@ mod stories {
         lab.send(lab.client(1).seq(102).ack(502));
         lab.send(syn.reply().seq(502).ack(102));
         assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::TimeWait, 0, 1));
+    }
+
+    pub(super) fn a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        lab.connect(1);
+        let fin = |lab: &Lab| lab.client(1).seq(111).ack(501).fin();
+        lab.send(fin(&lab));
+        lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 10]));
+        lab.send(fin(&lab));
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
+        let asked = kernel(&lab).asked();
+        (0..200).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
+        assert_eq!((kernel(&lab).asked(), state(&lab)), (asked, FlowState::HalfClosedByClient));
+    }
+
+    pub(super) fn who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(111).ack(501).fin());
+        lab.send(syn.reply().seq(501).ack(101));
+        let asked = kernel(&lab).asked();
+        (0..7_000).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
+        assert_eq!(state(&lab), FlowState::Established);
+        let asked = kernel(&lab).asked() - asked;
+        assert!((10..50).contains(&asked), "{asked} times");
+        // It is acknowledged at last.
+        lab.send(lab.client(1).seq(111).ack(501).fin());
+        lab.send(syn.reply().seq(501).ack(112));
+        lab.wait(Duration::from_secs(3));
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
     }
 
     pub(super) fn a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes(family: Family) {

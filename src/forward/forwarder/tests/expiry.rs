@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use super::lab::{Family, LAN, Lab, Seen, Size, WAN};
 use crate::forward::{End, FlowState};
+use crate::model::Mode;
 
 told_over_both_families! {
     handshakes_that_nobody_finishes_are_forgotten_although_servers_repeat_their_answer,
     a_client_that_repeats_its_syn_is_waited_for,
     who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects,
     who_finished_and_heard_nothing_more_is_told_too,
+    whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it,
+    the_last_segments_of_a_connection_that_is_over_keep_it,
     in_dsr_silence_is_counted_and_nobody_is_told,
     no_more_are_told_of_their_silence_than_a_thousand_at_once,
     a_handshake_or_a_stream_of_datagrams_ends_by_itself,
@@ -78,6 +81,56 @@ fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {
     let numbers: Vec<_> = told.iter().map(|reset| (reset.to.to_string(), reset.seq)).collect();
     assert_eq!(numbers, [(family.client_addr(1), 501), (syn.to.to_string(), 102)]);
     assert_eq!(lab.ends(), [End::Silent]);
+}
+
+/// Client 1 connects, and both sides finish. Returns what the server saw of the SYN, as far as it is seen.
+fn connect_and_close(lab: &mut Lab) -> Seen {
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    lab.handle(&syn.reply().syn().seq(500).ack(101));
+    lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+    lab.send(lab.client(1).seq(103).ack(501).fin());
+    lab.handle(&syn.reply().seq(501).ack(104).fin());
+    lab.send(lab.client(1).seq(104).ack(502));
+    syn
+}
+
+fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let syn = connect_and_close(&mut lab);
+        let state = [FlowState::TimeWait, FlowState::HalfClosedByClient]
+            .into_iter()
+            .find(|state| lab.forwarder.flows().count(*state) == 1)
+            .unwrap();
+        assert_eq!(lab.ended(), 1);
+        for _ in 0..30 {
+            lab.wait(Duration::from_secs(9));
+            for forged in [lab.client(1).seq(1 << 30).ack(7), lab.client(1).seq(90).ack(501), lab.client(1)] {
+                lab.handle(&forged);
+            }
+            lab.handle(&syn.reply().seq(1 << 30).ack(7));
+            lab.handle(&syn.reply().syn().seq(500).ack(101));
+        }
+        assert_eq!((lab.forwarder.flows().count(state), lab.forwarder.snat_ports_in_use()), (0, 0));
+    }
+}
+
+fn the_last_segments_of_a_connection_that_is_over_keep_it(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let is_dsr = lab.forwarder.snat_ports_in_use() == 0 && lab.world.frontends[0].mode == Mode::Dsr;
+        let syn = connect_and_close(&mut lab);
+        let begun = lab.opened;
+        // The client's last acknowledgement is lost, and so is what its FIN came with.
+        for _ in 0..4 {
+            lab.wait(Duration::from_secs(50));
+            lab.handle(&syn.reply().seq(501).ack(104).fin());
+            assert_eq!(lab.send(lab.client(1).seq(104).ack(502)).route(), syn.route());
+        }
+        for _ in 0..4 {
+            lab.wait(Duration::from_secs(50));
+            assert_eq!(lab.send(lab.client(1).seq(101).ack(501).payload(b"hi").fin()).route(), syn.route());
+        }
+        assert_eq!((lab.opened, lab.forwarder.flows().len()), (begun, 1), "in DSR: {is_dsr}");
+    }
 }
 
 fn in_dsr_silence_is_counted_and_nobody_is_told(family: Family) {

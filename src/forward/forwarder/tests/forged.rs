@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, error_about};
 use crate::forward::FlowState::{self, Adopted, Closed, Established, HandshakeOnly, SynReceived, SynSent};
-use crate::model::{Algorithm, DropReason, Handshakes, Mode};
+use crate::model::{Algorithm, DropReason, Handshakes};
 use crate::wire::{IcmpError, TestPacket};
 
 told_over_both_families! {
     no_forged_end_ends_a_connection,
     who_tries_every_number_ends_no_connection_and_shortens_no_life,
     a_forged_acknowledgement_spoils_neither_the_last_reset_nor_what_is_believed_of_errors,
+    an_error_about_what_the_server_has_not_sent_is_not_believed,
     a_handshake_needs_somebody_who_has_heard_the_server,
     in_dsr_a_forged_acknowledgement_opens_no_connection_that_another_begins,
     a_server_that_resets_while_its_answer_is_on_the_way_is_done,
@@ -70,16 +71,20 @@ fn guesses() -> impl Iterator<Item = (u32, u32)> {
 
 fn who_tries_every_number_ends_no_connection_and_shortens_no_life(family: Family) {
     for mut lab in Lab::both_modes(family) {
-        let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
         let syn = lab.send(lab.client(1).syn().seq(100));
         lab.handle(&syn.reply().syn().seq(500).ack(101));
         lab.send(lab.client(1).seq(101).ack(501));
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         for (seq, ack) in guesses() {
             let guess = lab.client(1).seq(seq).ack(ack);
-            // In DSR there is nothing to tell who has moved on from who says so.
-            let before = if is_dsr { guess.clone().fin() } else { guess.clone() };
-            for forged in [guess.clone().fin(), before, guess.clone().fin(), guess.rst()] {
+            let data = guess.clone().payload(b"!");
+            for forged in [
+                guess.clone().fin(),
+                data,
+                guess.clone().fin(),
+                guess.clone().rst(),
+                guess.seq(seq + 1).rst(),
+            ] {
                 lab.handle(&forged);
             }
         }
@@ -148,6 +153,19 @@ fn a_server_that_resets_while_its_answer_is_on_the_way_is_done(family: Family) {
     lab.send(syn.reply().rst().seq(1_501).ack(101));
     assert_eq!((count(&lab, Closed), lab.ended()), (1, 1));
     lab.send(lab.client(1).seq(101).ack(1_501));
+}
+
+fn an_error_about_what_the_server_has_not_sent_is_not_believed(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    let sent = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+    let made_up = TestPacket::from(family.vip()).to(family.client_addr(1)).seq(501 + 100_000).ack(101);
+    let router = family.pick("203.0.113.7", "2001:db8:7::7");
+    for (about, is_believed) in [(sent.frame, true), (made_up.bytes(), false)] {
+        let mut error = error_about(&about, IcmpError::TooBig { mtu: 1_280 }, router);
+        let outcome = lab.handle_frame(&mut error, None);
+        assert_eq!(outcome == Outcome::Dropped(DropReason::IcmpOutOfWindow), !is_believed);
+    }
 }
 
 /// Somebody sends these two segments in the name of a client, as if it were under way.

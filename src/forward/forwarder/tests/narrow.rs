@@ -1,8 +1,9 @@
 //! Clients whose path takes shorter packets than their server is told.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, told_with_cache};
 use crate::model::DropReason;
 use crate::wire::{self, IcmpError, TestPacket};
 
@@ -76,6 +77,29 @@ fn what_is_too_long_for_a_narrow_path_is_cut_here_and_nobody_elses() {
     let other = lab.send(lab.client(2).udp());
     lab.send(other.reply().payload(&[7; 1_472]));
     lab.send(lab.client(1).udp().payload(&[7; 1_372]));
+}
+
+#[test]
+fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
+    told_with_cache(|| {
+        let family = Family::V4;
+        let mut lab = Lab::passthrough(family).udp();
+        let (reply, answer) = stream(&mut lab);
+        too_big(&mut lab, family, &answer, 68);
+        let packet = reply.payload(&[7; 1_472]);
+        for _ in 0..5 {
+            assert_eq!(pieces(lab.handle(&packet)).len(), 3);
+            lab.wait(Duration::from_secs(110));
+        }
+        assert_eq!((pieces(lab.handle(&packet)).len(), lab.forwarder.flows().cached()), (3, 0));
+        lab.wait(Duration::from_secs(51));
+        lab.send(packet.clone());
+        assert_eq!(lab.forwarder.flows().cached(), 1);
+        // It is as narrow as before.
+        let whole = lab.send(packet.clone());
+        too_big(&mut lab, family, &whole, 68);
+        assert_eq!((pieces(lab.handle(&packet)).len(), lab.forwarder.flows().cached()), (3, 0));
+    });
 }
 
 #[test]
