@@ -8,13 +8,14 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use log::warn;
 use rustix::process::geteuid;
 
+use super::packet_sockets::capturing;
 use super::unix_sockets::{UnixSocket, named};
 
 /// Something that this process has for itself in its network namespace. Given up when dropped, or with the process,
 /// however that ends: it is the name of an abstract Unix socket (unix(7)), in front of a number that nobody else has.
 ///
 /// Anybody may bind such a name. So it is no name that is fought for: every process binds its own, and then looks for
-/// others, of which only those of root and of its own user count.
+/// others. Those of root and of its own user count, and those of a user who captures packets, for which privileges are needed.
 #[derive(Debug)]
 pub struct Claim {
     _socket: UnixDatagram,
@@ -33,7 +34,8 @@ impl Claim {
     /// Claims what the name says.
     ///
     /// # Errors
-    /// `AddrInUse` if a process of root's or of our own user has claimed it, even if only at the same moment.
+    /// `AddrInUse` if a process of root's, of our own user or of one who captures packets has claimed it, even if only at the
+    /// same moment.
     pub fn new(name: impl Display) -> io::Result<Claim> {
         let mut claims = Claim::all(&[name]).map_err(|refused| refused.error)?;
         claims.pop().ok_or_else(|| unreachable!("one was claimed"))
@@ -57,11 +59,15 @@ impl Claim {
         };
         let is_ours =
             |socket: &UnixSocket| claims.iter().any(|(_, full)| socket.name[1..] == *full.as_bytes());
+        // Read after our own names are bound: whoever claims later sees them.
+        let capturing = capturing().unwrap_or_default();
         let mut strangers = Strangers::default();
         for socket in others.iter().filter(|socket| !is_ours(socket)) {
             let Some(which) = names.iter().position(|name| is_of(&socket.name[1..], name)) else { continue };
             match socket.uid {
-                Some(uid) if is_stranger(uid) => strangers.add(uid, &names[which]),
+                Some(uid) if is_stranger(uid) && !capturing.contains(&uid) => {
+                    strangers.add(uid, &names[which])
+                }
                 _ => return Err(Refused { which, error: taken() }),
             }
         }
@@ -117,7 +123,7 @@ fn taken() -> io::Error {
 
 const TAKEN: &str = "another process on this host does already (`sudo ss -xap | grep @convey` shows which)";
 
-/// Users whose claims do not count.
+/// Users whose claims do not count. They could claim anything, and keep convey from starting.
 #[derive(Default)]
 struct Strangers(Option<(u32, String, usize)>);
 
@@ -130,8 +136,8 @@ impl Strangers {
     fn tell(&self) {
         if let Some((uid, name, count)) = &self.0 {
             warn!(
-                "user {uid} has bound `@{name}`, which would say that it forwards that ({count} such sockets); only those of root and \
-                 of this process's user are heeded"
+                "user {uid} has bound `@{name}`, which would say that it forwards that ({count} such sockets); it captures no packets, \
+                 so this is not heeded"
             );
         }
     }

@@ -8,6 +8,7 @@ mod filters;
 mod netlink;
 mod news;
 mod own_addresses;
+mod packet_sockets;
 mod peer;
 mod port_ranges;
 mod requests;

@@ -16,8 +16,10 @@ pub(crate) fn stories() -> Vec<Story> {
         what_one_process_forwards_no_second_one_does,
         a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free,
     ];
-    stories
-        .extend(stories![when Case::is_cached => what_an_ordinary_user_binds_keeps_nobody_from_forwarding]);
+    stories.extend(stories![when Case::is_cached =>
+        what_an_ordinary_user_binds_keeps_nobody_from_forwarding,
+        what_a_service_user_forwards_root_does_not,
+    ]);
     stories
 }
 
@@ -93,6 +95,22 @@ fn what_an_ordinary_user_binds_keeps_nobody_from_forwarding(case: Case) {
     assert_eq!(network.ask(1).unwrap(), "s1");
     let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
     assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
+}
+
+fn what_a_service_user_forwards_root_does_not(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let mut command = network.lab.command(Role::Balancer, "setpriv");
+    // The last is for the place where this story's files are.
+    let capabilities = "+net_raw,+net_admin,+bpf,+perfmon,+dac_override";
+    command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", capabilities]);
+    command.args(["--ambient-caps", capabilities]).arg(binary().get_program());
+    network.balance_by(command, &config());
+    let _server = network.nginx(1);
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
+    assert_eq!(network.ask(1).unwrap(), "s1");
 }
 
 /// A balancer in front of one server.
