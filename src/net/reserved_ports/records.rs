@@ -1,8 +1,10 @@
 //! What each process has added to the reserved ports: a file for each, which it holds locked. A lock ends with its process,
-//! however that ends, and is seen from any other PID namespace.
+//! however that ends, and is seen from any other PID namespace. What others hand to a process that runs stands in a second
+//! file beside the locked one; it is replaced as a whole, so that who is killed meanwhile loses nothing.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -19,6 +21,11 @@ const LOOKS: u32 = 100;
 
 /// No record is as long.
 const LONGEST: u64 = 1 << 20;
+
+/// How the name of a file ends that takes the place of a record: what its process has added by now.
+const HANDED: &str = ".handed";
+/// The same while it is written.
+const NEW: &str = ".new";
 
 /// The records of this network namespace. Other processes wait meanwhile.
 pub(super) struct Records {
@@ -85,19 +92,36 @@ impl Records {
     fn read(&mut self) -> io::Result<()> {
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
-            if !entry.file_name().to_string_lossy().starts_with(&self.prefix) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.starts_with(&self.prefix) {
+                continue;
+            }
+            if let Some(of) = name.strip_suffix(HANDED).or(name.strip_suffix(NEW)) {
+                if !self.directory.join(of).try_exists()? {
+                    let _ = fs::remove_file(entry.path());
+                }
                 continue;
             }
             let file = open(&entry.path(), false)?;
-            let mut text = String::new();
             // One that cannot be read was being written when its process was killed: nothing was added yet.
-            let _ = (&file).take(LONGEST).read_to_string(&mut text);
-            let (wanted, added) = parse(&text, &self.boot).unwrap_or_default();
+            let first = self.contents(&file).unwrap_or_default();
+            let handed = match open(&beside(&entry.path(), HANDED), false) {
+                Ok(handed) => self.contents(&handed),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let (wanted, added) = handed.unwrap_or(first);
             let is_stale = try_lock(&file)?;
             let record = Record { path: entry.path(), file, wanted, added };
             if is_stale { self.stale.push(record) } else { self.live.push(record) }
         }
         Ok(())
+    }
+
+    fn contents(&self, file: &File) -> Option<(PortRanges, PortRanges)> {
+        let mut text = String::new();
+        let _ = file.take(LONGEST).read_to_string(&mut text);
+        parse(&text, &self.boot)
     }
 
     /// Where they are.
@@ -126,8 +150,9 @@ impl Records {
         let name = format!("{}{}.{:08x}", self.prefix, std::process::id(), fastrand::u32(..));
         let path = self.directory.join(name);
         let file = options().create_new(true).open(&path)?;
-        let mut record = Record { path, file, wanted: wanted.clone(), added: added.clone() };
-        let written = try_lock(&record.file).and_then(|_| record.write(&self.boot));
+        let record = Record { path, file, wanted: wanted.clone(), added: added.clone() };
+        let text = record.text(&self.boot);
+        let written = try_lock(&record.file).and_then(|_| (&record.file).write_all(text.as_bytes()));
         written.inspect_err(|_| record.remove())?;
         Ok(record)
     }
@@ -144,7 +169,7 @@ impl Records {
     pub(super) fn settle(&mut self, handed: &[PortRanges]) -> io::Result<()> {
         for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
             record.added = record.added.with(more);
-            record.write(&self.boot)?;
+            record.replace(&self.boot)?;
         }
         self.stale.drain(..).chain(self.ended.take()).for_each(|record| record.remove());
         Ok(())
@@ -154,16 +179,32 @@ impl Records {
 impl Record {
     /// Takes its file away.
     pub(super) fn remove(&self) {
-        // It is empty or told of already: whoever finds it does nothing.
-        let _ = fs::remove_file(&self.path);
+        // It is empty or told of already: whoever finds it does nothing. Without it the others are nobody's.
+        for path in [self.path.clone(), beside(&self.path, HANDED), beside(&self.path, NEW)] {
+            let _ = fs::remove_file(path);
+        }
     }
 
-    fn write(&mut self, boot: &str) -> io::Result<()> {
-        let text = format!("boot {boot}\nwanted {}\nadded {}\n", self.wanted, self.added);
-        self.file.rewind()?;
-        self.file.set_len(0)?;
-        self.file.write_all(text.as_bytes())
+    /// Says anew what another process has added. Its own file stays, for that is what it holds locked.
+    fn replace(&self, boot: &str) -> io::Result<()> {
+        let new = beside(&self.path, NEW);
+        // Whoever wrote it was killed.
+        let _ = fs::remove_file(&new);
+        let mut file = options().create_new(true).open(&new)?;
+        file.write_all(self.text(boot).as_bytes())?;
+        fs::rename(&new, beside(&self.path, HANDED))
     }
+
+    fn text(&self, boot: &str) -> String {
+        format!("boot {boot}\nwanted {}\nadded {}\n", self.wanted, self.added)
+    }
+}
+
+/// The path with something behind it.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut path = OsString::from(path);
+    path.push(end);
+    path.into()
 }
 
 /// What a record says, unless it is of another boot.
@@ -211,6 +252,10 @@ fn try_lock(file: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Resource, Rlimit, setrlimit};
 
     use super::*;
 
@@ -240,6 +285,43 @@ mod tests {
         drop(records);
         let records = Records::open(&place).unwrap();
         assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![], ports("")));
+    }
+
+    /// The directory of the records, in the process that is killed.
+    const KILLED: &str = "CONVEY_TEST_RECORDS";
+
+    #[test]
+    fn who_is_killed_while_it_hands_ports_to_another_process_loses_none() {
+        if let Some(place) = std::env::var_os(KILLED) {
+            let mut records = Records::open(Path::new(&place)).unwrap();
+            // The kernel kills whoever writes to a file now.
+            setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+            let _ = records.settle(&[ports("50-60")]);
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("convey");
+        let record = Records::open(&place).unwrap().create(&ports("40-70"), &ports("40-50")).unwrap();
+        let added = || {
+            let records = Records::open(&place).unwrap();
+            records.live.iter().map(|record| record.added.to_string()).collect::<Vec<_>>()
+        };
+        let name = "who_is_killed_while_it_hands_ports_to_another_process_loses_none";
+        let mut killed = Command::new(std::env::current_exe().unwrap());
+        killed.args([&format!("net::reserved_ports::records::tests::{name}"), "--exact"]);
+        killed.env(KILLED, &place).stdout(Stdio::null()).stderr(Stdio::null());
+        assert_eq!(killed.status().unwrap().signal(), Some(libc::SIGXFSZ));
+        assert_eq!(added(), ["40-50"]);
+
+        Records::open(&place).unwrap().settle(&[ports("50-60")]).unwrap();
+        assert_eq!(added(), ["40-60"]);
+        let mut records = Records::open(&place).unwrap();
+        records.give_up(&record).unwrap();
+        assert_eq!(records.orphans(&ports("1-99")), ports("40-60"));
+        records.settle(&[]).unwrap();
+        drop(records);
+        let left = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(left.collect::<Vec<_>>(), ["reserved-ports.lock"]);
     }
 
     #[test]
