@@ -109,16 +109,18 @@ impl Paths {
     }
 
     /// Begins nothing new, lets what is open finish, for `patience` at most, cuts and counts what is left, and
-    /// stops. Flows need us to go on: their routes, their servers' health and time are looked after till the end.
+    /// stops. Servers' health is looked after till the end, for connections to those that go down may be reset; for flows
+    /// routes and time are, too.
     /// Returns how many go on without us.
     pub(super) async fn stop(mut task: Task<Paths>, mut events: Events, patience: Duration) -> u64 {
-        let (proxy, stats) = (task.data_path.proxy.take(), task.data_path.packet_stats());
+        let (proxied, stats) =
+            (task.data_path.proxy.as_ref().map(ProxyPath::drain), task.data_path.packet_stats());
         events.reloads.close();
         task.stop();
         let drain = async {
             let proxied = async {
-                if let Some(proxy) = proxy {
-                    proxy.drain(patience).await;
+                if let Some(proxied) = proxied {
+                    let _ = timeout(patience, proxied).await;
                 }
             };
             let flows = async {
@@ -131,6 +133,9 @@ impl Paths {
         tokio::select! {
             _ = drain => {}
             () = task.run(&mut events) => {}
+        }
+        if let Some(proxy) = task.data_path.proxy.take() {
+            proxy.stop();
         }
         let outlasting = task.data_path.outlasting_connections()(&task.snapshot.load());
         let (Some(packets), Some(stats)) = (task.data_path.packets.take(), stats) else { return 0 };

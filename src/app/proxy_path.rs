@@ -87,9 +87,14 @@ impl ProxyPath {
         self.cut_off = cut_off;
     }
 
-    /// Lets open connections finish, for `patience` at most, and cuts what is left.
-    pub(super) async fn drain(self, patience: Duration) {
-        self.workers.drain(patience).await;
+    /// Takes no new connections. What this returns waits for the open ones to end.
+    pub(super) fn drain(&self) -> impl Future<Output = ()> + use<> {
+        self.workers.drain()
+    }
+
+    /// Cuts what is left.
+    pub(super) fn stop(self) {
+        self.workers.stop();
     }
 }
 

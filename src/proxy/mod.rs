@@ -32,7 +32,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
 
 use crate::model::{Endpoint, Protocol};
 use worker::{Command, Socket, Worker};
@@ -136,19 +135,23 @@ impl Workers {
         }
     }
 
-    /// Stops accepting and waits for the open connections to end, `patience` at most. What is still open
-    /// then is cut. Call once.
-    pub async fn drain(self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Stops accepting. What this returns waits for the open connections to end. Call once.
+    pub fn drain(&self) -> impl Future<Output = ()> + use<> {
         let mut drained = Vec::new();
         for Worker { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();
             let _ = commands.send(Command::Drain { done });
             drained.push(is_done);
         }
-        for is_done in drained {
-            let _ = timeout_at(deadline, is_done).await;
+        async {
+            for is_done in drained {
+                let _ = is_done.await;
+            }
         }
+    }
+
+    /// Cuts what is still open, and stops.
+    pub fn stop(self) {
         for Worker { commands, thread, .. } in self.threads {
             drop(commands); // a worker ends when nobody can command it any more
             let _ = thread.join();

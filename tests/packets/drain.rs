@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use convey::demo::lab::Role;
+use convey::demo::lab::{INTERFACE, Role};
 use rustix::process::Signal;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
 use crate::network::{Inside, Network};
 use crate::support::{Server, connect, ping, wait_for, was_reset};
@@ -24,7 +24,11 @@ pub(crate) fn stories() -> Vec<Story> {
     let where_they_end_with_us = stories![when Case::is_passthrough =>
         what_is_still_open_after_the_drain_timeout_is_reset_and_counted,
     ];
-    [of_both, where_they_end_with_us].concat()
+    // The family makes no difference.
+    let once = stories![when |case| case.family == Family::V4 =>
+        connections_of_a_server_that_is_cut_off_while_convey_stops_are_reset,
+    ];
+    [of_both, where_they_end_with_us, once].concat()
 }
 
 fn connections_of_a_removed_server_are_reset_when_their_time_is_over(case: Case) {
@@ -81,6 +85,18 @@ fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(case: Case) {
     assert!(held.iter_mut().all(was_reset));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
     assert!(logged(&network, "stopped: 3 connections were cut after 300ms").is_some());
+}
+
+fn connections_of_a_server_that_is_cut_off_while_convey_stops_are_reset(case: Case) {
+    let network = balanced(case, Config { timeouts: "drain = 3600", ..Config::new(1) });
+    let _server = echo(&network);
+    let mut held = held(&network, 3);
+    network.convey(|convey| convey.signal(Signal::TERM));
+    wait_for("the stop", || logged(&network, "stopping: 3 open connections"));
+    network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "down"]).unwrap();
+    assert!(held.iter_mut().all(was_reset));
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
+    assert!(logged(&network, "stopped: every connection had ended").is_some());
 }
 
 fn a_second_signal_ends_at_once(case: Case) {

@@ -1,12 +1,12 @@
 //! Stopping.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::support::{Balancer, Lab, Server, Setup, clock, connect, ping, stories, wait_for};
+use crate::support::{Balancer, Lab, Server, Setup, clock, connect, ping, stories, wait_for, was_reset};
 
 stories!("drain":
     a_stop_lets_open_connections_finish_and_takes_no_new_ones,
@@ -15,6 +15,7 @@ stories!("drain":
     a_second_signal_ends_at_once,
     clients_that_wait_to_be_accepted_when_the_signal_comes_are_served,
     clients_that_wait_for_a_free_place_when_the_signal_comes_are_served,
+    connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so,
 );
 
 fn a_stop_lets_open_connections_finish_and_takes_no_new_ones() {
@@ -94,6 +95,24 @@ fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
         }
     });
     assert_eq!(balancer.wait(), 0);
+}
+
+fn connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so() {
+    let lab = Lab::new();
+    let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
+    let (_server, probed) = (Server::echo(server), Server::silent(checked));
+    let health = "kind = \"tcp\"\nport = 9000\ninterval = 0.1\nfall = 2\nrise = 1";
+    let setup = Setup::new(&lab).backend("on_down = \"reset\"").health(health).timeouts("drain = 3600");
+    let mut balancer = Balancer::start(&lab, &setup.server("a", server, ""));
+    let mut held: Vec<TcpStream> = (0..8).map(|_| connect(lab.vip())).collect();
+    held.iter_mut().for_each(|stream| ping(stream).unwrap());
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 8 open connections");
+    held.iter_mut().for_each(|stream| ping(stream).unwrap());
+    drop(probed);
+    assert!(held.iter_mut().all(was_reset));
+    assert_eq!(balancer.wait(), 0);
+    assert!(balancer.log().contains("stopped: every connection had ended"));
 }
 
 fn echoing(frontend: &str, timeouts: &str) -> (Lab, Balancer, Server) {
