@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::Context;
 use log::{info, warn};
 
 use crate::dataplane::{LastingGuard, Offloader};
-use crate::model::Interface;
+use crate::model::{Endpoint, Interface};
 use crate::net::{self, BpfFilter, Claim, Netlink};
 
 /// Where the handles of our filters begin. Nobody gets such a number who asks for none.
@@ -50,12 +50,12 @@ impl OwnHandle {
 struct LeftOver {
     filter: BpfFilter,
     interface: String,
-    _claim: Rc<Claim>,
+    _claim: Arc<Claim>,
 }
 
 impl LeftOver {
     fn is_guard(&self) -> bool {
-        self.filter.name == LastingGuard::FILTER
+        LastingGuard::is_filter(&self.filter.name)
     }
 
     /// How an operator removes it.
@@ -78,11 +78,25 @@ impl fmt::Display for LeftOver {
 
 /// Which of those that are left are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kinds {
+pub(super) enum Kinds<'a> {
     /// Those of flow caches: nobody wants them.
     FlowCaches,
+    /// These, and guards of none but these DSR frontends.
+    OwnGuards(&'a BTreeSet<Endpoint>),
     /// All, with the guards of DSR frontends.
     All,
+}
+
+impl Kinds<'_> {
+    fn contain(self, filter: &str) -> bool {
+        match self {
+            Kinds::OwnGuards(frontends) if LastingGuard::is_filter(filter) => {
+                LastingGuard::guards_only(filter, frontends)
+            }
+            Kinds::All if LastingGuard::is_filter(filter) => true,
+            _ => filter == Offloader::FILTER,
+        }
+    }
 }
 
 /// What became of those on an interface.
@@ -107,7 +121,7 @@ pub(super) async fn remove_without_packets() {
 }
 
 /// Detaches all of these, and says so in the log.
-pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: Kinds) {
+pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: Kinds<'_>) {
     for interface in interfaces {
         match clear(netlink, interface, kinds).await {
             Ok(cleared) => cleared.log(),
@@ -116,6 +130,42 @@ pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: K
                 warn!(
                     "what an earlier convey may have left on {name} stays (`tc filter show dev {name} ingress`): {error}"
                 );
+            }
+        }
+    }
+}
+
+/// A guard that stays beside ours until its time is over.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct OthersGuard {
+    interface: Interface,
+    filter: BpfFilter,
+}
+
+/// The guards of other frontends whose processes are gone; tells of them in the log.
+pub(super) async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<OthersGuard> {
+    let mut guards = Vec::new();
+    for interface in interfaces {
+        let Ok(Found { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
+        for left in left.into_iter().filter(LeftOver::is_guard) {
+            info!(
+                "{left} stays until its time is over, for it guards others than ours: {}",
+                left.filter.name
+            );
+            guards.push(OthersGuard { interface: interface.clone(), filter: left.filter });
+        }
+    }
+    guards
+}
+
+/// Detaches these, unless somebody has them by now.
+pub(super) async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
+    for OthersGuard { interface, filter } in guards {
+        let Ok(Found { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
+        for left in left.iter().filter(|left| left.filter == *filter) {
+            match netlink.remove_filter(&left.filter).await {
+                Ok(()) => info!("removed {left}, whose time is over"),
+                Err(error) => warn!("{left} stays: {error}"),
             }
         }
     }
@@ -132,7 +182,7 @@ impl Cleared {
 pub(super) async fn clear(
     netlink: &Netlink,
     interface: &Interface,
-    kinds: Kinds,
+    kinds: Kinds<'_>,
 ) -> Result<Cleared, net::Error> {
     let Found { left, in_use } = on(netlink, interface, kinds).await?;
     let mut removed = Vec::new();
@@ -154,8 +204,8 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
             lines.push(match left.is_guard() {
                 true => format!(
                     "an earlier convey has left the guard of its dsr frontends on {name}: until 5 minutes after its end the host does \
-                     not answer connections that were under way (after a kill, nor new ones for a minute); the next start with a \
-                     dsr frontend takes over, `convey clear` removes it, and so does `{by_hand}`"
+                     not answer connections that were under way (after a kill, nor new ones for a minute); the next start with the \
+                     same dsr frontends takes over, `convey clear` removes it, and so does `{by_hand}`"
                 ),
                 false => format!(
                     "a killed convey has left a filter on {name} that forwards by what it knew; the next start in a packet mode \
@@ -175,14 +225,12 @@ struct Found {
     in_use: Vec<String>,
 }
 
-async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds) -> Result<Found, net::Error> {
+async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Result<Found, net::Error> {
     let mut found = Found { left: Vec::new(), in_use: Vec::new() };
     // A process has one number for all of its filters.
-    let mut claims: BTreeMap<u32, Option<Rc<Claim>>> = BTreeMap::new();
+    let mut claims: BTreeMap<u32, Option<Arc<Claim>>> = BTreeMap::new();
     for filter in netlink.ingress_filters(interface.index).await? {
-        let is_guard = filter.name == LastingGuard::FILTER;
-        let is_meant = filter.name == Offloader::FILTER || is_guard && kinds == Kinds::All;
-        if !is_meant {
+        if !kinds.contain(&filter.name) {
             continue;
         }
         if let Some(uid) = Claim::strangers(name_of(filter.handle)) {
@@ -196,7 +244,8 @@ async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds) -> Result<Fo
             ));
             continue;
         }
-        let claim = claims.entry(filter.handle).or_insert_with_key(|handle| claim(*handle).ok().map(Rc::new));
+        let claim =
+            claims.entry(filter.handle).or_insert_with_key(|handle| claim(*handle).ok().map(Arc::new));
         if let Some(claim) = claim.clone() {
             found.left.push(LeftOver { filter, interface: interface.name.clone(), _claim: claim });
         }

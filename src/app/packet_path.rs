@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::dataplane::{
     CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, Plan, PlannedCache, Selection, Terms,
 };
-use crate::model::{Interface, Mode, PacketSettings, Wanted};
+use crate::model::{Interface, PacketSettings, Wanted};
 use crate::net::{Claim, Netlink, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -172,8 +172,8 @@ impl PacketPath {
         })
     }
 
-    /// Puts our guard of DSR frontends in the place of those that earlier processes have left, now that the start has
-    /// succeeded: one that fails takes nobody's guard away. Without DSR frontends we go on with no connection of theirs.
+    /// Puts our guard of DSR frontends in the place of those that earlier processes have left for the same ones, now that the
+    /// start has succeeded: one that fails takes nobody's guard away. Guards of other frontends go when their time is over.
     pub(super) async fn take_over(&mut self, config: &Config) {
         if let Some(lease) = self.lease.take() {
             lease.renew();
@@ -185,12 +185,19 @@ impl PacketPath {
                 }
             });
         }
-        if config.frontends_in(Mode::Dsr).next().is_none() {
-            return;
-        }
-        match self.netlink.interfaces().await {
-            Ok(interfaces) => left_over::remove(&self.netlink, &interfaces, Kinds::All).await,
-            Err(error) => warn!("the guards that an earlier convey may have left stay: {error}"),
+        let interfaces = match self.netlink.interfaces().await {
+            Ok(interfaces) => interfaces,
+            Err(error) => return warn!("the guards that an earlier convey may have left stay: {error}"),
+        };
+        left_over::remove(&self.netlink, &interfaces, Kinds::OwnGuards(&dsr(&config.frontends))).await;
+        let others = left_over::guards_of_others(&self.netlink, &interfaces).await;
+        if !others.is_empty() {
+            let netlink = self.netlink.clone();
+            self.tasks.spawn(async move {
+                // Their processes are gone: nobody has moved their end since.
+                tokio::time::sleep(Terms::default().lasts + Lease::PACE).await;
+                left_over::remove_guards(&netlink, &others).await;
+            });
         }
     }
 

@@ -14,6 +14,8 @@ pub struct BpfFilter {
     pub handle: u32,
     /// Lower ones go first.
     pub priority: u16,
+    /// Its program, whose number no other ever gets.
+    program: Option<u32>,
     header: TcHeader,
 }
 
@@ -44,11 +46,15 @@ fn bpf_filter(message: TcMessage) -> Option<BpfFilter> {
         TcAttribute::Options(options) => Some(options),
         _ => None,
     })?;
-    let name = options.into_iter().find_map(|option| match option {
-        TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => Some(name),
-        _ => None,
-    })?;
+    let (mut name, mut program) = (None, None);
+    for option in options {
+        match option {
+            TcOption::Bpf(TcFilterBpfOption::ProgName(found)) => name = Some(found),
+            TcOption::Bpf(TcFilterBpfOption::ProgId(found)) => program = Some(found),
+            _ => {}
+        }
+    }
     // The upper half; the lower one is the protocol.
     let priority = (header.info >> 16) as u16;
-    Some(BpfFilter { name, handle: header.handle.into(), priority, header })
+    Some(BpfFilter { name: name?, handle: header.handle.into(), priority, program, header })
 }

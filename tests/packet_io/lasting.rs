@@ -46,7 +46,10 @@ fn filters(pair: &Pair) -> usize {
         let index = named(&["front"])[0].index;
         let filters =
             runtime.block_on(async { Netlink::open().unwrap().ingress_filters(index).await.unwrap() });
-        filters.iter().filter(|filter| filter.name == LastingGuard::FILTER && filter.handle == HANDLE).count()
+        filters
+            .iter()
+            .filter(|filter| LastingGuard::is_filter(&filter.name) && filter.handle == HANDLE)
+            .count()
     })
 }
 

@@ -21,6 +21,7 @@ pub(crate) fn stories() -> Vec<Story> {
         what_stays_is_taken_away_by_a_command,
         neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away,
         what_another_user_has_claimed_counts_as_in_use,
+        a_start_takes_away_the_guards_of_its_own_frontends_only,
     ]
 }
 
@@ -136,6 +137,30 @@ fn what_another_user_has_claimed_counts_as_in_use(case: Case) {
         run(convey(&network).arg("clear"));
         (filters(&network) == 0).then_some(())
     });
+}
+
+fn a_start_takes_away_the_guards_of_its_own_frontends_only(case: Case) {
+    let (mut network, _servers) = balanced(case, Config::new(2));
+    let mut downloads = vec![under_way(&network, 0)];
+    kill(&network);
+    let left = guards(&network);
+    let vip = network.vip();
+    assert!(left[0].contains(&format!("{vip}")), "{left:?} says whom it guards");
+    // This one has only one of the two frontends.
+    network.balance(&Config { web: false, ..Config::new(2) });
+    assert_eq!(guards(&network).len(), 2);
+    assert!(guards(&network).contains(&left[0]));
+    assert!(network.log(Role::Balancer).contains("stays until its time is over, for it guards others"));
+    wait_for_acknowledgements(&network);
+    kill(&network);
+    assert_eq!(guards(&network).len(), 2);
+    network.balance(&Config::new(2));
+    assert_eq!(guards(&network).len(), 1, "that of the process that runs");
+    assert_under_way(&mut downloads);
+    assert_whole(downloads);
+    // A reload is another set.
+    network.save(&Config { web: false, timeouts: "drain = 0.1", ..Config::new(2) });
+    wait_for("the guard to say so", || (!guards(&network)[0].contains(&format!("{vip}"))).then_some(()));
 }
 
 fn balanced(case: Case, config: Config) -> (Network, [Nginx; 2]) {

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use aya::programs::links::Link;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::{Ebpf, Pod};
-use log::info;
+use log::{debug, info};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::{Selection, selection_maps};
+use super::label::{self, Renaming};
 use super::tcx::{OBJECT, TcxError};
 use crate::model::{Endpoint, Interface};
 
@@ -42,13 +44,29 @@ pub struct LastingGuard {
 struct Made {
     guard: Ebpf,
     selection: Selection,
-    /// Each with the index of its interface. They are not to go with us.
-    links: Vec<(u32, ManuallyDrop<SchedClassifierLink>)>,
+    attached: Vec<Filter>,
+}
+
+/// One on an interface.
+#[derive(Debug)]
+struct Filter {
+    interface: u32,
+    /// What it is called, if it says whom it guards.
+    name: String,
+    /// It is not to go with us.
+    link: ManuallyDrop<SchedClassifierLink>,
 }
 
 impl LastingGuard {
-    /// The name of its filters.
-    pub const FILTER: &'static str = PROGRAM;
+    /// Whether a filter of this name is one of such a guard.
+    pub fn is_filter(name: &str) -> bool {
+        name.strip_prefix(PROGRAM).is_some_and(|label| label.is_empty() || label.starts_with(' '))
+    }
+
+    /// Whether a filter of this name guards none but these frontends. One that does not say whom it guards may guard others.
+    pub fn guards_only(name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
+        label::is_within(PROGRAM, name, frontends)
+    }
 
     /// Where its filters come among others: behind the flow cache, and what others attach.
     const PRIORITY: u16 = 60_000;
@@ -78,7 +96,8 @@ impl LastingGuard {
             none => none.insert(Made::load(&self.lease)?),
         };
         made.select(frontends, draining)?;
-        made.attach_to(interfaces, self.handle)
+        made.attach_to(interfaces, self.handle)?;
+        made.label(self.handle)
     }
 }
 
@@ -104,7 +123,7 @@ impl Made {
         let map = guard.take_map(LEASE).ok_or(TcxError::Missing(LEASE))?;
         lease.begin(Array::try_from(map)?);
         let selection = Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
-        Ok(Made { guard, selection, links: Vec::new() })
+        Ok(Made { guard, selection, attached: Vec::new() })
     }
 
     fn select(
@@ -128,7 +147,7 @@ impl Made {
     fn attach_to(&mut self, interfaces: &[Interface], handle: u32) -> Result<(), TcxError> {
         self.detach_but(|index| interfaces.iter().any(|interface| interface.index == index));
         for Interface { index, name, .. } in interfaces {
-            if self.links.iter().any(|(attached, _)| attached == index) {
+            if self.attached.iter().any(|filter| filter.interface == *index) {
                 continue;
             }
             let _ = qdisc_add_clsact(name); // there may be one
@@ -140,16 +159,34 @@ impl Made {
                 TcAttachType::Ingress,
                 TcAttachOptions::Netlink(options),
             )?;
-            self.links.push((*index, ManuallyDrop::new(program.take_link(link)?)));
+            let link = ManuallyDrop::new(program.take_link(link)?);
+            self.attached.push(Filter { interface: *index, name: String::new(), link });
+        }
+        Ok(())
+    }
+
+    /// Has each filter say whom it guards. One that cannot guards them all the same: the next process does not take it away
+    /// before its time is over.
+    fn label(&mut self, handle: u32) -> Result<(), TcxError> {
+        let name = label::name(PROGRAM, &self.selection.listen().copied().collect());
+        let program = program(&mut self.guard)?.fd()?;
+        for filter in self.attached.iter_mut().filter(|filter| filter.name != name) {
+            let priority = LastingGuard::PRIORITY;
+            let renaming =
+                Renaming { interface: filter.interface, priority, handle, program: program.as_fd() };
+            match renaming.rename(&name) {
+                Ok(()) => filter.name.clone_from(&name),
+                Err(error) => debug!("filter {PROGRAM} does not say whom it guards: {error}"),
+            }
         }
         Ok(())
     }
 
     /// Detaches it from all interfaces but these.
     fn detach_but(&mut self, stays: impl Fn(u32) -> bool) {
-        for (_, link) in self.links.extract_if(.., |(index, _)| !stays(*index)) {
+        for filter in self.attached.extract_if(.., |filter| !stays(filter.interface)) {
             // Fails if the interface is gone: so is what was attached to it.
-            let _ = ManuallyDrop::into_inner(link).detach();
+            let _ = ManuallyDrop::into_inner(filter.link).detach();
         }
     }
 }

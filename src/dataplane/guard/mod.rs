@@ -4,6 +4,7 @@
 //! Whatever it is made of belongs to this process: it is gone when the process is, however that ends. But [`LastingGuard`],
 //! which DSR frontends have besides.
 
+mod label;
 mod lasting;
 mod nftables;
 mod tcx;
