@@ -1,15 +1,17 @@
 //! The log: lines go to a queue that one thread writes to standard error. So a reader that stalls stalls nobody: what the
 //! queue has no room for is dropped, counted, and told of as soon as the reader goes on.
 
+use std::backtrace::Backtrace;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
 use std::mem::take;
 use std::os::fd::AsFd;
-use std::panic;
+use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+use std::{env, fmt};
 
 use env_logger::{Builder, Env, Target};
 use log::LevelFilter;
@@ -30,7 +32,10 @@ pub fn dropped_lines() -> u64 {
 
 /// The log of a program.
 #[derive(Debug)]
-pub struct Log(Arc<Queue>);
+pub struct Log {
+    /// `None` if there is no thread to write it: then everybody writes to standard error.
+    queue: Option<Arc<Queue>>,
+}
 
 impl Log {
     /// Starts it. One line an event: time, level, text. `RUST_LOG` chooses what is shown.
@@ -51,18 +56,34 @@ impl Log {
             // Of a queue it cannot know whether a terminal is behind it.
             builder.write_style(anstream::AutoStream::choice(&stderr()).into());
         }
-        match writer(queue.clone()) {
-            Ok(()) => drop(builder.target(Target::Pipe(Box::new(Lines(queue.clone()))))),
-            Err(error) => eprintln!("convey: a reader of the log that stalls will stall convey: {error}"),
-        }
+        let queue = match writer(queue.clone()) {
+            Ok(()) => {
+                builder.target(Target::Pipe(Box::new(Lines(queue.clone()))));
+                tell_of_panics(queue.clone());
+                Some(queue)
+            }
+            Err(error) => {
+                eprintln!("convey: a reader of the log that stalls will stall convey: {error}");
+                None
+            }
+        };
         builder.init();
-        flush_before_panics(queue.clone());
-        Log(queue)
+        Log { queue }
+    }
+
+    /// Says why the program ends, as a line of its own without time and level.
+    pub fn say(&self, line: impl fmt::Display) {
+        match &self.queue {
+            Some(queue) => queue.put_last(format!("{line}\n").as_bytes()),
+            None => eprintln!("{line}"),
+        }
     }
 
     /// Waits until all lines are written, for a second at most.
     pub fn flush(&self) {
-        self.0.flush(LAST_WORDS);
+        if let Some(queue) = &self.queue {
+            queue.flush(LAST_WORDS);
+        }
     }
 }
 
@@ -73,13 +94,27 @@ fn writer(queue: Arc<Queue>) -> io::Result<()> {
     Ok(())
 }
 
-/// A panic ends the program: what led to it is in the queue.
-fn flush_before_panics(queue: Arc<Queue>) {
-    let tell = panic::take_hook();
+/// A panic ends the program. The queue has what led to it, so the panic is told there.
+fn tell_of_panics(queue: Arc<Queue>) {
     panic::set_hook(Box::new(move |panic| {
+        queue.put_last(words_of(panic).as_bytes());
         queue.flush(LAST_WORDS);
-        tell(panic);
     }));
+}
+
+/// The same as Rust's own hook says.
+fn words_of(panic: &PanicHookInfo<'_>) -> String {
+    let thread = thread::current();
+    let thread = thread.name().unwrap_or("<unnamed>");
+    let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
+    let payload = panic.payload();
+    let why = payload.downcast_ref::<&str>().copied();
+    let why = why.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("Box<dyn Any>");
+    let words = format!("\nthread '{thread}' panicked{place}:\n{why}\n");
+    match env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
+        true => format!("{words}stack backtrace:\n{}\n", Backtrace::force_capture()),
+        false => words,
+    }
 }
 
 /// Where the logger writes: one whole line each time.
@@ -123,6 +158,12 @@ impl Queue {
         }
         state.waiting.extend_from_slice(line);
         drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The same for why the program ends, for which there is always room.
+    fn put_last(&self, lines: &[u8]) {
+        self.lock().waiting.extend_from_slice(lines);
         self.changed.notify_all();
     }
 
@@ -179,8 +220,11 @@ fn write_all<'a>(out: &mut (impl Write + AsFd), mut lines: &'a [u8]) -> &'a [u8]
 
 #[cfg(test)]
 mod tests {
-    use std::io::{PipeReader, Read, pipe};
+    use std::io::{PipeReader, PipeWriter, Read, pipe};
     use std::os::fd::OwnedFd;
+    use std::process::{Command, Stdio};
+
+    use rustix::pipe::fcntl_getpipe_size;
 
     use super::*;
 
@@ -229,6 +273,55 @@ mod tests {
         queue.put(&end);
         let read = reading.join().unwrap();
         assert!(read.is_sorted() && read[0] == 0 && read.len() < all, "{} of {all}", read.len());
+    }
+
+    /// Set in the process that panics.
+    const PANICS: &str = "CONVEY_TEST_PANICS";
+
+    #[test]
+    fn a_panic_is_told_and_waits_a_second_at_most_for_who_reads_it() {
+        if env::var_os(PANICS).is_some() {
+            let _log = Log::start();
+            let panicked = thread::Builder::new().name("worker".into()).spawn(|| panic!("out of luck"));
+            assert!(panicked.unwrap().join().is_err());
+            std::process::exit(7);
+        }
+        let run = |stderr: PipeWriter| {
+            let mut command = Command::new(env::current_exe().unwrap());
+            let name = "a_panic_is_told_and_waits_a_second_at_most_for_who_reads_it";
+            command.args([&format!("logging::tests::{name}"), "--exact", "--nocapture"]);
+            command.env(PANICS, "1").env_remove("RUST_BACKTRACE").stdout(Stdio::null()).stderr(stderr);
+            command.spawn().unwrap()
+        };
+        let (mut reader, writer) = pipe().unwrap();
+        assert_eq!(run(writer).wait().unwrap().code(), Some(7));
+        let mut told = String::new();
+        reader.read_to_string(&mut told).unwrap();
+        assert!(told.contains("thread 'worker' panicked at src/logging.rs:"), "{told}");
+        assert!(told.ends_with(":\nout of luck\n"), "{told}");
+
+        let (_reader, mut writer) = pipe().unwrap();
+        let full = vec![0; fcntl_getpipe_size(&writer).unwrap()];
+        writer.write_all(&full).unwrap();
+        let mut child = run(writer);
+        for _ in 0..2_000 {
+            if let Some(status) = child.try_wait().unwrap() {
+                return assert_eq!(status.code(), Some(7));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("it waits for who reads nothing");
+    }
+
+    #[test]
+    fn why_the_program_ends_is_said_even_if_lines_were_dropped() {
+        let queue = Queue::default();
+        queue.put(&vec![b'a'; MAX_WAITING]);
+        queue.put(b"dropped");
+        queue.put_last(b"the end");
+        assert!(queue.lock().waiting.ends_with(b"athe end"));
     }
 
     #[test]

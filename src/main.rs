@@ -11,7 +11,10 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let log = Log::start();
     let ran = app::run(&cli);
-    // What led to a failure stands before it.
+    let code = ran.unwrap_or_else(|failure| {
+        failure.lines().iter().for_each(|line| log.say(line));
+        ExitCode::FAILURE
+    });
     log.flush();
-    ran.unwrap_or_else(|failure| failure.report())
+    code
 }

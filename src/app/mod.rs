@@ -68,26 +68,21 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
-    /// Tells it on standard error; the exit code says so too.
-    pub fn report(&self) -> ExitCode {
+    /// What to tell whoever has started this.
+    pub fn lines(&self) -> Vec<String> {
         match self {
             Failure::Config(LoadError::Invalid(problems)) => {
-                problems.iter().for_each(|problem| eprintln!("error: {problem}"));
                 let count = problems.len();
-                eprintln!("convey: {count} error{} in the configuration", if count == 1 { "" } else { "s" });
-                ExitCode::from(1)
+                let errors = if count == 1 { "error" } else { "errors" };
+                let problems = problems.iter().map(|problem| format!("error: {problem}"));
+                problems.chain([format!("convey: {count} {errors} in the configuration")]).collect()
             }
-            Failure::Config(unreadable) => {
-                eprintln!("convey: {unreadable}");
-                eprintln!(
-                    "Name a file with --config, a list of servers with --servers, or try `convey demo`."
-                );
-                ExitCode::from(1)
-            }
-            Failure::Start(error) => {
-                eprintln!("convey: {error:#}");
-                ExitCode::from(1)
-            }
+            Failure::Config(unreadable) => vec![
+                format!("convey: {unreadable}"),
+                "Name a file with --config, a list of servers with --servers, or try `convey demo`."
+                    .to_owned(),
+            ],
+            Failure::Start(error) => vec![format!("convey: {error:#}")],
         }
     }
 }

@@ -1,10 +1,12 @@
 //! A log that nobody reads.
 
 use std::fs;
-use std::io::{BufRead, BufReader, PipeReader, pipe};
+use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
+use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::Signal;
 
 use crate::support::{Lab, Process, Server, Setup, ask, binary, stories, wait_for};
@@ -13,6 +15,7 @@ stories!("log":
     who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped,
     who_does_not_read_the_log_does_not_hold_the_end_up,
     the_log_is_whole_at_the_end,
+    a_start_that_fails_ends_although_nobody_reads_why,
 );
 
 fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
@@ -55,6 +58,34 @@ fn the_log_is_whole_at_the_end() {
     assert_eq!(balancer.wait().code(), Some(0));
     let last = lines.iter().last().unwrap();
     assert!(last.contains("stopped: every connection had ended"), "{last}");
+}
+
+fn a_start_that_fails_ends_although_nobody_reads_why() {
+    let lab = Lab::new();
+    let _taken = TcpListener::bind(lab.stats()).unwrap();
+    let invalid = "frontends = 1\n".to_owned();
+    for (config, signal) in
+        [(setup(&lab).to_string(), None), (setup(&lab).to_string(), Some(Signal::TERM)), (invalid, None)]
+    {
+        fs::write(lab.directory().join("config.toml"), config).unwrap();
+        let (_reader, mut writer) = pipe().unwrap();
+        writer.write_all(&vec![0; fcntl_getpipe_size(&writer).unwrap()]).unwrap();
+        let mut balancer = Process::spawn(binary().current_dir(lab.directory()).stderr(writer));
+        if let Some(signal) = signal {
+            wait_for("the signal to be its own affair", || catches(&balancer, signal).then_some(()));
+            balancer.signal(signal);
+        }
+        assert_eq!(balancer.wait().code(), Some(1));
+    }
+}
+
+/// Whether the process handles the signal itself.
+fn catches(process: &Process, signal: Signal) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{}/status", process.id())) else { return false };
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim);
+    caught
+        .and_then(|caught| u64::from_str_radix(caught, 16).ok())
+        .is_some_and(|caught| caught >> (signal.as_raw() - 1) & 1 == 1)
 }
 
 /// A balancer that serves, and the end of the pipe that it logs to.
