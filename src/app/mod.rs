@@ -34,7 +34,7 @@ use self::host::Kernel;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Options};
-use crate::config::{self, Config, List, LoadError};
+use crate::config::{self, Config, LeftOut, List, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
 use crate::model::{Fault, Lookup, Missing, Mode, Records};
@@ -161,7 +161,7 @@ async fn names(config: &Config) -> Vec<String> {
     }
     let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
     let (_, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
-    faults.into_iter().chain(left_out).collect()
+    faults.into_iter().chain(LeftOut::lines(left_out)).collect()
 }
 
 /// Where the control path runs: one thread.

@@ -19,6 +19,7 @@ pub use diff::{Diff, diff};
 pub use list::{List, load_list};
 pub use mode::{Network, validate_mode};
 pub use problem::{LoadError, Problem};
+pub use resolved::LeftOut;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,11 +1,50 @@
 //! Servers that are known by name become servers with addresses. Pure.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use super::Config;
 use super::loops::{Listens, Loops};
 use crate::model::{Backend, Mode};
+
+/// An address of a name at which there is no server, because it would lead back to a frontend.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeftOut {
+    /// The backend.
+    pub backend: String,
+    /// The server of the file.
+    pub name: String,
+    /// Where the server would be.
+    pub addr: SocketAddr,
+    /// Where it leads, in words for an operator.
+    pub why: String,
+}
+
+impl LeftOut {
+    /// A line for each name.
+    pub fn lines(all: BTreeSet<LeftOut>) -> Vec<String> {
+        let all: Vec<LeftOut> = all.into_iter().collect();
+        let names = all.chunk_by(|a, b| (&a.backend, &a.name) == (&b.backend, &b.name));
+        names.map(|of_name| of_name[0].line(of_name.len())).collect()
+    }
+
+    /// A line for this one of `count` addresses of its name.
+    pub fn line(&self, count: usize) -> String {
+        match count {
+            ..=1 => self.to_string(),
+            2 => format!("{self}; so is 1 more address of {}/{}", self.backend, self.name),
+            _ => format!("{self}; so are {} more addresses of {}/{}", count - 1, self.backend, self.name),
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeftOut { backend, name, addr, why } = self;
+        write!(f, "server {backend}/{name}/{} is left out: {why}", addr.ip())
+    }
+}
 
 impl Config {
     /// The names to look up.
@@ -15,13 +54,12 @@ impl Config {
     }
 
     /// The backends, each with a server for every address that its names have now. Where such a server would lead back to
-    /// a frontend that it serves, on a host with the addresses `own`, it is left out; the second value tells of these in
-    /// words for an operator.
+    /// a frontend that it serves, on a host with the addresses `own`, it is left out; the second value tells of these.
     pub fn resolved(
         &self,
         addresses: impl Fn(&str) -> BTreeSet<IpAddr>,
         own: &BTreeSet<IpAddr>,
-    ) -> (Vec<Backend>, BTreeSet<String>) {
+    ) -> (Vec<Backend>, BTreeSet<LeftOut>) {
         let proxied = self.frontends_in(Mode::Proxy).map(|frontend| Listens {
             name: &frontend.name,
             protocol: frontend.protocol,
@@ -42,9 +80,12 @@ impl Config {
                     match loops.add(&backend.name, server.addr) {
                         Ok(()) => resolved.servers.push(server),
                         Err(found) => {
-                            let (backend, name, why) =
-                                (&backend.name, &server.name, found.describe(server.addr));
-                            left_out.insert(format!("server {backend}/{name} is left out: {why}"));
+                            left_out.insert(LeftOut {
+                                backend: backend.name.clone(),
+                                name: named.name.clone(),
+                                addr: server.addr,
+                                why: found.describe(server.addr),
+                            });
                         }
                     }
                 }
@@ -81,7 +122,7 @@ mod tests {
             servers
                 .map(|server| format!("{} {} {}", server.name, server.addr, server.settings.weight))
                 .collect(),
-            left_out,
+            left_out.iter().map(LeftOut::to_string).collect(),
         )
     }
 
@@ -116,5 +157,19 @@ mod tests {
             );
             assert_eq!(left_out, BTreeSet::from([told]));
         }
+    }
+
+    #[test]
+    fn addresses_that_are_left_out_are_told_in_a_line_for_each_name() {
+        let left_out = |name: &str, host: u8| {
+            let addr = ([127, 0, 0, host], 80).into();
+            LeftOut { backend: "web".into(), name: name.into(), addr, why: "it leads back".into() }
+        };
+        let all = BTreeSet::from([left_out("app", 1), left_out("app", 2), left_out("spare", 1)]);
+        let expected = [
+            "server web/app/127.0.0.1 is left out: it leads back; so is 1 more address of web/app",
+            "server web/spare/127.0.0.1 is left out: it leads back",
+        ];
+        assert_eq!(LeftOut::lines(all), expected);
     }
 }

@@ -1,19 +1,25 @@
-//! At most one line a second about the health of the servers that a name stands for. Pure.
+//! At most one line a second about the health of the servers that a name stands for, and one about its addresses that are
+//! left out. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use super::HealthChange;
+use super::left_out::LeftOutDigest;
 use crate::health::Change;
 use crate::model::{ServerKey, Timestamp};
 
 /// How long after a line the next one is told at the earliest: names with ever new addresses would fill any log.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// Changes that wait to be told, by backend and server of the file.
+/// What waits to be told.
 #[derive(Debug, Default)]
-pub struct Digest(BTreeMap<(String, String), Waiting>);
+pub struct Digest {
+    /// Changes of health, by backend and server of the file.
+    servers: BTreeMap<(String, String), Waiting>,
+    pub(super) left_out: LeftOutDigest,
+}
 
 #[derive(Debug)]
 struct Waiting {
@@ -37,8 +43,8 @@ impl Digest {
     /// Takes a change. Returns it if it is to be told now.
     pub(super) fn take(&mut self, change: HealthChange, now: Timestamp) -> Option<HealthChange> {
         let Some(name) = named(&change.server) else { return Some(change) };
-        let Some(waiting) = self.0.get_mut(&name) else {
-            self.0.insert(name, Waiting { told: now, summary: None });
+        let Some(waiting) = self.servers.get_mut(&name) else {
+            self.servers.insert(name, Waiting { told: now, summary: None });
             return Some(change);
         };
         let (lost, won) = waiting.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
@@ -50,15 +56,16 @@ impl Digest {
         None
     }
 
-    /// When [`Digest::on_time`] has something to do.
+    /// When there is something to tell.
     pub(super) fn due(&self) -> Option<Timestamp> {
-        self.0.values().map(|waiting| waiting.told.after(PAUSE)).min()
+        let servers = self.servers.values().map(|waiting| waiting.told.after(PAUSE));
+        servers.chain(self.left_out.due()).min()
     }
 
-    /// What is to be told now.
+    /// What is to be told now of servers' health.
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<Summary> {
         let mut told = Vec::new();
-        self.0.retain(|_, waiting| {
+        self.servers.retain(|_, waiting| {
             if waiting.told.after(PAUSE) > now {
                 return true;
             }

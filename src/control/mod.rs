@@ -5,6 +5,7 @@ mod digest;
 mod draining;
 mod flood;
 mod kept;
+mod left_out;
 mod lines;
 mod names;
 mod state;

@@ -12,7 +12,7 @@ use self::vanished::Vanished;
 use super::draining::Draining;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
-use crate::config::Config;
+use crate::config::{Config, LeftOut};
 use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
 use crate::model::{
     self, Backend, Endpoint, HealthCheck, Lookup, Mode, ProbeKind, Server, ServerKey, Timestamp, WHOLE,
@@ -32,7 +32,7 @@ pub struct State {
     /// Frontends whose flows go on without us; none before the end.
     outlasting: BTreeSet<Endpoint>,
     names: Names,
-    left_out: BTreeSet<String>,
+    left_out: BTreeSet<LeftOut>,
     own_addresses: Arc<BTreeSet<IpAddr>>,
     network: Arc<NextHops>,
     /// Whether the network or what drains is not what was last published.
@@ -192,8 +192,8 @@ impl State {
         }
     }
 
-    /// Addresses of names at which there is no server, because it would be a frontend itself; in words for an operator.
-    pub fn left_out(&self) -> &BTreeSet<String> {
+    /// Addresses of names at which there is no server, because it would be a frontend itself.
+    pub fn left_out(&self) -> &BTreeSet<LeftOut> {
         &self.left_out
     }
 

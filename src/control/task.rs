@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::lines::{of_name, of_server};
 use super::{Digest, State};
-use crate::config::{self, Config, Diff, List, LoadError, Loaded, Network};
+use crate::config::{self, Config, Diff, LeftOut, List, LoadError, Loaded, Network};
 use crate::files;
 use crate::health::{Finding, Outcome, Schedule};
 use crate::model::{ConnectFailures, Lookup, Mode, PacketSettings, Timestamp};
@@ -200,6 +200,7 @@ impl<D: DataPath> Task<D> {
                 None => warn!("{summary}"),
             }
         }
+        self.digest.left_out.on_time(now).iter().for_each(|line| warn!("{line}"));
         for host in self.state.take_due_names(now) {
             let (resolver, lookups) = (self.resolver.clone(), self.lookups.clone());
             let asks = self.state.config().map(|config| (config.name_servers.clone(), config.allow_local));
@@ -230,8 +231,9 @@ impl<D: DataPath> Task<D> {
     }
 
     /// Tells which servers of names, besides those before, would be a frontend themselves.
-    fn tell_who_is_left_out(&self, before: &BTreeSet<String>) {
-        self.state.left_out().difference(before).for_each(|left_out| warn!("{left_out}"));
+    fn tell_who_is_left_out(&mut self, before: &BTreeSet<LeftOut>) {
+        let new = self.state.left_out().difference(before);
+        self.digest.left_out.take(new, (self.now)()).iter().for_each(|line| warn!("{line}"));
     }
 
     fn on_network(&mut self, table: &net::Table) {

@@ -26,6 +26,7 @@ stories!("names":
     hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors [Need::Prlimit],
     what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed [Need::Dnsmasq],
     a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients [Need::Dnsmasq, Need::Prlimit],
+    addresses_that_are_left_out_of_a_name_make_a_line_a_second [Need::Dnsmasq],
 );
 
 fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
@@ -251,6 +252,21 @@ enum ForAaaa {
 }
 
 /// A name server that answers questions for A records with this address, to be believed for a day.
+fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
+    let lab = Lab::new();
+    let (first, second): (Vec<u8>, Vec<u8>) = ((1..=40).collect(), (1..=80).collect());
+    let names = NameServer::start(&lab, &first);
+    let listen: Vec<SocketAddr> = second.iter().map(|n| lab.server(*n)).chain([lab.vip()]).collect();
+    let balancer = Balancer::start(&lab, &setup(&lab, "").listen(&listen));
+    let left_out = || -> Vec<String> {
+        balancer.log().lines().filter(|line| line.contains(" is left out: ")).map(str::to_owned).collect()
+    };
+    balancer.wait_for_log("so are 39 more addresses of pool/app");
+    names.answer(&second);
+    wait_for("the new addresses to be told of", || (left_out().len() > 1).then_some(()));
+    assert_eq!(left_out().len(), 2, "{:#?}", left_out());
+}
+
 fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
     let IpAddr::V4(address) = address else { panic!("{address} is no address of an A record") };
     let socket = UdpSocket::bind(at).unwrap();
