@@ -15,7 +15,7 @@ use super::host::{Kernel, load};
 use super::paths::{Parts, Paths};
 use super::show::Show;
 use super::signals::{Signals, Wish};
-use super::{Failure, clock, cores, left_over, limits, runtime};
+use super::{Failure, clock, cores, left_over, limits, runtime, snat_ports};
 use crate::admin;
 use crate::config::{self, Config};
 use crate::control::{Digest, Events, File, State, Task};
@@ -94,7 +94,10 @@ impl Balancer {
     async fn start(start: Start) -> anyhow::Result<Self> {
         let Start { config, kernel, file, reloads: Reloads { reload, reloads }, open_files } = start;
         let cores = cores();
-        let columns = Paths::columns(&config, cores);
+        // A reload compares with what the file says.
+        let (with_ports, other_ports) = snat_ports::choose(&config)?;
+        other_ports.iter().for_each(|warning| warn!("{warning}"));
+        let columns = Paths::columns(&with_ports, cores);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let draining = Arc::new(AtomicBool::new(false));
         let (outcome, outcomes) = mpsc::channel(1024);
@@ -102,7 +105,7 @@ impl Balancer {
         let (network, networks) = mpsc::channel(1);
         let (lookup, lookups) = mpsc::channel(64);
         let parts = Parts {
-            config: &config,
+            config: &with_ports,
             cores,
             open_files,
             snapshot: snapshot.clone(),

@@ -19,6 +19,7 @@ mod proxy_path;
 mod restart;
 mod show;
 mod signals;
+mod snat_ports;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -38,7 +39,7 @@ use crate::config::{self, Config, LeftOut, List, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
 use crate::model::{Fault, Lookup, Missing, Mode, Records};
-use crate::net::{ReservedPorts, Resolver, own_addresses};
+use crate::net::{Resolver, own_addresses};
 
 /// Carries out the command line.
 ///
@@ -108,13 +109,11 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
         left.iter().for_each(|line| eprintln!("warning: {line}"));
     }
     runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
-    if loaded.config.frontends_in(Mode::Passthrough).next().is_some() {
-        let ports = loaded.config.passthrough.snat_ports.clone();
-        ReservedPorts::check(ports).context("this would not start")?;
-    }
+    let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
+    other_ports.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let config = match kernel {
-        Some(kernel) => packet_plan::resolve(loaded.config, &kernel.network, cores())?,
-        None => loaded.config,
+        Some(kernel) => packet_plan::resolve(config, &kernel.network, cores())?,
+        None => config,
     };
     print(&format!("{} is valid; it would run:\n\n", file.path.display()));
     print(&config::describe(&config));

@@ -25,6 +25,6 @@ pub use netlink::Netlink;
 pub use own_addresses::{own_addresses, own_addresses_for};
 pub use port_ranges::PortRanges;
 pub use requests::Error;
-pub use reserved_ports::{NotReserved, ReservedPorts};
+pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};
 pub use resolver::Resolver;
 pub use table::Table;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use log::{info, warn};
 use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
 use super::PortRanges;
@@ -46,7 +47,7 @@ enum Added {
 #[derive(Debug, Error)]
 #[error(
     "the SNAT ports {wanted} cannot be reserved ({SYSCTL}: {source}), and this host's own connections would take {taken} \
-     of them: reserve them from outside (`sysctl -w net.ipv4.ip_local_reserved_ports={wanted}`, for a container \
+     of them; to have these, reserve them from outside (`sysctl -w net.ipv4.ip_local_reserved_ports={wanted}`, for a container \
      `docker run --sysctl net.ipv4.ip_local_reserved_ports={wanted}`), or set passthrough.snat_ports to a range outside \
      of net.ipv4.ip_local_port_range ({first}-{last})",
     first = .ephemeral.start(),
@@ -58,6 +59,21 @@ pub struct NotReserved {
     ephemeral: RangeInclusive<u16>,
     source: io::Error,
 }
+
+/// The SNAT ports that a process can have.
+#[derive(Debug)]
+pub struct SnatPorts {
+    /// Those to use.
+    pub ports: RangeInclusive<u16>,
+    /// Why they are not those that were wanted.
+    pub instead_of: Option<NotReserved>,
+}
+
+/// The least ports that are worth a start, where more were wanted.
+const FEW: u16 = 1024;
+
+/// The first port that needs no privileges.
+const FIRST: u16 = 1024;
 
 impl ReservedPorts {
     /// Adds the ports to those that are reserved in this network namespace.
@@ -91,20 +107,19 @@ impl ReservedPorts {
         Ok(ReservedPorts { directory: directory.to_owned(), added })
     }
 
-    /// Whether they could be added, as far as this process may know.
+    /// The ports to use where these are wanted: others, outside of the range that the kernel hands out, where they cannot be
+    /// reserved. As far as this process may know.
     ///
     /// # Errors
-    /// As [`ReservedPorts::add`].
-    pub fn check(ports: RangeInclusive<u16>) -> Result<(), NotReserved> {
-        let wanted = PortRanges::from(ports);
-        if wanted.without(&read().unwrap_or_default()).is_empty() {
-            return Ok(());
-        }
-        match OpenOptions::new().write(true).open(SYSCTL) {
-            Ok(_) => Ok(()),
-            // Only who may start convey can say.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-            Err(error) => tolerate(&wanted, error),
+    /// There are too few ports outside.
+    pub fn choose(wanted: RangeInclusive<u16>) -> Result<SnatPorts, NotReserved> {
+        let error = match why_not_reserved(&PortRanges::from(wanted.clone())) {
+            Ok(()) => return Ok(SnatPorts { ports: wanted, instead_of: None }),
+            Err(error) => error,
+        };
+        match outside(&error.ephemeral, wanted.len()) {
+            Some(ports) => Ok(SnatPorts { ports, instead_of: Some(error) }),
+            None => Err(error),
         }
     }
 
@@ -208,6 +223,42 @@ fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
     Ok(now.without(&settled.list))
 }
 
+/// Fails if these ports cannot be reserved, and need to be.
+fn why_not_reserved(wanted: &PortRanges) -> Result<(), NotReserved> {
+    if wanted.without(&read().unwrap_or_default()).is_empty() {
+        return Ok(());
+    }
+    match OpenOptions::new().write(true).open(SYSCTL) {
+        Ok(_) => Ok(()),
+        // Only who may start convey can say.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !may_configure() => Ok(()),
+        Err(error) => tolerate(wanted, error),
+    }
+}
+
+/// Whether this process may change the settings of its network namespace, if nobody else objects.
+fn may_configure() -> bool {
+    capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_ADMIN))
+}
+
+/// So many ports next to those that the kernel hands out: below them if there are so many, else above, else all on the side
+/// where there are more. `None` if these are too few.
+fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusive<u16>> {
+    let (below, above) =
+        (FIRST..*ephemeral.start(), ephemeral.end().checked_add(1).map(|first| first..=u16::MAX));
+    let (room_below, room_above) = (below.len().min(count), above.map_or(0, |above| above.len().min(count)));
+    let room = room_below.max(room_above);
+    // Fits: there are no more ports than that.
+    let size = room as u16;
+    if room == 0 || room < count.min(FEW.into()) {
+        return None;
+    }
+    Some(match room_below >= room_above {
+        true => below.end - size..=below.end - 1,
+        false => ephemeral.end() + 1..=ephemeral.end() + size,
+    })
+}
+
 /// Whether it does no harm that these ports cannot be reserved.
 fn tolerate(wanted: &PortRanges, source: io::Error) -> Result<(), NotReserved> {
     let ephemeral = ephemeral();
@@ -245,6 +296,22 @@ mod tests {
     use std::os::unix::fs::chown;
 
     use super::*;
+
+    #[test]
+    fn ports_are_found_on_the_larger_side_of_those_that_the_kernel_hands_out() {
+        for (ephemeral, count, expected) in [
+            (32_768..=60_999, 27_233, Some(5_535..=32_767)),
+            (32_768..=60_999, 6, Some(32_762..=32_767)),
+            (10_000..=60_999, 27_233, Some(1_024..=9_999)),
+            (1_024..=50_000, 27_233, Some(50_001..=65_535)),
+            (1_024..=50_000, 10_000, Some(50_001..=60_000)),
+            (1..=65_000, 27_233, None),
+            (1..=65_000, 100, Some(65_001..=65_100)),
+            (1..=65_535, 1, None),
+        ] {
+            assert_eq!(outside(&ephemeral, count), expected, "{count} outside of {ephemeral:?}");
+        }
+    }
 
     #[test]
     fn records_of_another_user_are_passed_over() {

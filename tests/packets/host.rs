@@ -1,8 +1,8 @@
 //! The machine that convey runs on: its own network stack beside the traffic, and what stays when convey ends.
 
 use std::fs::{self, Permissions};
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Process, Server, binary, ping, run, wait_for};
+use crate::support::{Process, Ran, Server, binary, ping, run, wait_for};
 use crate::udp::{ECHO, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -42,6 +42,7 @@ pub(crate) fn stories() -> Vec<Story> {
         } =>
         in_a_user_namespace_buffers_are_as_large_as_the_host_allows,
         ports_that_a_killed_convey_has_reserved_are_given_back,
+        where_proc_sys_is_read_only_the_snat_ports_are_some_that_nobody_else_gets,
         where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be,
     ]);
     stories.extend(stories![when |case| case.is_passthrough() =>
@@ -400,30 +401,57 @@ fn ports_that_a_killed_convey_has_reserved_are_given_back(case: Case) {
 }
 
 /// As in a container. There `/run` may be read-only as well.
-fn where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be(case: Case) {
+fn contained(network: &Network) -> Command {
     const CONTAINED: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
         mount -t tmpfs -o ro none /run && exec \"$@\"";
+    let mut command = network.lab.command(Role::Balancer, "unshare");
+    command.args(["--mount", "sh", "-c", CONTAINED, "sh"]).arg(binary().get_program());
+    command
+}
+
+/// How it ends on its own.
+fn run_contained(network: &Network, command: &[&str]) -> Ran {
+    let path = network.path("config.toml");
+    run(contained(network).args(command).arg("--passthrough").arg("--config").arg(path))
+}
+
+fn where_proc_sys_is_read_only_the_snat_ports_are_some_that_nobody_else_gets(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let usual = Config { health: UNCHECKED, ..Config::new(1) };
+    fs::write(network.path("config.toml"), usual.text(case)).unwrap();
+    let check = run_contained(&network, &["check"]);
+    assert_eq!(check.code, Some(0), "{check:?}");
+    for part in [
+        "warning: passthrough uses the SNAT ports 5535-32767",
+        "Read-only file system",
+        "would take 33768-60999 of them",
+        "docker run --sysctl net.ipv4.ip_local_reserved_ports=33768-61000",
+    ] {
+        assert!(check.stderr.contains(part), "{part}: {check:?}");
+    }
+    assert!(check.stdout.contains("5535-32767"), "{check:?}");
+
+    network.balance_by(contained(&network), &usual);
+    let log = network.log(Role::Balancer);
+    assert_eq!(log.matches("passthrough uses the SNAT ports 5535-32767").count(), 1, "{log}");
+    let listener =
+        network.inside(Role::Server(1), || TcpListener::bind(network.address(Role::Server(1))).unwrap());
+    for _ in 0..20 {
+        let client = network.inside(Role::Client(1), || TcpStream::connect(network.vip()).unwrap());
+        let (mut server, seen_as) = listener.accept().unwrap();
+        assert!((5535..=32767).contains(&seen_as.port()), "{seen_as}");
+        server.write_all(b"!").unwrap();
+        (&client).read_exact(&mut [0]).unwrap();
+    }
+    network.convey(|convey| convey.signal(Signal::HUP));
+    wait_for("a reload", || {
+        network.log(Role::Balancer).contains("nothing that matters has changed").then_some(())
+    });
+}
+
+fn where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);
-    let contained = |network: &Network| {
-        let mut command = network.lab.command(Role::Balancer, "unshare");
-        command.args(["--mount", "sh", "-c", CONTAINED, "sh"]).arg(binary().get_program());
-        command
-    };
-    let path = network.path("config.toml");
-    fs::write(&path, Config::new(1).text(case)).unwrap();
-    for check in [&["check"][..], &[]] {
-        let ran = run(contained(&network).args(check).arg("--passthrough").arg("--config").arg(&path));
-        assert_eq!(ran.code, Some(1), "{ran:?}");
-        for part in [
-            "Read-only file system",
-            "would take 33768-60999 of them",
-            "docker run --sysctl net.ipv4.ip_local_reserved_ports=33768-61000",
-            "outside of net.ipv4.ip_local_port_range (32768-60999)",
-        ] {
-            assert!(ran.stderr.contains(part), "{part}: {ran:?}");
-        }
-    }
     let usual = Config { health: UNCHECKED, ..Config::new(1) };
     let outside = Config { passthrough: "snat_ports = \"20000-20999\"", ..usual.clone() };
     for (reserved_already, config) in [("33768-61000", &usual), ("", &outside)] {
@@ -433,8 +461,19 @@ fn where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be(ca
         assert_eq!(reserved(&network), reserved_already);
         let log = network.log(Role::Balancer);
         assert_eq!(log.contains("are not reserved and need not be"), reserved_already.is_empty(), "{log}");
+        assert!(!log.contains("passthrough uses the SNAT ports"), "{log}");
         network.convey(|convey| convey.signal(Signal::TERM));
         wait_for("the balancer to end", || network.convey(|convey| convey.ended()));
         assert!(!network.log(Role::Balancer).contains("still holds"), "{}", network.log(Role::Balancer));
+    }
+    // The kernel hands out all.
+    network.lab.run(Role::Balancer, "sysctl", &["-qw", "net.ipv4.ip_local_port_range=1024 65535"]).unwrap();
+    fs::write(network.path("config.toml"), usual.text(case)).unwrap();
+    for command in [&["check"][..], &[]] {
+        let ran = run_contained(&network, command);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        for part in ["Read-only file system", "outside of net.ipv4.ip_local_port_range (1024-65535)"] {
+            assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+        }
     }
 }
