@@ -28,7 +28,7 @@ struct {
 	MAP_TYPE(value, __u8);
 } frontends SEC(".maps");
 
-/* Whose replies come to the SNAT addresses. */
+/* Whose replies come to the SNAT addresses; with port 0, from any port. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -60,6 +60,11 @@ static ALWAYS_INLINE int reply_of_server(const struct flow_key *key)
 	struct endpoint src = { key->src, key->src_port, key->protocol, 0 };
 	struct port_range *range = bpf_map_lookup_elem(&snat, &key->dst);
 
-	return range && range->first <= key->dst_port && key->dst_port <= range->last &&
-	       bpf_map_lookup_elem(&servers, &src);
+	if (!range || key->dst_port < range->first || range->last < key->dst_port)
+		return 0;
+	if (bpf_map_lookup_elem(&servers, &src))
+		return 1;
+	/* One that keeps the ports that clients ask for. */
+	src.port = 0;
+	return bpf_map_lookup_elem(&servers, &src) != NULL;
 }

@@ -4,7 +4,7 @@
 # usage: [NAME=VALUE...] dsr.sh up|down|status
 #
 #   VIP        where clients connect to; needed for up
-#   PORTS      ports of the frontends: "80" or "80 443"; needed for up
+#   PORTS      ports of the frontends: "80" or "21 21000-21010"; needed for up
 #   PROTOCOLS  what the frontends speak: "tcp", "udp" or both ["tcp udp"]
 #
 # A VIP of IPv6 takes its own up, beside that of IPv4. Each is idempotent: up replaces what an earlier up of the family
@@ -55,7 +55,7 @@ rules() {
     echo ":$CHAIN - [0:0]"
     for port in $PORTS; do
         for protocol in $PROTOCOLS; do
-            echo "-A $CHAIN -d $VIP -p $protocol --dport $port -j DROP"
+            echo "-A $CHAIN -d $VIP -p $protocol --dport ${port%-*}:${port#*-} -j DROP"
         done
     done
     echo "COMMIT"

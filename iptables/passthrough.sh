@@ -4,9 +4,10 @@
 # usage: [NAME=VALUE...] passthrough.sh up|down|status
 #
 #   VIP             where clients connect to; needed for up
-#   PORTS           ports of the frontends: "80" or "80 443"; needed for up
+#   PORTS           ports of the frontends: "80" or "21 21000-21010"; needed for up
 #   PROTOCOLS       what the frontends speak: "tcp", "udp" or both ["tcp udp"]
-#   SERVERS         the servers: "10.0.0.11:80 10.0.0.12:80" or "[fd00::11]:80"; needed for up
+#   SERVERS         the servers: "10.0.0.11:80 10.0.0.12:80" or "[fd00::11]:80"; needed for up. Those without a port in
+#                   convey's configuration have the frontends' here: "10.0.0.11:21 10.0.0.11:21000-21010"
 #   SNAT_ADDRESSES  the balancer's addresses that servers see: "10.0.0.1"; needed for up
 #   SNAT_PORTS      as snat_ports in convey's configuration [33768-61000]
 #
@@ -60,14 +61,15 @@ rules() {
     echo ":$CHAIN - [0:0]"
     for port in $PORTS; do
         for protocol in $PROTOCOLS; do
-            echo "-A $CHAIN -d $VIP -p $protocol --dport $port -j DROP"
+            echo "-A $CHAIN -d $VIP -p $protocol --dport ${port%-*}:${port#*-} -j DROP"
         done
     done
     for server in $SERVERS; do
         for address in $SNAT_ADDRESSES; do
             for protocol in $PROTOCOLS; do
+                ports=${server##*:}
                 echo "-A $CHAIN -s $(echo "${server%:*}" | tr -d '[]') -d $address -p $protocol" \
-                    "--sport ${server##*:} --dport ${SNAT_PORTS%-*}:${SNAT_PORTS#*-} -j DROP"
+                    "--sport ${ports%-*}:${ports#*-} --dport ${SNAT_PORTS%-*}:${SNAT_PORTS#*-} -j DROP"
             done
         done
     done

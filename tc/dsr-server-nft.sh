@@ -7,7 +7,7 @@
 # usage: [NAME=VALUE...] dsr-server-nft.sh up|down|status
 #
 #   VIP        where clients connect to: an IPv4 address, an IPv6 address or "one of each"; needed for up
-#   PORTS      ports of the service, the same on VIP and server: "80" or "80 443"; needed for up
+#   PORTS      ports of the service, the same on VIP and server: "80" or "21 21000-21010"; needed for up
 #   SERVER     this server's address that the balancer sends to, for each VIP its own; needed for up
 #   BALANCERS  addresses that health checks come from: "10.0.0.1" or "10.0.0.1 10.0.0.2"; needed for up
 #   PROTOCOLS  of those ports: tcp, udp or "tcp udp" [tcp udp]

@@ -1,14 +1,13 @@
 //! Everything there is to say about one snapshot, as `/stats` serves it. Pure.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
 use super::{NameReport, PacketReport};
-use crate::model::{Mode, Timestamp};
+use crate::model::{Listen, Mode, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
@@ -74,7 +73,7 @@ pub struct FrontendReport {
     /// What clients speak to it.
     pub protocol: &'static str,
     /// Addresses clients connect to.
-    pub listen_addr: Vec<SocketAddr>,
+    pub listen_addr: Vec<String>,
     /// Who serves them.
     pub backend: String,
     /// Connections served at once; `None`: no limit.
@@ -135,7 +134,7 @@ pub struct TimesReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerReport {
     /// Where it listens.
-    pub addr: SocketAddr,
+    pub addr: String,
     /// Share of new connections relative to the other servers.
     pub weight: u16,
     /// What counts of it now: less while it comes back slowly.
@@ -250,7 +249,7 @@ impl FrontendReport {
         FrontendReport {
             mode: frontend.config.mode.name(),
             protocol: frontend.config.protocol.name(),
-            listen_addr: frontend.config.listen.clone(),
+            listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
             backend: frontend.config.backend.clone(),
             max_connections: frontend.config.max_connections,
             traffic: TrafficReport::new(traffic),
@@ -295,7 +294,7 @@ impl ServerReport {
         let server = &pool.servers[index];
         let traffic = &server.live.traffic;
         let report = ServerReport {
-            addr: server.config.addr,
+            addr: ServerAddr(server.config.addr).to_string(),
             weight: server.config.settings.weight,
             effective_weight: f64::from(server.config.settings.weight) * f64::from(server.health.percent)
                 / 100.0,

@@ -151,7 +151,7 @@ impl Balancer {
         info!("convey {} on {cores} cores", env!("CARGO_PKG_VERSION"));
         for frontend in &config.frontends {
             let (name, mode, backend) = (&frontend.name, frontend.mode.name(), &frontend.backend);
-            for listen in frontend.endpoints() {
+            for listen in frontend.places() {
                 info!("frontend {name} on {listen} in {mode} mode -> backend {backend}");
             }
         }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use crate::config::Config;
 use crate::dataplane::Selection;
 use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings};
-use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Mode, PacketSettings};
+use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Listen, Mode, PacketSettings};
 use crate::snapshot::NextHops;
 
 /// How many threads forward: one for each core but one, unless the file says otherwise.
@@ -54,7 +54,7 @@ pub(super) fn passed(
 /// interfaces towards its servers which is no VIP; the VIP if there is no other.
 pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpAddr>> {
     let passthrough = config.frontends_in(Mode::Passthrough).flat_map(|frontend| &frontend.listen);
-    let families: BTreeSet<bool> = passthrough.map(|addr| addr.is_ipv6()).collect();
+    let families: BTreeSet<bool> = passthrough.map(|listen| !listen.is_ipv4()).collect();
     let named = &config.passthrough.snat_addresses;
     if families.is_empty() || !named.is_empty() {
         return Ok(if families.is_empty() { Vec::new() } else { named.clone() });
@@ -147,13 +147,13 @@ fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSpli
 /// The ports of frontends among the SNAT ports, at some of the addresses.
 fn taken(config: &Config, is_at: impl Fn(IpAddr) -> bool) -> BTreeSet<u16> {
     let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
-    let ports = listen.filter(|addr| is_at(addr.ip())).map(|addr| addr.port());
+    let ports = listen.filter(|listen| is_at(listen.ip())).flat_map(Listen::ports);
     ports.filter(|port| config.passthrough.snat_ports.contains(port)).collect()
 }
 
 fn vips(config: &Config) -> Vec<IpAddr> {
     let listen = config.packet_frontends().flat_map(|frontend| &frontend.listen);
-    listen.map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
+    listen.map(Listen::ip).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The servers of frontends in these modes.

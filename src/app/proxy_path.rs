@@ -10,7 +10,7 @@ use anyhow::Context;
 use super::limits;
 use super::paths::Parts;
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode, OnDown};
+use crate::model::{Endpoint, Frontend, Mode, OnDown, Protocol};
 use crate::proxy::{self, Descriptors, Ready, Sessions, Workers};
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
@@ -24,14 +24,16 @@ pub(super) struct ProxyPath {
     listened: BTreeSet<Endpoint>,
     /// Servers that are down and whose connections have been ended.
     cut_off: BTreeSet<u32>,
+    /// How many descriptors this process may have.
+    open_files: u64,
 }
 
 impl ProxyPath {
     /// Starts a thread for each column; nothing is listened on yet. Packet modes have what they need already: ports and
     /// descriptors that they have taken are not ours.
     pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>) -> anyhow::Result<ProxyPath> {
-        // One of UDP has two descriptors.
-        let listeners = (2 * endpoints(parts.config).len() * columns.len()) as u64;
+        let listeners = listening_sockets(&endpoints(parts.config), columns.len());
+        let open_files = parts.open_files;
         let taken = limits::open_files() + listeners;
         let descriptors = Descriptors::share(parts.open_files.saturating_sub(taken), columns.len());
         let shared = proxy::Shared {
@@ -44,7 +46,7 @@ impl ProxyPath {
             own_sockets: Arc::default(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
-        Ok(ProxyPath { workers, columns, listened: BTreeSet::new(), cut_off: BTreeSet::new() })
+        Ok(ProxyPath { workers, columns, listened: BTreeSet::new(), cut_off: BTreeSet::new(), open_files })
     }
 
     /// Where connections may be open that are ours.
@@ -60,7 +62,17 @@ impl ProxyPath {
 
     /// Binds what the configuration adds.
     pub(super) fn prepare(&mut self, config: &Config) -> Result<Ready, String> {
-        self.workers.prepare(&endpoints(config)).map_err(|error| error.to_string())
+        let wanted = endpoints(config);
+        let taken = listening_sockets(&wanted, self.columns.len());
+        if taken > self.open_files / 2 {
+            return Err(format!(
+                "the {} ports of frontends in proxy mode need {taken} descriptors of {}, more than half; allow more open \
+                 files (LimitNOFILE, ulimit -n), or listen on fewer ports",
+                wanted.len(),
+                self.open_files
+            ));
+        }
+        self.workers.prepare(&wanted).map_err(|error| error.to_string())
     }
 
     /// Stops listening where that is no longer wanted; sessions of UDP have `patience` to end.
@@ -96,6 +108,12 @@ impl ProxyPath {
     pub(super) fn stop(self) {
         self.workers.stop();
     }
+}
+
+/// Descriptors that so many workers listen with: one of UDP has two.
+fn listening_sockets(endpoints: &BTreeSet<Endpoint>, workers: usize) -> u64 {
+    let of_one = |endpoint: &Endpoint| if endpoint.protocol == Protocol::Udp { 2 } else { 1 };
+    endpoints.iter().map(of_one).sum::<u64>() * workers as u64
 }
 
 fn endpoints(config: &Config) -> BTreeSet<Endpoint> {

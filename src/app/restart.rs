@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode};
+use crate::model::{Endpoint, Frontend, Listen, Mode};
 
 /// What a process was started with.
 pub(super) struct Started<'a> {
@@ -36,7 +36,7 @@ impl Started<'_> {
             return Some("no frontend was in a packet mode at the start".to_owned());
         }
         let has_snat =
-            |listen: &SocketAddr| self.snat_addresses.iter().any(|ip| ip.is_ipv4() == listen.is_ipv4());
+            |listen: &Listen| self.snat_addresses.iter().any(|ip| ip.is_ipv4() == listen.is_ipv4());
         if frontend.mode == Mode::Passthrough && !frontend.listen.iter().all(has_snat) {
             return Some("there was no SNAT address of its family at the start".to_owned());
         }

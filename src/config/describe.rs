@@ -7,7 +7,7 @@ use super::Config;
 use super::diff::{list, or};
 use crate::model::{
     Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol,
-    Server, ServerSettings, Timeouts,
+    Server, ServerAddr, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -143,7 +143,7 @@ fn probe(check: &HealthCheck) -> String {
 
 fn server_row(server: &Server) -> [String; 3] {
     let settings = server_settings(&server.settings);
-    [format!("  server {}", server.name), server.addr.to_string(), settings]
+    [format!("  server {}", server.name), ServerAddr(server.addr).to_string(), settings]
 }
 
 fn named_row(named: &NamedServer) -> [String; 3] {

@@ -71,7 +71,7 @@ fn line<T>(
 }
 
 fn about_frontend(frontend: &Frontend) -> String {
-    let listen: Vec<_> = frontend.endpoints().map(|listen| listen.to_string()).collect();
+    let listen: Vec<_> = frontend.places().collect();
     format!("{}, {} -> backend {}", frontend.mode.name(), listen.join(", "), frontend.backend)
 }
 

@@ -18,7 +18,7 @@ use super::values::{
 };
 use super::{Config, Stats};
 use crate::model::{
-    self, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Mode, Offload, OnDown,
+    self, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode, Offload, OnDown,
     OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, Timeouts,
 };
 
@@ -69,7 +69,7 @@ pub(super) struct Frontend {
     /// Where it says none, the mode of the command line, or that of the file.
     pub(super) mode: Option<Placed<Mode>>,
     pub(super) protocol: Option<Placed<Protocol>>,
-    pub(super) listen: Vec<Placed<SocketAddr>>,
+    pub(super) listen: Vec<Placed<Listen>>,
     pub(super) backend: Option<Placed<String>>,
     max_connections: Option<u32>,
     pub(super) max_connections_per_client: Option<Placed<u32>>,
@@ -88,7 +88,7 @@ pub(super) struct Backend {
     pub(super) slow_start: Option<Placed<Duration>>,
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<Server>,
-    health_check: HealthCheck,
+    pub(super) health_check: HealthCheck,
     on_down: Option<OnDown>,
 }
 
@@ -133,7 +133,7 @@ impl File {
             name: "listen".to_owned(),
             mode: None,
             protocol: None,
-            listen: vec![listen],
+            listen: vec![Placed { value: listen.value.into(), place: listen.place }],
             backend: Some(Placed { value: BACKEND.to_owned(), place }),
             max_connections: None,
             max_connections_per_client: None,

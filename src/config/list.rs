@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::file::File;
 use super::problem::{Place, Placed, Report};
-use super::values::server_address;
+use super::values::server_with_port;
 use super::{LoadError, Loaded, Problem, Stats, finish, read};
 
 /// What a list of servers leaves open.
@@ -36,7 +36,7 @@ fn parse(name: &str, text: &str, list: List) -> Result<Loaded, Vec<Problem>> {
     let mut lines: HashMap<String, Place> = HashMap::new();
     for (at, entry) in entries(text) {
         let place = Place { key: String::new(), at };
-        match server_address(&DeValue::String(entry.into())) {
+        match server_with_port(&DeValue::String(entry.into())) {
             Err(message) => report.error(&place, message),
             Ok(value) => match lines.get(&value.to_string()) {
                 Some(first) => {

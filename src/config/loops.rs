@@ -1,13 +1,15 @@
 //! Whether a server of a proxied frontend leads back to it, through addresses of this host. Pure.
 
-use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::model::Protocol;
+use crate::model::{Endpoint, Listen, Protocol, ServerAddr};
 
 /// Who listens where, and where the servers behind are.
 pub(super) struct Loops<'a> {
     frontends: Vec<Listens<'a>>,
+    /// Which of them listens where.
+    listeners: HashMap<Endpoint, usize>,
     /// By backend. None of these leads back.
     servers: HashMap<&'a str, Vec<SocketAddr>>,
     /// Addresses of this host; those of the loopback interface need not be among them.
@@ -18,7 +20,7 @@ pub(super) struct Loops<'a> {
 pub(super) struct Listens<'a> {
     pub(super) name: &'a str,
     pub(super) protocol: Protocol,
-    pub(super) listen: Vec<SocketAddr>,
+    pub(super) listen: Vec<Listen>,
     pub(super) backend: &'a str,
 }
 
@@ -33,13 +35,22 @@ pub(super) struct Loop<'a> {
 
 impl<'a> Loops<'a> {
     pub(super) fn new(frontends: Vec<Listens<'a>>, own: &'a BTreeSet<IpAddr>) -> Loops<'a> {
-        Loops { frontends, servers: HashMap::new(), own }
+        let listeners = frontends.iter().enumerate().flat_map(|(index, frontend)| {
+            let Listens { protocol, listen, .. } = frontend;
+            let addrs = listen.iter().flat_map(Listen::addrs);
+            addrs.map(move |addr| (Endpoint { protocol: *protocol, addr }, index))
+        });
+        Loops { listeners: listeners.collect(), frontends, servers: HashMap::new(), own }
     }
 
     /// Adds a server to a backend, unless it would close a loop.
     pub(super) fn add(&mut self, backend: &'a str, server: SocketAddr) -> Result<(), Loop<'a>> {
         for (index, frontend) in self.frontends.iter().enumerate().filter(|(_, f)| f.backend == backend) {
-            if let Some(found) = self.way_back(index, frontend.protocol, server) {
+            let mut asked: Vec<u16> = frontend.listen.iter().flat_map(Listen::ports).collect();
+            if server.port() != 0 {
+                asked.truncate(1);
+            }
+            if let Some(found) = asked.into_iter().find_map(|port| self.way_back(index, at(server, port))) {
                 return Err(found);
             }
         }
@@ -48,18 +59,21 @@ impl<'a> Loops<'a> {
     }
 
     /// How a connection to `server` comes to the frontend with this index.
-    fn way_back(&self, to: usize, protocol: Protocol, server: SocketAddr) -> Option<Loop<'a>> {
+    fn way_back(&self, to: usize, server: SocketAddr) -> Option<Loop<'a>> {
+        let protocol = self.frontends[to].protocol;
         let (first, listen) = self.listener(protocol, server)?;
         // Each frontend that is reached, with the one before it and the address that was asked there.
         let mut reached = HashMap::from([(first, (to, listen))]);
-        let mut next = vec![first];
-        while let Some(index) = next.pop().filter(|_| !reached.contains_key(&to)) {
+        // A server without a port is asked at the port by which its frontend is reached.
+        let mut entered = HashSet::from([(first, listen.port())]);
+        let mut next = vec![(first, listen.port())];
+        while let Some((index, port)) = next.pop().filter(|_| !reached.contains_key(&to)) {
             for server in self.servers.get(self.frontends[index].backend).into_iter().flatten() {
-                if let Some((after, listen)) = self.listener(protocol, *server)
-                    && let std::collections::hash_map::Entry::Vacant(entry) = reached.entry(after)
+                if let Some((after, listen)) = self.listener(protocol, at(*server, port))
+                    && entered.insert((after, listen.port()))
                 {
-                    entry.insert((index, listen));
-                    next.push(after);
+                    reached.entry(after).or_insert((index, listen));
+                    next.push((after, listen.port()));
                 }
             }
         }
@@ -77,23 +91,31 @@ impl<'a> Loops<'a> {
     /// The frontend that takes in what this host sends to `addr`, and the address it listens on. A concrete address
     /// goes before a wildcard.
     fn listener(&self, protocol: Protocol, addr: SocketAddr) -> Option<(usize, SocketAddr)> {
-        let takes = |listen: &SocketAddr| {
-            let is_wildcard = listen.ip().is_unspecified()
-                && (listen.is_ipv4(), listen.port()) == (addr.is_ipv4(), addr.port());
-            *listen == addr || is_wildcard && (addr.ip().is_loopback() || self.own.contains(&addr.ip()))
+        let wildcard: IpAddr = match addr.is_ipv4() {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let of = |(index, frontend): (usize, &Listens<'_>)| {
-            let taken = frontend.listen.iter().copied().filter(takes);
-            taken.map(|listen| (index, listen)).collect::<Vec<_>>()
-        };
-        let frontends = self.frontends.iter().enumerate().filter(|(_, f)| f.protocol == protocol);
-        frontends.flat_map(of).min_by_key(|(_, listen)| *listen != addr)
+        let is_own = addr.ip().is_loopback() || self.own.contains(&addr.ip());
+        let wildcard = is_own.then(|| SocketAddr::new(wildcard, addr.port()));
+        [Some(addr), wildcard].into_iter().flatten().find_map(|addr| {
+            let index = self.listeners.get(&Endpoint { protocol, addr })?;
+            Some((*index, addr))
+        })
     }
+}
+
+/// Where a server is for a client that has asked for `port`.
+fn at(mut server: SocketAddr, port: u16) -> SocketAddr {
+    if server.port() == 0 {
+        server.set_port(port);
+    }
+    server
 }
 
 impl Loop<'_> {
     /// What is wrong with a server at `addr`, in words for an operator.
     pub(super) fn describe(&self, addr: SocketAddr) -> String {
+        let addr = ServerAddr(addr);
         match &self.frontends[..] {
             [itself] => format!("{addr} is frontend {itself:?} itself, which listens on {}", self.listen),
             [first, others @ ..] => {
@@ -122,7 +144,7 @@ mod tests {
         let listens = |(name, listen): &(&'a str, &str)| Listens {
             name,
             protocol: Protocol::Tcp,
-            listen: listen.split(' ').map(addr).collect(),
+            listen: listen.split(' ').map(|listen| listen.parse().unwrap()).collect(),
             backend: name,
         };
         all.iter().map(listens).collect()
@@ -166,6 +188,22 @@ mod tests {
         assert_eq!(loops.add("wide", addr("10.0.0.1:80")), Ok(()));
         assert_eq!(loops.add("narrow", addr("127.0.0.1:80")).unwrap_err().frontends, ["narrow", "wide"]);
         assert_eq!(loops.add("narrow", addr("10.0.0.1:80")).unwrap_err().frontends, ["narrow"]);
+    }
+
+    #[test]
+    fn a_server_without_a_port_leads_back_if_any_port_of_its_frontend_does() {
+        let own = own();
+        let all = [("range", "0.0.0.0:21-23"), ("other", "10.0.0.1:30-31"), ("next", "10.0.0.2:31")];
+        let mut loops = Loops::new(frontends(&all), &own);
+        let found = loops.add("range", addr("10.0.0.1:0")).unwrap_err();
+        assert_eq!(
+            found.describe(addr("10.0.0.1:0")),
+            "10.0.0.1 is frontend \"range\" itself, which listens on 0.0.0.0:21"
+        );
+        assert_eq!(loops.add("range", addr("10.0.0.9:0")), Ok(()));
+        assert_eq!(loops.add("other", addr("10.0.0.2:0")), Ok(()));
+        assert_eq!(loops.add("next", addr("10.0.0.1:0")).unwrap_err().frontends, ["next", "other"]);
+        assert_eq!(loops.add("next", addr("10.0.0.1:30")), Ok(()), "from there it goes to port 30");
     }
 
     #[test]

@@ -9,7 +9,14 @@ use std::time::Duration;
 use super::file::{Backend, File, Frontend, Server, TimeLimits};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
-use crate::model::{DsrKind, Interface, Mode, Protocol, RouteHop};
+use crate::model::{DsrKind, Interface, Listen, Mode, Protocol, RouteHop};
+
+/// The most ports of a range in proxy mode.
+const MAX_PROXIED_PORTS: usize = 1_024;
+
+/// The most ports of all frontends in packet modes: the guard's map has twice as many entries, for those that a reload
+/// takes away stay while they drain.
+const MAX_FORWARDED_PORTS: usize = 32_768;
 
 /// What of this host's network a configuration is held against.
 pub struct Network<'a> {
@@ -69,11 +76,35 @@ impl Check<'_> {
         let TimeLimits { connect, idle, tcp_user_timeout, udp_idle, .. } = &self.file.timeouts;
         self.of_proxy(Protocol::Tcp, [connect, idle, tcp_user_timeout]);
         self.of_proxy(Protocol::Udp, [udp_idle]);
+        self.ports();
         if self.config.packet_frontends().next().is_some() {
             self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
         }
         if self.has_snat() {
             self.snat();
+        }
+    }
+
+    /// What a port costs: sockets where connections are proxied, and else a descriptor and an entry of the guard's map.
+    fn ports(&self) {
+        let mut forwarded = 0;
+        for (frontend, mode) in &self.frontends {
+            for Placed { value, place } in &frontend.listen {
+                let ports = value.ports().len();
+                forwarded += if mode.is_packet() { ports } else { 0 };
+                if *mode == Mode::Proxy && ports > MAX_PROXIED_PORTS {
+                    let message = format!(
+                        "{value} has {ports} ports; a range in proxy mode has {MAX_PROXIED_PORTS} at most, for each port is a \
+                         socket in each worker (packet modes have no sockets)"
+                    );
+                    self.report.error(place, message);
+                } else if mode.is_packet() && forwarded > MAX_FORWARDED_PORTS {
+                    let message = format!(
+                        "with {value} the frontends in packet modes have {forwarded} ports; they may have {MAX_FORWARDED_PORTS}"
+                    );
+                    return self.report.error(place, message);
+                }
+            }
         }
     }
 
@@ -98,7 +129,7 @@ impl Check<'_> {
         }
     }
 
-    fn vip(&self, vip: &Placed<SocketAddr>, mode: Mode) {
+    fn vip(&self, vip: &Placed<Listen>, mode: Mode) {
         let ip = vip.value.ip();
         let kind = match ip {
             _ if ip.is_unspecified() => "a wildcard",
@@ -115,7 +146,7 @@ impl Check<'_> {
         self.report.error(&vip.place, message);
     }
 
-    fn concrete_vip(&self, vip: &Placed<SocketAddr>) {
+    fn concrete_vip(&self, vip: &Placed<Listen>) {
         if self.holder(vip.value.ip()).is_none() {
             self.report.warning(&vip.place, self.on_no_interface(vip.value.ip()));
         }
@@ -123,26 +154,23 @@ impl Check<'_> {
 
     /// Packets keep their family: what comes to an address must have a server that speaks it.
     fn one_family(&self, frontend: &Frontend, mode: Mode) {
-        let Some(first) = frontend.listen.first() else { return };
-        let families = |found: &Placed<SocketAddr>| {
+        let Some(first) = frontend.listen.first().map(|first| first.value.ip()) else { return };
+        let families = |found: IpAddr| {
             format!(
-                "{} is {}, {} is {}; in {} mode the addresses of a frontend and of its servers are of one family: \
+                "{found} is {}, {first} is {}; in {} mode the addresses of a frontend and of its servers are of one family: \
                  write a frontend and a backend for each",
-                found.value.ip(),
-                family(found.value.ip()),
-                first.value.ip(),
-                family(first.value.ip()),
+                family(found),
+                family(first),
                 mode.name()
             )
         };
-        let differs = |found: &&Placed<SocketAddr>| found.value.is_ipv4() != first.value.is_ipv4();
-        if let Some(other) = frontend.listen.iter().find(differs) {
-            return self.report.error(&other.place, families(other));
+        if let Some(other) = frontend.listen.iter().find(|other| !is_like(other.value.ip(), first)) {
+            return self.report.error(&other.place, families(other.value.ip()));
         }
         let backends = self.file.backends.iter().filter(|backend| frontend.uses(&backend.name));
         let servers = backends.flat_map(|backend| &backend.servers).filter_map(Server::ip);
-        for server in servers.filter(|server| differs(&server)) {
-            self.report.error(&server.place, families(&server));
+        for server in servers.filter(|server| !is_like(server.value.ip(), first)) {
+            self.report.error(&server.place, families(server.value.ip()));
         }
     }
 
@@ -203,11 +231,18 @@ impl Check<'_> {
     /// Ports are left as they are: what is rewritten on the server is the address alone.
     fn same_port(&self, frontend: &Frontend, server: &Placed<SocketAddr>) {
         let port = server.value.port();
-        let ports: BTreeSet<u16> = frontend.listen.iter().map(|vip| vip.value.port()).collect();
-        let other: Vec<_> = ports.iter().filter(|other| **other != port).map(u16::to_string).collect();
+        let ports: BTreeSet<(u16, u16)> =
+            frontend.listen.iter().map(|vip| vip.value.ports().into_inner()).collect();
+        let is_other = |ports: &&(u16, u16)| port != 0 && **ports != (port, port);
+        let shown = |(first, last): &(u16, u16)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
+        let other: Vec<_> = ports.iter().filter(is_other).map(shown).collect();
         if !other.is_empty() {
             let message = format!(
-                "port {port} is not that of frontend {:?}, {}; in dsr mode both must be the same",
+                "port {port} is not that of frontend {:?}, {}; in dsr mode both must be the same: a server without a port \
+                 has the frontend's",
                 frontend.name,
                 other.join(" and ")
             );

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use super::file::{Backend, File, Frontend, Server};
 use super::hint;
 use super::loops::{Listens, Loops};
-use super::problem::{Place, Report};
-use crate::model::{Algorithm, Endpoint, Protocol};
+use super::problem::{Place, Placed, Report};
+use crate::model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
 pub(super) fn check(file: &File, report: &Report<'_>) {
@@ -43,7 +43,7 @@ pub(super) fn loops<'a>(
         Some(Listens {
             name: &frontend.name,
             protocol: frontend.protocol(),
-            listen: frontend.listen.iter().map(|addr| addr.value).collect(),
+            listen: frontend.listen.iter().map(|listen| listen.value).collect(),
             backend: &frontend.backend.as_ref()?.value,
         })
     });
@@ -60,21 +60,41 @@ pub(super) fn loops<'a>(
 /// Every address is listened on once in each protocol. A wildcard beside an address of the same port is right: the
 /// address takes what is sent to it, in every mode.
 fn listen_addresses(file: &File, report: &Report<'_>) {
-    let mut all: Vec<(Endpoint, &Place)> = Vec::new();
+    let mut all: Vec<(Protocol, &Placed<Listen>)> = Vec::new();
     for frontend in &file.frontends {
-        let protocol = frontend.protocol();
-        all.extend(frontend.listen.iter().map(|addr| (Endpoint { protocol, addr: addr.value }, &addr.place)));
+        all.extend(frontend.listen.iter().map(|listen| (frontend.protocol(), listen)));
     }
-    all.sort_by_key(|(_, place)| place.at);
+    all.sort_by_key(|(_, listen)| listen.place.at);
     let mut taken: HashMap<Endpoint, &Place> = HashMap::new();
-    for (listen, place) in all {
-        if let Some(first) = taken.get(&listen) {
+    for (protocol, Placed { value, place }) in all {
+        let endpoints = || value.addrs().map(|addr| Endpoint { protocol, addr });
+        let is_statistics =
+            |listen: &Endpoint| listen.protocol == Protocol::Tcp && overlap(listen.addr, file.stats.listen);
+        // The first port of a range that is in the way says enough.
+        if let Some((listen, first)) = endpoints().find_map(|listen| Some((listen, *taken.get(&listen)?))) {
             let line = report.line(first);
             report.error(place, format!("{listen} is taken by {} (line {line})", first.key));
-        } else if listen.protocol == Protocol::Tcp && overlap(listen.addr, file.stats.listen) {
+        } else if let Some(listen) = endpoints().find(is_statistics) {
             report.error(place, format!("{listen} is taken by the statistics ({})", file.stats.listen));
         }
-        taken.entry(listen).or_insert(place);
+        endpoints().for_each(|listen| _ = taken.entry(listen).or_insert(place));
+    }
+}
+
+/// Servers without a port are probed at one that the file names.
+fn probed_ports(backend: &Backend, report: &Report<'_>) {
+    let is_probed = backend.health_check.kind != ProbeKind::None || backend.outlier_detection.is_some();
+    if !is_probed || backend.health_check.port.is_some() {
+        return;
+    }
+    for addr in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
+        if addr.value.keeps_port() {
+            let message = format!(
+                "the port is missing, found \"{}\"; add it, or set health_check.port: then clients' ports are kept",
+                addr.value
+            );
+            report.error(&addr.place, message);
+        }
     }
 }
 
@@ -121,6 +141,7 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
         seen.entry(text).or_insert(&addr.place);
     }
     names_of_servers(backend, report);
+    probed_ports(backend, report);
 }
 
 /// The servers that a name stands for are called after it.

@@ -10,7 +10,7 @@ use hyper::http::uri::PathAndQuery;
 use toml::de::DeValue;
 
 use super::hint;
-use crate::model::Prefix;
+use crate::model::{Listen, ListenError, Prefix, ServerAddr};
 
 /// The longest time that can be set: a year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
@@ -107,38 +107,77 @@ pub(super) fn ip(value: &DeValue<'_>) -> Result<IpAddr, String> {
     ip.ok_or_else(|| not_allowed(value, "an IP address without a port, such as 127.0.0.1 or ::1"))
 }
 
-/// Where a frontend listens: `IP:port`, wildcards too.
-pub(super) fn listen_address(value: &DeValue<'_>) -> Result<SocketAddr, String> {
-    const ALLOWED: &str = "IP:port, such as 0.0.0.0:80 or [::]:80";
+/// Where a frontend listens: `IP:port` or `IP:first-last`, wildcards too.
+pub(super) fn listen_address(value: &DeValue<'_>) -> Result<Listen, String> {
+    const ALLOWED: &str =
+        "IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010";
     let host = |text: &str| is_host_name(text.rsplit_once(':').map_or(text, |(host, _)| host));
     if value.as_str().is_some_and(host) {
         return Err(format!("host names are not supported, found {}; allowed: {ALLOWED}", found(value)));
     }
-    let addr = socket_address(value, ALLOWED)?;
-    if addr.ip().is_multicast() { Err(not_allowed(value, ALLOWED)) } else { Ok(addr) }
+    let listen = match value.as_str().map(str::parse::<Listen>) {
+        Some(Ok(listen)) => {
+            concrete(listen.first(), value, ALLOWED)?;
+            listen
+        }
+        Some(Err(error @ ListenError::Backwards)) => {
+            return Err(format!("{error}, found {}; allowed: {ALLOWED}", found(value)));
+        }
+        // Says what is wrong with one that has no range.
+        _ => socket_address(value, ALLOWED)?.into(),
+    };
+    if listen.ip().is_multicast() { Err(not_allowed(value, ALLOWED)) } else { Ok(listen) }
 }
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServerAddress {
-    /// `IP:port` of one machine.
+    /// `IP:port` of one machine, or `IP`: then the port is 0.
     Ip(SocketAddr),
-    /// `NAME:port`, the name in lower case.
+    /// `NAME:port` or `NAME`, the name in lower case.
     Name(String, u16),
+}
+
+impl ServerAddress {
+    /// Whether clients' ports are kept, for it has none of its own.
+    pub(super) fn keeps_port(&self) -> bool {
+        match self {
+            ServerAddress::Ip(addr) => addr.port() == 0,
+            ServerAddress::Name(_, port) => *port == 0,
+        }
+    }
 }
 
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServerAddress::Ip(addr) => write!(f, "{addr}"),
+            ServerAddress::Ip(addr) => ServerAddr(*addr).fmt(f),
+            ServerAddress::Name(host, 0) => f.write_str(host),
             ServerAddress::Name(host, port) => write!(f, "{host}:{port}"),
         }
     }
 }
 
-/// Where a server listens, by address or by name.
+/// What a server's address may be.
+const SERVER_ADDRESS: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
+
+/// Where a server listens, by address or by name; without a port, at that which a client asks for.
 pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, String> {
-    const ALLOWED: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
+    let text = value.as_str().unwrap_or_default();
+    if is_host_name(text) {
+        return Ok(ServerAddress::Name(text.to_ascii_lowercase(), 0));
+    }
+    let Ok(ip) = text.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(text).parse() else {
+        return server_with_port(value);
+    };
+    let addr = SocketAddr::new(ip, 0);
+    not_mapped(addr, value, SERVER_ADDRESS)?;
+    one_machine(addr, value).map(ServerAddress::Ip)
+}
+
+/// Where a server listens, by address or by name, and at which port.
+pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, String> {
+    const ALLOWED: &str = SERVER_ADDRESS;
     let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {ALLOWED}", found(value)));
     let text = value.as_str().unwrap_or_default();
     if is_host_name(text) {
@@ -150,9 +189,12 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, Strin
             _ => refuse("a port is 1 to 65535"),
         };
     }
-    let addr = socket_address(value, ALLOWED)?;
-    let one_machine = !addr.ip().is_unspecified() && !addr.ip().is_multicast();
-    if one_machine { Ok(ServerAddress::Ip(addr)) } else { Err(not_allowed(value, ALLOWED)) }
+    one_machine(socket_address(value, ALLOWED)?, value).map(ServerAddress::Ip)
+}
+
+fn one_machine(addr: SocketAddr, value: &DeValue<'_>) -> Result<SocketAddr, String> {
+    let is_one = !addr.ip().is_unspecified() && !addr.ip().is_multicast();
+    if is_one { Ok(addr) } else { Err(not_allowed(value, SERVER_ADDRESS)) }
 }
 
 /// A name server: an IP address, with a port unless it is 53.
@@ -224,18 +266,30 @@ fn range(text: &str) -> Option<(u16, u16)> {
 fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, String> {
     let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {allowed}", found(value)));
     let Some(text) = value.as_str() else { return Err(not_allowed(value, allowed)) };
-    if let Ok(addr) = text.parse::<SocketAddr>() {
-        let mapped = matches!(addr.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
-        return match addr.port() {
-            0 => refuse("a port is 1 to 65535"),
-            _ if mapped => refuse("an IPv4 address is written as one"),
-            _ => Ok(addr),
-        };
+    if let Ok(addr) = text.parse() {
+        return concrete(addr, value, allowed);
     }
     if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
         refuse("the port is missing")
     } else {
         Err(not_allowed(value, allowed))
+    }
+}
+
+/// The address, if it has a port and is written as usual.
+fn concrete(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, String> {
+    match addr.port() {
+        0 => Err(format!("a port is 1 to 65535, found {}; allowed: {allowed}", found(value))),
+        _ => not_mapped(addr, value, allowed).map(|()| addr),
+    }
+}
+
+fn not_mapped(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<(), String> {
+    match addr.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
+            Err(format!("an IPv4 address is written as one, found {}; allowed: {allowed}", found(value)))
+        }
+        _ => Ok(()),
     }
 }
 

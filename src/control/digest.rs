@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::HealthChange;
 use super::left_out::LeftOutDigest;
 use crate::health::Change;
-use crate::model::{ServerKey, Timestamp};
+use crate::model::{ServerAddr, ServerKey, Timestamp};
 
 /// How long after a line the next one is told at the earliest: names with ever new addresses would fill any log.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
@@ -100,7 +100,8 @@ impl fmt::Display for Summary {
             f,
             "servers of {}/{name}: {lost} more went down, {won} came up ({eligible} of {of} can be chosen); \
              the last, {}: {reason}",
-            server.backend, server.addr
+            server.backend,
+            ServerAddr(server.addr)
         )
     }
 }

@@ -140,8 +140,14 @@ fn by_port(p: &mut Program, family: &Family, ours: &Ours, selection: &Selection,
     }
     if precision == Precision::Exact {
         family.store_source(p);
-        let server = [&[PROTOCOL, SRC_PORT], family.src()].concat();
-        one_of(p, &server, &ours.servers, p.accept, p.reject);
+        let (server, at_any_port) =
+            ([&[PROTOCOL, SRC_PORT], family.src()].concat(), [&[PROTOCOL], family.src()].concat());
+        let no_server = if ours.servers_at_any_port.is_empty() { p.reject } else { p.label() };
+        one_of(p, &server, &ours.servers, p.accept, no_server);
+        if !ours.servers_at_any_port.is_empty() {
+            p.place(no_server);
+            one_of(p, &at_any_port, &ours.servers_at_any_port, p.accept, p.reject);
+        }
     } else {
         p.goto(p.accept);
     }

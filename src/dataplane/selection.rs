@@ -21,7 +21,7 @@ pub struct Selection {
 /// Replies that come back to us: from a server to a port of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replies {
-    /// Who sends them.
+    /// Who sends them; one without a port, from any.
     pub servers: BTreeSet<Endpoint>,
     /// Our addresses, of either family, that servers see as their clients'.
     pub snat_addresses: BTreeSet<IpAddr>,

@@ -20,7 +20,7 @@ pub fn banner(config: &Config) -> String {
     }
     let mut for_curl = config.frontends.iter().filter(|frontend| frontend.protocol == Protocol::Tcp);
     if let Some(addr) = for_curl.next().and_then(|frontend| frontend.listen.first()) {
-        let url = format!("http://{}/", reachable(*addr));
+        let url = format!("http://{}/", reachable(addr.first()));
         text.push_str(&format!("\ntry it:\n  for i in $(seq 12); do curl -s {url}; done\n\n"));
     }
     text

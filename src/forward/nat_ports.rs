@@ -9,6 +9,10 @@ use std::sync::Arc;
 
 use crate::model::Addr;
 
+/// So many numbers of ports that were handed out are remembered over all servers, 4 bytes each: a pool for each port of a
+/// server that keeps clients' ports would else remember the whole range.
+const MOST_FRESH: usize = 1 << 24;
+
 /// The SNAT ports of one worker, on every SNAT address.
 #[derive(Debug)]
 pub struct NatPorts {
@@ -18,6 +22,9 @@ pub struct NatPorts {
     ports: RangeInclusive<u16>,
     seed: u64,
     pools: HashMap<Endpoint, Pool>,
+    /// How many numbers the pools have handed out; beyond `most_fresh`, those that are free go first.
+    fresh: usize,
+    most_fresh: usize,
     /// Those left out of the split: their replies would not come to this worker.
     not_ours: Arc<[u16]>,
     /// Those of frontends, among `ports`.
@@ -31,7 +38,8 @@ impl NatPorts {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
         let (not_ours, of_frontends) = (Arc::default(), HashSet::new());
-        NatPorts { addresses, v4, ports, seed, pools: HashMap::new(), not_ours, of_frontends }
+        let (pools, fresh, most_fresh) = (HashMap::new(), 0, MOST_FRESH);
+        NatPorts { addresses, v4, ports, seed, pools, fresh, most_fresh, not_ours, of_frontends }
     }
 
     /// Those of a worker, of each of these addresses.
@@ -54,15 +62,16 @@ impl NatPorts {
     }
 
     /// An address of the server's family and a port for a new flow to it; `None` if all are in use. Ports that were never
-    /// used come first, then those that have been free for longest: the server remembers a connection for a
+    /// used come first (unless many are remembered), then those that have been free for longest: the server remembers a connection for a
     /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
         let total = self.towards(&server.0);
         let addresses = of_family(&self.addresses, self.v4, &server.0);
         let pool = self.pools.entry((server, protocol)).or_default();
         loop {
-            let number = if pool.fresh < total {
+            let number = if pool.fresh < total && (self.fresh < self.most_fresh || pool.freed.is_empty()) {
                 pool.fresh += 1;
+                self.fresh += 1;
                 ((u64::from(pool.fresh) + self.seed % u64::from(total)) % u64::from(total)) as u32
             } else {
                 pool.freed.pop_front()?
@@ -110,6 +119,7 @@ impl NatPorts {
     /// Forgets the servers for which `keep` is false and no port is in use.
     pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16), u8) -> bool) {
         self.pools.retain(|(server, protocol), pool| pool.in_use() > 0 || keep(*server, *protocol));
+        self.fresh = self.pools.values().map(|pool| pool.fresh as usize).sum();
     }
 }
 
@@ -271,6 +281,28 @@ mod tests {
         assert_eq!(ports.pools.len(), 1);
         ports.retain_servers(|_, _| false);
         assert!(ports.pools.is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_of_many_servers_is_bounded_and_every_port_is_still_handed_out() {
+        let mut ports = NatPorts { most_fresh: 6, ..NatPorts::new(vec![addr(1)], 1000..=1003, 0) };
+        for port in 1..=20 {
+            let server = (SERVER.0, port);
+            for _ in 0..4 {
+                let taken = ports.allocate(server, TCP).unwrap();
+                ports.release(server, TCP, taken);
+            }
+        }
+        let remembered = |ports: &NatPorts| ports.pools.values().map(|pool| pool.freed.len()).sum::<usize>();
+        assert_eq!(
+            (remembered(&ports), ports.fresh),
+            (24, 24),
+            "one server has four, one two, each of the others one"
+        );
+        let all: HashSet<_> = std::iter::from_fn(|| ports.allocate((SERVER.0, 20), TCP)).collect();
+        assert_eq!(all.len(), 4);
+        ports.retain_servers(|(_, port), _| port == 1);
+        assert_eq!(ports.fresh, 8);
     }
 
     #[test]

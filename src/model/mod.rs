@@ -4,6 +4,7 @@
 mod fault;
 mod flow;
 mod flow_timeouts;
+mod listen;
 mod names;
 mod network;
 mod offload;
@@ -17,6 +18,7 @@ mod shortage;
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
+pub use listen::{Listen, ListenError};
 pub use names::{Fault, Lookup, Missing, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
@@ -24,7 +26,7 @@ pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;
 pub use reason::DropReason;
-pub use server::{NamedServer, Server, ServerSettings};
+pub use server::{NamedServer, Server, ServerAddr, ServerSettings};
 pub use shortage::{Handshakes, Shortage};
 
 use std::fmt;
@@ -73,7 +75,7 @@ pub struct Frontend {
     pub protocol: Protocol,
     /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
     /// protocol; sorted.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     /// Name of the backend.
     pub backend: String,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
@@ -86,9 +88,20 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// Where it listens.
+    /// Where it listens, port by port.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
-        self.listen.iter().map(|&addr| Endpoint { protocol: self.protocol, addr })
+        self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr })
+    }
+
+    /// Where it listens, as it is shown: TCP goes without saying.
+    pub fn places(&self) -> impl Iterator<Item = String> {
+        let suffix = if self.protocol == Protocol::Udp { "/udp" } else { "" };
+        self.listen.iter().map(move |listen| format!("{listen}{suffix}"))
+    }
+
+    /// Where it listens, port by port, without the protocol.
+    pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
+        self.listen.iter().flat_map(Listen::addrs)
     }
 }
 
@@ -244,7 +257,7 @@ impl HashKey {
 pub struct HealthCheck {
     /// What a probe does.
     pub kind: ProbeKind,
-    /// Port to probe; `None`: the server's own.
+    /// Port to probe; `None`: the server's own, which each server has then.
     pub port: Option<u16>,
     /// From one probe's start to the next; each wait is jittered by up to a tenth.
     pub interval: Duration,
@@ -318,7 +331,7 @@ pub struct ServerKey {
 
 impl fmt::Display for ServerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{} ({})", self.backend, self.server, self.addr)
+        write!(f, "{}/{} ({})", self.backend, self.server, ServerAddr(self.addr))
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Server {
     /// Unique within its backend.
     pub name: String,
-    /// Where it listens.
+    /// Where it listens. Port 0: at whatever port the client has asked for.
     pub addr: SocketAddr,
     /// How it is used.
     pub settings: ServerSettings,
@@ -21,7 +21,7 @@ pub struct NamedServer {
     pub name: String,
     /// What is looked up, in lower case.
     pub host: String,
-    /// Where each of the addresses is listened on.
+    /// Where each of the addresses is listened on; 0 as in [`Server::addr`].
     pub port: u16,
     /// Those of each server.
     pub settings: ServerSettings,
@@ -38,6 +38,32 @@ pub struct ServerSettings {
     pub max_connections: Option<u32>,
 }
 
+impl Server {
+    /// Whether a client reaches it at the port that the client has asked for.
+    pub fn keeps_port(&self) -> bool {
+        self.addr.port() == 0
+    }
+
+    /// Where a client reaches it that has asked for `port` of a frontend.
+    pub fn addr_for(&self, port: u16) -> SocketAddr {
+        let mut addr = self.addr;
+        if self.keeps_port() {
+            addr.set_port(port);
+        }
+        addr
+    }
+}
+
+/// A server's address as it is written: without a port if it has none of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerAddr(pub SocketAddr);
+
+impl fmt::Display for ServerAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.port() == 0 { self.0.ip().fmt(f) } else { self.0.fmt(f) }
+    }
+}
+
 impl NamedServer {
     /// The server at one of the addresses: `NAME/ADDRESS`.
     pub fn at(&self, ip: IpAddr) -> Server {
@@ -51,7 +77,7 @@ impl NamedServer {
 
 impl fmt::Display for NamedServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        if self.port == 0 { f.write_str(&self.host) } else { write!(f, "{}:{}", self.host, self.port) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What only one process of a network namespace may have.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -9,7 +10,7 @@ use log::warn;
 use rustix::process::geteuid;
 
 use super::packet_sockets::capturing;
-use super::unix_sockets::{UnixSocket, named};
+use super::unix_sockets::named;
 
 /// Something that this process has for itself in its network namespace. Given up when dropped, or with the process,
 /// however that ends: it is the name of an abstract Unix socket (unix(7)), in front of a number that nobody else has.
@@ -57,13 +58,15 @@ impl Claim {
             // A kernel that tells of no sockets: whoever comes first has the name itself.
             Err(_) => return alone(&names),
         };
-        let is_ours =
-            |socket: &UnixSocket| claims.iter().any(|(_, full)| socket.name[1..] == *full.as_bytes());
+        // There may be tens of thousands: one for each port of a range.
+        let ours: HashSet<&[u8]> = claims.iter().map(|(_, full)| full.as_bytes()).collect();
+        let wanted: HashMap<&[u8], usize> =
+            names.iter().enumerate().map(|(which, name)| (name.as_bytes(), which)).collect();
         // Read after our own names are bound: whoever claims later sees them.
         let capturing = capturing().unwrap_or_default();
         let mut strangers = Strangers::default();
-        for socket in others.iter().filter(|socket| !is_ours(socket)) {
-            let Some(which) = names.iter().position(|name| is_of(&socket.name[1..], name)) else { continue };
+        for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {
+            let Some(&which) = wanted.get(without_number(&socket.name[1..])) else { continue };
             match socket.uid {
                 Some(uid) if is_stranger(uid) && !capturing.contains(&uid) => {
                     strangers.add(uid, &names[which])
@@ -105,6 +108,12 @@ fn alone(names: &[String]) -> Result<Vec<Claim>, Refused> {
         })
     };
     names.iter().enumerate().map(claim).collect()
+}
+
+/// What a socket claims, whatever its number.
+fn without_number(socket: &[u8]) -> &[u8] {
+    let number = socket.windows(2).position(|two| two == b" #");
+    &socket[..number.unwrap_or(socket.len())]
 }
 
 /// Whether the socket claims what the name says; without a number, as versions did that had none.

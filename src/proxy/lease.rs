@@ -63,12 +63,14 @@ impl Session {
                 lease.count(Counter::Retries, 1);
             }
             match lease
-                .connect(timeouts.connect, data_waits, |socket, server| self.note(socket, server))
+                .connect(self.vip.port(), timeouts.connect, data_waits, |socket, server| {
+                    self.note(socket, server)
+                })
                 .await
             {
                 Ok(server) => return Ok((server, lease)),
                 Err(error) => {
-                    let addr = lease.server().config.addr;
+                    let addr = lease.server().config.addr_for(self.vip.port());
                     debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
                     tried.push(lease.index);
                     failed.push(lease.server().live.id);
@@ -162,12 +164,13 @@ impl Lease {
 
     async fn connect(
         &mut self,
+        port: u16,
         patience: Duration,
         data_waits: bool,
         note: impl FnOnce(&Socket, SocketAddr) -> Option<OwnSocket>,
     ) -> io::Result<Leg> {
         let began = Instant::now();
-        let server = self.server().config.addr;
+        let server = self.server().config.addr_for(port);
         let socket = socket::connect(server, data_waits)?;
         self.own = note(&socket, server);
         let attempt = timeout(patience, socket::connected(socket)).await;

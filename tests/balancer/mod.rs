@@ -156,12 +156,12 @@ fn snapshot_of(setup: Setup) -> Snapshot {
     let network = NextHops::new(&links(), routes(), &neighbours(&configs));
     let backend = Backend { dsr: setup.dsr, ..backend(configs) };
     let pool = Pool::new(Arc::new(backend), servers.clone(), Arc::new(PoolLive::new(1)), None);
-    let (pool, vip) = (Arc::new(pool), setup.vip().parse().expect("an address"));
+    let (pool, vip) = (Arc::new(pool), setup.vip().parse::<SocketAddr>().expect("an address"));
     let config = Frontend {
         name: "web".into(),
         mode: setup.mode,
         protocol: setup.protocol,
-        listen: vec![vip],
+        listen: vec![vip.into()],
         backend: "web".into(),
         max_connections: None,
         max_connections_per_client: None,

@@ -22,6 +22,7 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
     let stories = stories![
         the_host_does_not_answer_clients_of_a_frontend,
         the_host_does_not_answer_replies_of_servers,
+        ranges_of_ports_and_servers_without_a_port_are_guarded,
         programs_on_the_balancer_still_reach_the_servers,
         a_reload_changes_what_is_guarded,
         an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout,
@@ -121,6 +122,25 @@ pub(crate) fn named(names: &[&str]) -> Vec<Interface> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let table = runtime.block_on(async { Netlink::open().unwrap().table().await.unwrap() });
     table.interfaces.into_iter().filter(|interface| names.contains(&interface.name.as_str())).collect()
+}
+
+fn ranges_of_ports_and_servers_without_a_port_are_guarded(kind: GuardKind) {
+    let pair = Pair::new();
+    let mut guarded = selection("10.78.0.1:80");
+    guarded.frontends.extend((2000..=2010).map(|port| endpoint(&format!("10.78.0.1:{port}"))));
+    let replies = guarded.replies.as_mut().unwrap();
+    replies.servers = [endpoint("10.78.0.2:0")].into();
+    let _guard = pair.guard(kind, &guarded);
+    for (port, is_guarded) in
+        [(1999, false), (2000, true), (2005, true), (2010, true), (2011, false), (80, true)]
+    {
+        let is_unanswered = pair.unanswered("10.78.0.2:0", &format!("10.78.0.1:{port}"));
+        assert_eq!(is_unanswered, is_guarded, "{port}");
+    }
+    for (from, to, is_guarded) in [(8000, 40_000, true), (21_000, 61_000, true), (8000, 33_767, false)] {
+        let is_unanswered = pair.unanswered(&format!("10.78.0.2:{from}"), &format!("10.78.0.1:{to}"));
+        assert_eq!(is_unanswered, is_guarded, "{from} -> {to}");
+    }
 }
 
 fn the_host_does_not_answer_clients_of_a_frontend(kind: GuardKind) {

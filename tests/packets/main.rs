@@ -26,6 +26,7 @@ mod modes;
 mod mtu;
 mod network;
 mod outlast;
+mod ports;
 mod raw;
 mod reload;
 mod rivals;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         ("drain", drain::stories()),
         ("ends", ends::stories()),
         ("modes", modes::stories()),
+        ("ports", ports::stories()),
         ("host", host::stories()),
         ("rivals", rivals::stories()),
         ("interfaces", interfaces::stories()),

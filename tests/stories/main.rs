@@ -19,6 +19,7 @@ mod loops;
 mod memory;
 mod names;
 mod outlier;
+mod ports;
 mod proxy;
 mod reload;
 mod slow;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         memory::stories(),
         names::stories(),
         outlier::stories(),
+        ports::stories(),
         proxy::stories(),
         reload::stories(),
         slow::stories(),

@@ -1,7 +1,7 @@
 //! What a reload changes about the servers of a backend.
 
 use super::{change, or, pair};
-use crate::model::{Backend, ServerSettings};
+use crate::model::{Backend, ServerAddr, ServerSettings};
 
 /// Where the servers are, as the file has it.
 pub(super) fn addresses(backend: &Backend) -> Vec<String> {
@@ -43,7 +43,7 @@ struct Entry<'a> {
 fn entries(backend: &Backend) -> Vec<Entry<'_>> {
     let at_address = backend.servers.iter().map(|server| Entry {
         name: &server.name,
-        addr: server.addr.to_string(),
+        addr: ServerAddr(server.addr).to_string(),
         settings: &server.settings,
     });
     let named = backend.named.iter().map(|named| Entry {

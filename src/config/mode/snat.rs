@@ -1,12 +1,11 @@
 //! What passthrough needs to stand for clients towards servers.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use super::{Check, can_be_reached, family, is_like};
 use crate::config::file::{Frontend, Server};
 use crate::config::problem::Placed;
-use crate::model::Mode;
+use crate::model::{Listen, Mode};
 
 impl Check<'_> {
     /// Ports for every worker, and an address for each family.
@@ -35,15 +34,14 @@ impl Check<'_> {
     fn snat_ports_left(&self) {
         let settings = &self.config.passthrough;
         let listen = self.frontends.iter().flat_map(|(frontend, _)| &frontend.listen);
-        let taken = listen.filter(|vip| {
-            let (ip, port) = (vip.value.ip(), vip.value.port());
-            let may_be_snat = match settings.snat_addresses.as_slice() {
-                [] => self.holder(ip).is_some(),
-                addresses => addresses.contains(&ip),
-            };
-            may_be_snat && settings.snat_ports.contains(&port)
-        });
-        let taken: BTreeMap<u16, &Placed<SocketAddr>> = taken.map(|vip| (vip.value.port(), vip)).collect();
+        let may_be_snat = |vip: &&Placed<Listen>| match settings.snat_addresses.as_slice() {
+            [] => self.holder(vip.value.ip()).is_some(),
+            addresses => addresses.contains(&vip.value.ip()),
+        };
+        let ports = listen.filter(may_be_snat);
+        let taken = ports.flat_map(|vip| vip.value.ports().map(move |port| (port, vip)));
+        let taken: BTreeMap<u16, &Placed<Listen>> =
+            taken.filter(|(port, _)| settings.snat_ports.contains(port)).collect();
         let workers = settings.workers.map_or(1, usize::from).max(1);
         if let Some((port, vip)) = taken.first_key_value()
             && taken.len() >= settings.snat_ports.len() / workers

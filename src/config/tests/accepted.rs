@@ -1,13 +1,12 @@
 //! What files mean.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use crate::model::{
-    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, Mode, Offload, OnDown,
-    OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings, Timeouts,
+    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
+    OnDown, OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings, Timeouts,
 };
 
 #[test]
@@ -130,7 +129,7 @@ fn everything_that_can_be_set_arrives() {
     let modes = config.frontends.iter().map(|frontend| (frontend.mode, frontend.protocol));
     let expected = [(Mode::Dsr, Protocol::Tcp), (Mode::Passthrough, Protocol::Udp)];
     assert_eq!(modes.collect::<Vec<_>>(), expected);
-    let listen: Vec<SocketAddr> = vec!["10.0.0.1:443".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()];
+    let listen: Vec<Listen> = vec!["10.0.0.1:443".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()];
     assert_eq!(config.frontends[0].listen, listen);
     assert_eq!(config.frontends[0].max_connections, Some(7));
     let backend = &config.backends[0];

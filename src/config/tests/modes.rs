@@ -341,17 +341,65 @@ fn a_server_that_no_route_leads_to_is_odd() {
     assert_eq!(after(Mode::Dsr, unused), Ok(vec![]), "nobody sends anything there");
 }
 
+/// How a server is written that has the port of its frontend.
+const KEPT: &str = "a server without a port has the frontend's";
+
+#[test]
+fn a_server_without_a_port_suits_every_mode_and_every_range() {
+    let kept = GOOD.replace("10.0.0.2:80", "10.0.0.2") + "[backends.web.health_check]\nport = 80\n";
+    let range = kept.replace("10.0.0.1:80", "10.0.0.1:21000-21010");
+    for mode in Mode::ALL {
+        assert_eq!(told(&kept, mode), Ok(vec![]));
+        assert_eq!(told(&range, mode), Ok(vec![]));
+    }
+    let place = "config.toml:6:8: backends.web.servers.a.addr";
+    assert_eq!(
+        told(&range.replace("\"10.0.0.2\"", "\"10.0.0.2:21000\""), Mode::Dsr),
+        Err(vec![format!(
+            "{place}: port 21000 is not that of frontend \"web\", 21000-21010; in dsr mode both must be the same: {KEPT}"
+        )])
+    );
+}
+
+#[test]
+fn ports_are_bounded_by_what_they_cost() {
+    let with = |listen: &str| {
+        GOOD.replace("10.0.0.1:80", listen).replace("10.0.0.2:80", "10.0.0.2")
+            + "health_check.kind = 'none'\n"
+                .replace("health_check", "\n[backends.web]\nhealth_check")
+                .as_str()
+    };
+    let place = "config.toml:3:15: frontends.web.listen_addr";
+    for (listen, is_right) in [
+        ("10.0.0.1:10000-11023", [true; 3]),
+        ("10.0.0.1:10000-20000", [false, true, true]),
+        ("10.0.0.1:10000-42767", [false, true, true]),
+        ("10.0.0.1:1-32769", [false; 3]),
+    ] {
+        let is_refused = |mode| told(&with(listen), mode).is_err_and(|errors| errors[0].starts_with(place));
+        assert_eq!(Mode::ALL.map(is_refused), is_right.map(|right| !right), "{listen}");
+    }
+    assert_eq!(
+        told(&with("10.0.0.1:1-32769"), Mode::Dsr),
+        Err(vec![format!(
+            "{place}: with 10.0.0.1:1-32769 the frontends in packet modes have 32769 ports; they may have 32768"
+        )])
+    );
+}
+
 #[test]
 fn dsr_cannot_change_the_port() {
     let place = "config.toml:6:8: backends.web.servers.a.addr";
     assert_eq!(
         error_with(Mode::Dsr, "10.0.0.2:80", "10.0.0.2:8080"),
-        format!("{place}: port 8080 is not that of frontend \"web\", 80; in dsr mode both must be the same")
+        format!(
+            "{place}: port 8080 is not that of frontend \"web\", 80; in dsr mode both must be the same: {KEPT}"
+        )
     );
     assert_eq!(
         error_with(Mode::Dsr, "\"10.0.0.1:80\"", "[\"10.0.0.1:81\", \"10.0.0.1:80\", \"10.0.0.1:82\"]"),
         format!(
-            "{place}: port 80 is not that of frontend \"web\", 81 and 82; in dsr mode both must be the same"
+            "{place}: port 80 is not that of frontend \"web\", 81 and 82; in dsr mode both must be the same: {KEPT}"
         )
     );
     assert_eq!(told(&GOOD.replace("10.0.0.2:80", "10.0.0.2:8080"), Mode::Passthrough), Ok(vec![]));

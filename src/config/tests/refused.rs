@@ -38,8 +38,8 @@ idle = -1
             "config.toml:2:1: colour: unknown key (allowed here: backends, dns, frontends, mode, passthrough, stats, timeouts)",
             "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: backend, listen_addr, max_connections, max_connections_per_client, mode, protocol, trusted_clients)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
-            "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
-            "config.toml:7:47: frontends.api.listen_addr: found 82; allowed: IP:port, such as 0.0.0.0:80 or [::]:80",
+            "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
+            "config.toml:7:47: frontends.api.listen_addr: found 82; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
             "config.toml:9:19: frontends.api.max_connections: found 0; allowed: an integer from 1 to 4294967295",
             "config.toml:10:1: frontends.more.backend: required, but missing",
             "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
@@ -47,7 +47,7 @@ idle = -1
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
             "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
-            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port",
+            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; add it, or set health_check.port: then clients' ports are kept",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
             "config.toml:21:8: stats.port: found \"http\"; allowed: a port from 1 to 65535",
             "config.toml:23:8: timeouts.idle: found -1; allowed: seconds from 0.001 to 31536000",
@@ -65,7 +65,10 @@ fn a_listen_address_is_an_ip_address_and_a_port() {
         ("\"10.0.0.1:65536\"", "found \"10.0.0.1:65536\""),
         ("\"10.0.0.256:80\"", "found \"10.0.0.256:80\""),
         ("\"*:80\"", "found \"*:80\""),
-        ("\":80\"", "found \":80\""),
+        ("\"10.0.0.1:80-\"", "found \"10.0.0.1:80-\""),
+        ("\"10.0.0.1:0-80\"", "a port is 1 to 65535, found \"10.0.0.1:0-80\""),
+        ("\"10.0.0.1:81-80\"", "a range of ports begins with the lower one, found \"10.0.0.1:81-80\""),
+        ("\":http\"", "found \":http\""),
         ("\"\"", "found \"\""),
         ("\"tcp://10.0.0.1:80\"", "found \"tcp://10.0.0.1:80\""),
         ("\"224.0.0.1:80\"", "found \"224.0.0.1:80\""),
@@ -81,7 +84,7 @@ fn a_listen_address_is_an_ip_address_and_a_port() {
             error_with("\"10.0.0.1:80\"", value),
             format!(
                 "config.toml:3:15: frontends.web.listen_addr: {found}; \
-                 allowed: IP:port, such as 0.0.0.0:80 or [::]:80"
+                 allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010"
             )
         );
     }
@@ -105,10 +108,61 @@ fn a_server_address_is_that_of_one_machine() {
 }
 
 #[test]
+fn a_server_without_a_port_is_probed_at_one_that_the_file_names() {
+    let missing = |found: &str| {
+        format!(
+            "config.toml:6:8: backends.web.servers.a.addr: the port is missing, found \"{found}\"; add it, or set \
+             health_check.port: then clients' ports are kept"
+        )
+    };
+    for (value, found) in [
+        ("10.0.0.2", "10.0.0.2"),
+        ("[2001:db8::2]", "2001:db8::2"),
+        ("2001:db8::2", "2001:db8::2"),
+        ("App.internal", "app.internal"),
+    ] {
+        assert_eq!(error_with("10.0.0.2:80", value), missing(found));
+        let kept = GOOD.replace("10.0.0.2:80", value);
+        for right in ["health_check.port = 80", "health_check.kind = \"none\""] {
+            assert_eq!(warnings(&format!("{kept}[backends.web]\n{right}")), [""; 0], "{right}");
+        }
+        let unprobed =
+            format!("{kept}[backends.web]\nhealth_check.kind = \"none\"\noutlier_detection = {{}}");
+        assert_eq!(errors(&unprobed), [missing(found)], "who ejects servers has to ask them");
+    }
+    for value in ["::ffff:10.0.0.1", "0.0.0.0", "ff02::1"] {
+        assert!(
+            error_with("10.0.0.2:80", value)
+                .contains(&format!("found \"{value}\"; allowed: IP:port of one server"))
+        );
+    }
+}
+
+#[test]
+fn a_range_takes_each_of_its_ports() {
+    let with = |other: &str| {
+        format!(
+            "{}[frontends.other]\nlisten_addr = \"{other}\"\nbackend = \"web\"\n",
+            GOOD.replace("10.0.0.1:80", "10.0.0.1:80-90")
+        )
+    };
+    let place = "config.toml:8:15: frontends.other.listen_addr";
+    let first = "is taken by frontends.web.listen_addr (line 3)";
+    assert_eq!(errors(&with("10.0.0.1:90")), [format!("{place}: 10.0.0.1:90 {first}")]);
+    assert_eq!(errors(&with("10.0.0.1:85-100")), [format!("{place}: 10.0.0.1:85 {first}")], "once");
+    assert_eq!(
+        errors(&with("0.0.0.0:6990-7010")),
+        [format!("{place}: 0.0.0.0:7000 is taken by the statistics (127.0.0.1:7000)")]
+    );
+    for beside in ["10.0.0.1:91", "10.0.0.1:1-79", "10.0.0.3:80-90", "0.0.0.0:80-90", "[::]:80-90"] {
+        assert_eq!(warnings(&with(beside)), [""; 0], "{beside}");
+    }
+}
+
+#[test]
 fn a_server_known_by_name_has_a_name_that_hosts_may_have_and_a_port() {
     let long = format!("{}:80", "a".repeat(64));
     for (value, found) in [
-        ("app.internal", "the port is missing, found \"app.internal\""),
         ("app.internal:0", "a port is 1 to 65535, found \"app.internal:0\""),
         ("app:http", "a port is 1 to 65535, found \"app:http\""),
         ("app..internal:80", "found \"app..internal:80\""),

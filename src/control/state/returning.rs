@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use super::{ServerEntry, State, key};
 use crate::health::{Change, Confirmation, Finding, Warmup};
 use crate::model::{
-    Backend, ConnectFailures, HealthCheck, OutlierDetection, ProbeKind, Protocol, ServerKey, Timestamp,
+    Backend, ConnectFailures, HealthCheck, Listen, OutlierDetection, ProbeKind, Protocol, ServerKey,
+    Timestamp,
 };
 
 impl State {
@@ -27,7 +28,7 @@ impl State {
             None => self.servers.get(server).is_some_and(|entry| entry.state.is_up()),
         };
         let Some(entry) = self.servers.get_mut(server).filter(|_| takes_connections) else { return };
-        let check = check_of_doubt(&backend, failures.protocol);
+        let check = check_of_doubt(&backend, failures.protocol, server.addr);
         if entry.doubt.raise(failures, check.timeout, now) {
             let from = if failures.is_forgeable { self.address_of_its_own(server) } else { None };
             self.doubts.push(Confirmation { server: server.clone(), check, from });
@@ -38,7 +39,7 @@ impl State {
     /// tells a probe from there all the same. Clients ask for that address; whether we have it shows when it is used.
     fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
         let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.backend == server.backend);
-        let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(SocketAddr::ip);
+        let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
         listen.find(|ip| ip.is_ipv4() == server.addr.is_ipv4() && !ip.is_unspecified())
     }
 
@@ -134,14 +135,16 @@ impl State {
 }
 
 /// What a server is asked that clients fail at: as its backend has it. Servers that are ejected need no check; then only
-/// failures that anybody can make up are doubted, which are refusals.
-fn check_of_doubt(backend: &Backend, protocol: Protocol) -> HealthCheck {
+/// failures that anybody can make up are doubted, which are refusals. `addr` is the server's; without a port, the backend
+/// says which one to ask.
+fn check_of_doubt(backend: &Backend, protocol: Protocol, addr: SocketAddr) -> HealthCheck {
     let kind = match protocol {
         Protocol::Tcp => ProbeKind::Tcp,
         Protocol::Udp => ProbeKind::Udp,
     };
+    let port = backend.health_check.port.filter(|_| addr.port() == 0);
     match backend.outlier_detection {
-        Some(_) => HealthCheck { kind, port: None, ..backend.health_check.clone() },
+        Some(_) => HealthCheck { kind, port, ..backend.health_check.clone() },
         None => backend.health_check.clone(),
     }
 }

@@ -130,6 +130,8 @@ pub(super) struct Ours {
     pub(super) snat: Keys,
     /// Protocol, port, address.
     pub(super) servers: Keys,
+    /// Protocol and address of those without a port.
+    pub(super) servers_at_any_port: Keys,
 }
 
 impl Ours {
@@ -149,7 +151,12 @@ impl Ours {
                 })
                 .collect(),
             snat: snat.filter_map(words).collect(),
+            servers_at_any_port: servers()
+                .filter(|s| s.addr.port() == 0)
+                .filter_map(|s| Some([vec![s.protocol as u32], family.words(s.addr.ip())?].concat()))
+                .collect(),
             servers: servers()
+                .filter(|s| s.addr.port() != 0)
                 .filter_map(|s| {
                     let (protocol, port) = (s.protocol as u32, u32::from(s.addr.port()));
                     Some([vec![protocol, port], family.words(s.addr.ip())?].concat())

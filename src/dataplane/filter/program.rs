@@ -181,9 +181,21 @@ impl Program {
         }
     }
 
-    /// One instruction for a value, and two for as many as a jump reaches over.
+    /// Three instructions for values in a row, one for any other, and two for as many as a jump reaches over. Values are
+    /// sorted, without repetitions.
     fn goto_if_any(&mut self, values: &[u32], label: Label) {
-        for values in values.chunks(REACH) {
+        let mut others = Vec::new();
+        for row in values.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
+            match row {
+                [first, _, .., last] if row.len() > 3 => {
+                    self.push(BPF_JMP | BPF_JGE | BPF_K, 0, 2, *first);
+                    self.push(BPF_JMP | BPF_JGT | BPF_K, 1, 0, *last);
+                    self.goto(label);
+                }
+                _ => others.extend(row),
+            }
+        }
+        for values in others.chunks(REACH) {
             if let [value] = values {
                 return self.goto_if(*value, label);
             }

@@ -119,6 +119,27 @@ fn replies_get_in_from_a_server_to_one_of_our_ports_only() {
 }
 
 #[test]
+fn a_server_without_a_port_replies_from_any() {
+    let frontends = ["203.0.113.1:80", "[2001:db8::1]:80"];
+    let servers = ["10.0.0.7:0", "10.0.0.8:80", "10.0.0.9:0/udp", "[fd00::7]:0"];
+    let filter = Filter::new(&selection(&frontends, &servers, &["10.0.0.1", "fd00::1"]));
+    for (src, dst, by_tcp, by_udp) in [
+        ("10.0.0.7:1", "10.0.0.1:50000", true, false),
+        ("10.0.0.7:65535", "10.0.0.1:50000", true, false),
+        ("10.0.0.7:80", "10.0.0.1:33767", false, false),
+        ("10.0.0.8:80", "10.0.0.1:50000", true, false),
+        ("10.0.0.8:81", "10.0.0.1:50000", false, false),
+        ("10.0.0.9:53", "10.0.0.1:50000", false, true),
+        ("10.0.0.10:80", "10.0.0.1:50000", false, false),
+        ("[fd00::7]:21000", "[fd00::1]:50000", true, false),
+        ("[fd00::8]:21000", "[fd00::1]:50000", false, false),
+    ] {
+        let reply = [tcp(src, dst), udp(src, dst)].map(|reply| accepts(&filter, &reply));
+        assert_eq!(reply, [by_tcp, by_udp], "{src} -> {dst}");
+    }
+}
+
+#[test]
 fn in_dsr_mode_replies_are_none_of_ours() {
     let filter = Filter::new(&selection(&["203.0.113.1:80"], &[], &[]));
     assert!(accepts(&filter, &tcp("198.51.100.9:40000", "203.0.113.1:80")));

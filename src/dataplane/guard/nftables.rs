@@ -160,9 +160,7 @@ fn rules(table: &str, selection: &Selection) -> String {
         let is_of_family = |ip: &IpAddr| ip.is_ipv4() == (family == "ip");
         let endpoints = |all: &BTreeSet<Endpoint>| {
             let of_family = all.iter().filter(|endpoint| is_of_family(&endpoint.addr.ip()));
-            set(of_family.map(|Endpoint { protocol, addr }| {
-                format!("{} . {} . {}", addr.ip(), protocol.name(), addr.port())
-            }))
+            set(with_ports(of_family.filter(|endpoint| endpoint.addr.port() != 0)))
         };
         for (all, verdict) in [(&selection.frontends, "goto ours"), (&selection.draining, "goto draining")] {
             if let Some(frontends) = endpoints(all) {
@@ -171,16 +169,45 @@ fn rules(table: &str, selection: &Selection) -> String {
         }
         let Some(Replies { servers, snat_addresses, snat_ports }) = &selection.replies else { continue };
         let addresses = set(snat_addresses.iter().filter(|ip| is_of_family(ip)).map(IpAddr::to_string));
-        if let (Some(servers), Some(addresses)) = (endpoints(servers), addresses) {
-            let (first, last) = (snat_ports.start(), snat_ports.end());
-            let _ = write!(
-                text,
-                "{rule} {family} saddr . meta l4proto . th sport {servers} {family} daddr {addresses} \
-                 th dport {first}-{last} goto ours"
-            );
+        let at_any_port = servers.iter().filter(|server| server.addr.port() == 0);
+        let at_any_port = at_any_port.filter(|server| is_of_family(&server.addr.ip()));
+        let at_any_port = set(at_any_port.map(|s| format!("{} . {}", s.addr.ip(), s.protocol.name())));
+        let sources = [
+            endpoints(servers).map(|servers| format!("{family} saddr . meta l4proto . th sport {servers}")),
+            at_any_port.map(|servers| format!("{family} saddr . meta l4proto {servers}")),
+        ];
+        let (first, last) = (snat_ports.start(), snat_ports.end());
+        for source in sources.into_iter().flatten() {
+            if let Some(addresses) = &addresses {
+                let _ = write!(
+                    text,
+                    "{rule} {source} {family} daddr {addresses} th dport {first}-{last} goto ours"
+                );
+            }
         }
     }
     text
+}
+
+/// Addresses, protocols and ports, those in a row together.
+fn with_ports<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> impl Iterator<Item = String> {
+    let endpoints: Vec<&Endpoint> = endpoints.collect();
+    let is_next = |a: &&Endpoint, b: &&Endpoint| {
+        (a.protocol, a.addr.ip(), a.addr.port().checked_add(1))
+            == (b.protocol, b.addr.ip(), Some(b.addr.port()))
+    };
+    let rows: Vec<String> = endpoints
+        .chunk_by(is_next)
+        .map(|row| {
+            let Endpoint { protocol, addr } = row[0];
+            let ports = match row {
+                [.., last] if row.len() > 1 => format!("{}-{}", addr.port(), last.addr.port()),
+                _ => addr.port().to_string(),
+            };
+            format!("{} . {} . {ports}", addr.ip(), protocol.name())
+        })
+        .collect();
+    rows.into_iter()
 }
 
 /// A set as nft writes it; there are no empty ones.
@@ -283,6 +310,23 @@ mod tests {
         let text = rules("t", selection);
         let (_, ours) = text.rsplit_once("delete @").unwrap();
         ours.split("; add rule netdev t forwarded ").skip(1).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn ports_in_a_row_are_written_as_a_range_and_servers_without_a_port_without_one() {
+        let frontends =
+            ["10.0.0.1:80", "10.0.0.1:21000", "10.0.0.1:21001", "10.0.0.1:21002", "10.0.0.2:21003"];
+        let both = selection(&frontends, &["10.1.0.1:8080", "10.1.0.2:0", "10.1.0.3:0/udp"], &["10.0.0.1"]);
+        let to_snat = "ip daddr { 10.0.0.1 } th dport 33768-61000 goto ours";
+        assert_eq!(
+            ours(&both),
+            [
+                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80, 10.0.0.1 . tcp . 21000-21002, \
+                 10.0.0.2 . tcp . 21003 } goto ours",
+                &format!("ip saddr . meta l4proto . th sport {{ 10.1.0.1 . tcp . 8080 }} {to_snat}"),
+                &format!("ip saddr . meta l4proto {{ 10.1.0.2 . tcp, 10.1.0.3 . udp }} {to_snat}"),
+            ]
+        );
     }
 
     #[test]

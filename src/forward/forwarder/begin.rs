@@ -116,7 +116,7 @@ impl Forwarder {
             return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
         }
         // One that is under way was let in by whoever has forgotten it.
-        let slots = self.take_slots((frontend, server), is_new, packet.now)?;
+        let slots = self.take_slots((frontend, server), key.dst_port, is_new, packet.now)?;
         match self.record(packet, frontend, server, to_server) {
             Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, packet),
             Err(stop) => {
@@ -202,7 +202,8 @@ impl Forwarder {
         server: &Server,
         to_server: u32,
     ) -> Result<FlowId, Stop> {
-        let (key, addr) = (&packet.headers.key, server.config.addr);
+        let key = &packet.headers.key;
+        let addr = server.config.addr_for(key.dst_port);
         let endpoint = (addr.ip().into(), addr.port());
         let is_dsr = frontend.config.mode == Mode::Dsr;
         let (view, back, to_client) = match is_dsr {
@@ -322,7 +323,8 @@ fn forward_unrecorded(
     (next_hop, hop): (u32, &NextHop),
     cut: Option<Cut>,
 ) -> Verdict {
-    let (key, addr) = (&headers.key, server.config.addr);
+    let key = &headers.key;
+    let addr = server.config.addr_for(key.dst_port);
     let (dst, dst_port) = match frontend.pool.config.dsr {
         DsrKind::Nat => (addr.ip().into(), addr.port()),
         DsrKind::L2 => (key.dst, key.dst_port),

@@ -38,8 +38,9 @@ struct Towards {
 }
 
 impl Towards {
-    fn new(frontend: &Frontend, server: &Server) -> Towards {
-        let addr = server.config.addr;
+    /// Those of clients that have asked for `port`.
+    fn new(frontend: &Frontend, server: &Server, port: u16) -> Towards {
+        let addr = server.config.addr_for(port);
         let view = if frontend.config.mode == Mode::Dsr { View::ClientSide } else { View::BothSides };
         let protocol = frontend.config.protocol as u8;
         Towards { server: (addr.ip().into(), addr.port()), share: Share::new(view, protocol) }
@@ -68,6 +69,7 @@ impl Forwarder {
     pub(super) fn take_slots<'a>(
         &mut self,
         (frontend, server): (&'a Frontend, &'a Server),
+        port: u16,
         limited: bool,
         now: Timestamp,
     ) -> Result<Slots<'a>, Stop> {
@@ -78,7 +80,7 @@ impl Forwarder {
         if taken == [true, true] {
             return Ok(Slots { frontend, server });
         }
-        if self.free_slots((frontend, server), taken.map(|is_taken| !is_taken), now) {
+        if self.free_slots((frontend, server), port, taken.map(|is_taken| !is_taken), now) {
             slots
                 .into_iter()
                 .zip(taken)
@@ -102,7 +104,7 @@ impl Forwarder {
         };
         let weight = |index: usize| {
             let server = &pool.servers[index];
-            let Towards { server, share } = Towards::new(frontend, server);
+            let Towards { server, share } = Towards::new(frontend, server, key.dst_port);
             let (closing, half_open) = self.flows.may_give_way(server, share);
             if share.is_udp() { closing + half_open } else { half_open }
         };
@@ -119,6 +121,7 @@ impl Forwarder {
     fn free_slots(
         &mut self,
         (frontend, server): (&Frontend, &Server),
+        port: u16,
         [of_frontend, of_server]: [bool; 2],
         now: Timestamp,
     ) -> bool {
@@ -133,12 +136,17 @@ impl Forwarder {
             true => part(server.config.settings.max_connections, 1),
             false => part(frontend.config.max_connections, frontend.pool.eligible()),
         };
-        let mut found =
-            self.find_victim(Towards::new(frontend, server), Shortage::ConnectionSlots, holds, all, now);
+        let mut found = self.find_victim(
+            Towards::new(frontend, server, port),
+            Shortage::ConnectionSlots,
+            holds,
+            all,
+            now,
+        );
         if found.is_none() && !of_server {
             self.turn = self.turn.wrapping_add(1);
             found = from_on(self.turn, frontend.pool.servers.len()).find_map(|n| {
-                let towards = Towards::new(frontend, &frontend.pool.servers[n]);
+                let towards = Towards::new(frontend, &frontend.pool.servers[n], port);
                 self.find_victim(towards, Shortage::ConnectionSlots, holds, all, now)
             });
         }

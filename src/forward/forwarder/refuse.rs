@@ -107,8 +107,9 @@ fn own_address(headers: &Headers, snapshot: &Snapshot) -> Addr {
     let towards = network.hop_to(headers.key.src.ip()).map(|hop| hop.interface);
     let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
     // Who proxies on an address of ours makes it the end of no way that a packet is forwarded on.
-    let forwarded = || snapshot.listeners.iter().filter(|(_, frontend)| frontend.config.mode.is_packet());
-    let is_vip = |addr: &Addr| forwarded().any(|(endpoint, _)| endpoint.addr.ip() == addr.ip());
+    let forwarded = || snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_packet());
+    let listen = || forwarded().flat_map(|frontend| &frontend.config.listen);
+    let is_vip = |addr: &Addr| listen().any(|listen| listen.ip() == addr.ip());
     let is_local = |addr: &Addr| addr.bytes()[..2] == [0xfe, 0x80];
     of_interface
         .flat_map(|interface| interface.addresses.iter().map(|ip| Addr::from(*ip)))

@@ -4,11 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::forward::{End, Flow, NatPorts, View};
-use crate::model::{Addr, DsrKind, Endpoint, Mode, OnDown, UDP};
+use crate::model::{Addr, DsrKind, Endpoint, Listen, Mode, OnDown, UDP};
 use crate::snapshot::{Pool, Snapshot};
 
 /// An address, a port and a protocol, as flows have them.
 type Place = (Addr, u16, u8);
+
+/// The port of a server that has none of its own: its flows keep that of the frontend.
+const ANY_PORT: u16 = 0;
 
 /// The addresses a snapshot knows. What drains is among them.
 ///
@@ -42,8 +45,8 @@ impl Served {
         });
         let interfaces = snapshot.network.interfaces().iter();
         let held = interfaces.flat_map(|interface| interface.addresses.iter().copied()).map(Addr::from);
-        let vips = snapshot.listeners.keys().chain(&draining.listen);
-        let vips = vips.map(|endpoint| Addr::from(endpoint.addr.ip()));
+        let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
+        let vips = vips.chain(draining.listen.iter().map(|endpoint| endpoint.addr.ip())).map(Addr::from);
         let snat = ports.iter().flat_map(|ports| ports.addresses().iter().copied());
         let down = |pool: &Arc<Pool>| {
             let down = pool.servers.iter().filter(|server| !server.health.up);
@@ -71,9 +74,9 @@ impl Served {
         self.own.contains(addr)
     }
 
-    /// Whether a server has this address and port, and is spoken to by this protocol.
+    /// Whether a server has this address and port, or the address and any port, and is spoken to by this protocol.
     pub(super) fn has_server(&self, (addr, port): (Addr, u16), protocol: u8) -> bool {
-        self.servers.contains(&(addr, port, protocol))
+        self.servers.contains(&(addr, port, protocol)) || self.servers.contains(&(addr, ANY_PORT, protocol))
     }
 
     /// How this flow is to end now; `None` if it goes on.
@@ -91,8 +94,10 @@ impl Served {
         if self.outlasting.contains(&listen) {
             return Some(End::Left);
         }
-        let stays =
-            self.listen.contains(&listen) && self.has_server((server.src, server.src_port), server.protocol);
+        let is_server = |port| self.servers.contains(&(server.src, port, server.protocol));
+        let has_server =
+            is_server(server.src_port) || (server.src_port == vip.dst_port && is_server(ANY_PORT));
+        let stays = self.listen.contains(&listen) && has_server;
         (!stays).then_some(End::Cut)
     }
 

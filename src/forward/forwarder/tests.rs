@@ -36,6 +36,7 @@ mod loops;
 mod modes;
 mod narrow;
 mod random;
+mod ranges;
 mod refusal;
 mod shortage;
 mod spoofed;

@@ -22,6 +22,8 @@ const ATTEMPTS: usize = 4;
 /// A session, counted from its beginning on. Dropped before it has ended, it was cut.
 pub(super) struct Session {
     pub(super) socket: UdpSocket,
+    /// Where that is connected to.
+    server: SocketAddr,
     lease: Lease,
     seat: Seat,
     /// Of the snapshot in which its server was last looked for.
@@ -53,12 +55,13 @@ impl Session {
         let mut seat = Seat::take(parties.client, path, frontend, context)?;
         let (lease, socket) = seat.find_server(parties, &frontend.pool, Vec::new())?;
         seat.opened();
-        Ok(Session { socket, lease, seat, generation, refused: false, ended: false })
+        let server = lease.server().config.addr_for(parties.vip.port());
+        Ok(Session { socket, server, lease, seat, generation, refused: false, ended: false })
     }
 
     /// Where its server is.
     pub(super) fn server(&self) -> SocketAddr {
-        self.lease.server().config.addr
+        self.server
     }
 
     /// Stays with its server where that is there and up in the `pool` of this `generation`, and has not refused what it
@@ -87,6 +90,7 @@ impl Session {
         self.count_overruns();
         let (mut lease, socket) = found?;
         lease.go_on(&mut self.lease);
+        self.server = lease.server().config.addr_for(parties.vip.port());
         (self.lease, self.socket) = (lease, socket);
         if refused {
             self.lease.count(Counter::Retries, 1);
@@ -192,10 +196,10 @@ impl Seat {
                 Pick::Busy => return Err(Counter::DroppedFull),
                 Pick::Nobody => return Err(Counter::DroppedNoServer),
             };
-            match socket::connect(lease.server().config.addr) {
+            let server = lease.server().config.addr_for(parties.vip.port());
+            match socket::connect(server) {
                 Ok(socket) => {
                     let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
-                    let server = lease.server().config.addr;
                     lease.note(own.note(Protocol::Udp, &socket, server, frontend, self.path.as_ref()));
                     lease.opened();
                     return Ok((lease, socket));

@@ -2,6 +2,7 @@
 
 mod balancer;
 mod client;
+mod ftp;
 mod lab;
 mod name_server;
 mod namespace;
@@ -19,6 +20,7 @@ pub(crate) use balancer::{Balancer, Fds, binary};
 pub(crate) use client::{
     ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset,
 };
+pub(crate) use ftp::ftp_server;
 pub(crate) use lab::Lab;
 pub(crate) use name_server::{NAME, NameServer};
 pub(crate) use namespace::in_namespace;

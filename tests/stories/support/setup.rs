@@ -39,6 +39,12 @@ impl Setup {
         self
     }
 
+    /// The same with ranges of ports.
+    pub(crate) fn listen_on(mut self, places: &[String]) -> Setup {
+        self.listen = format!("{places:?}");
+        self
+    }
+
     /// Lines of the frontend.
     pub(crate) fn frontend(mut self, lines: &str) -> Setup {
         self.frontend = lines.to_owned();

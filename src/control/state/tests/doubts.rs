@@ -135,6 +135,25 @@ fn a_doubt_that_anybody_can_raise_is_probed_from_an_address_that_is_not_the_clie
 }
 
 #[test]
+fn a_server_without_a_port_is_asked_at_that_of_its_health_check_and_any_other_at_its_own() {
+    for (addr, asked) in [("10.0.0.1:0", Some(8_080)), ("10.0.0.1:80", None)] {
+        let mut config = two_servers();
+        let backend = &mut config.backends[0];
+        backend.servers[0].addr = addr.parse().unwrap();
+        backend.health_check.port = Some(8_080);
+        backend.outlier_detection = Some(OutlierDetection::default());
+        let server = key_of(&config, 0);
+        let mut state = State::new(1);
+        state.configure(config, at(0));
+        let error = "refused".to_owned();
+        let protocol = Protocol::Udp;
+        let failures = ConnectFailures { server, in_a_row: 5, error, protocol, is_forgeable: true };
+        state.on_connect_failures(&failures, at(0));
+        assert_eq!(state.take_doubts()[0].check.port, asked, "{addr}");
+    }
+}
+
+#[test]
 fn a_probe_that_confirms_what_a_reload_took_away_changes_nothing() {
     let (mut state, a) = checked(ProbeKind::Tcp);
     assert_eq!(fail(&mut state, &a, 3, false, at(0)), 1);

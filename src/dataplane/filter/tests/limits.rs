@@ -4,16 +4,19 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
 
-/// Neighbouring addresses of a family: servers, and VIPs with as many ports each; and one SNAT address.
+/// Addresses of a family near to each other, but not in a row: servers, and VIPs with as many ports each; and one SNAT
+/// address.
 fn many(v6: bool, servers: u32, vips: u32, ports: u16) -> Selection {
     let ip = |net: u16, host: u32| -> IpAddr {
+        let host = 2 * host;
         if v6 {
             Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(net) << 64 | u128::from(host)).into()
         } else {
             Ipv4Addr::from(0x0a00_0000 + (u32::from(net) << 20) + host).into()
         }
     };
-    let vips = (0..vips).flat_map(|v| (0..ports).map(move |port| Endpoint::tcp((ip(1, v), 1 + port).into())));
+    let vips =
+        (0..vips).flat_map(|v| (0..ports).map(move |port| Endpoint::tcp((ip(1, v), 1 + 2 * port).into())));
     let replies = Replies {
         servers: (0..servers).map(|s| Endpoint::tcp((ip(2, s), 80).into())).collect(),
         snat_addresses: [ip(3, 1)].into(),
@@ -56,6 +59,32 @@ fn a_set_too_large_for_the_kernel_lets_in_more_and_never_less() {
         assert!(!accepts(&filter, &from_client(vip).icmp(echo)));
         let later = if v6 { from_client(vip).extension(44) } else { from_client(vip).fragment(1) };
         assert!(accepts(&filter, &later));
+    }
+}
+
+#[test]
+fn ranges_of_any_number_of_ports_fit() {
+    let ports = |ip: &str, ports: std::ops::RangeInclusive<u16>| -> Vec<Endpoint> {
+        let ip: IpAddr = ip.parse().unwrap();
+        ports.map(|port| Endpoint::udp((ip, port).into())).collect()
+    };
+    let mut frontends = ports("10.0.0.1", 10_000..=20_000);
+    frontends.extend(ports("fd00::1", 65_000..=65_535));
+    frontends.extend([
+        endpoint("10.0.0.1:5060/udp"),
+        endpoint("10.0.0.1:20002/udp"),
+        endpoint("10.0.0.1:20004/udp"),
+    ]);
+    let selection =
+        Selection { frontends: frontends.into_iter().collect(), draining: [].into(), replies: None };
+    let filter = Filter::new(&selection);
+    assert_eq!(filter.precision(), Precision::Exact);
+    for port in 0..=u16::MAX {
+        for (ip, client) in [("10.0.0.1", "198.51.100.9:40000"), ("[fd00::1]", "[2001:db8::9]:40000")] {
+            let to: std::net::SocketAddr = format!("{ip}:{port}").parse().unwrap();
+            let is_ours = selection.frontends.contains(&Endpoint::udp(to));
+            assert_eq!(accepts(&filter, &udp(client, &to.to_string())), is_ours, "{to}");
+        }
     }
 }
 

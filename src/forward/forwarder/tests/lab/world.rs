@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::Family;
 use crate::model::{
-    Algorithm, DsrKind, Endpoint, FlowTimeouts, HashOn, Interface, Mode, Neighbour, OnDown, Protocol, Route,
-    RouteHop, ServerSettings, Timestamp, Wanted,
+    Algorithm, DsrKind, Endpoint, FlowTimeouts, HashOn, Interface, Listen, Mode, Neighbour, OnDown, Protocol,
+    Route, RouteHop, ServerSettings, Timestamp, Wanted,
 };
 use crate::snapshot::{
     Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
@@ -45,6 +45,8 @@ pub(crate) struct TestFrontend {
     pub(crate) dsr: DsrKind,
     pub(crate) protocol: Protocol,
     pub(crate) listen: Vec<String>,
+    /// Whether its servers have the port that a client asks for.
+    pub(crate) keeps_port: bool,
     pub(crate) max_connections: Option<u32>,
     pub(crate) live: Arc<FrontendLive>,
     pub(crate) pool: Arc<PoolLive>,
@@ -58,6 +60,7 @@ impl TestFrontend {
             dsr: DsrKind::Nat,
             protocol: Protocol::Tcp,
             listen: vec![listen.to_owned()],
+            keeps_port: false,
             max_connections: None,
             live: Arc::new(FrontendLive::new(id, 1)),
             pool: Arc::new(PoolLive::new(1)),
@@ -67,7 +70,8 @@ impl TestFrontend {
     /// The port of its servers.
     fn server_port(&self) -> u16 {
         match (self.mode, self.dsr, self.listen.first()) {
-            (Mode::Dsr, DsrKind::L2, Some(listen)) => listen.parse::<SocketAddr>().unwrap().port(),
+            _ if self.keeps_port => 0,
+            (Mode::Dsr, DsrKind::L2, Some(listen)) => *listen.parse::<Listen>().unwrap().ports().start(),
             _ => 8080,
         }
     }

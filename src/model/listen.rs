@@ -1,0 +1,129 @@
+//! Where a frontend listens: one port of an address, or a range of them.
+
+use std::fmt;
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// An address with one port or a range of ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Listen {
+    /// The address with its first port.
+    first: SocketAddr,
+    /// The last port; not below the first.
+    last: u16,
+}
+
+/// Why a text is no [`Listen`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ListenError {
+    /// It is neither an address with a port nor one with a range of ports.
+    #[error(transparent)]
+    Address(#[from] AddrParseError),
+    /// The range ends below its beginning.
+    #[error("a range of ports begins with the lower one")]
+    Backwards,
+}
+
+impl Listen {
+    /// The address; a wildcard is one, too.
+    pub fn ip(&self) -> IpAddr {
+        self.first.ip()
+    }
+
+    /// Whether the address is of IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.first.is_ipv4()
+    }
+
+    /// The ports.
+    pub fn ports(&self) -> RangeInclusive<u16> {
+        self.first.port()..=self.last
+    }
+
+    /// The address with each of the ports.
+    pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let mut addr = self.first;
+        self.ports().map(move |port| {
+            addr.set_port(port);
+            addr
+        })
+    }
+
+    /// The address with its first port.
+    pub fn first(&self) -> SocketAddr {
+        self.first
+    }
+
+    /// Whether it has a port more than one.
+    pub fn is_range(&self) -> bool {
+        self.first.port() != self.last
+    }
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(addr: SocketAddr) -> Listen {
+        Listen { first: addr, last: addr.port() }
+    }
+}
+
+/// `IP:PORT`, `IP:FIRST-LAST`; without an IP, every address of IPv4.
+impl FromStr for Listen {
+    type Err = ListenError;
+
+    fn from_str(text: &str) -> Result<Listen, ListenError> {
+        let full = match text.strip_prefix(':') {
+            Some(ports) => format!("{}:{ports}", Ipv4Addr::UNSPECIFIED),
+            None => text.to_owned(),
+        };
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let range = full.rsplit_once('-').filter(|(_, last)| is_number(last));
+        let Some((first, Ok(last))) = range.map(|(first, last)| (first, last.parse())) else {
+            return Ok(full.parse::<SocketAddr>()?.into());
+        };
+        let first: SocketAddr = first.parse()?;
+        if first.port() <= last { Ok(Listen { first, last }) } else { Err(ListenError::Backwards) }
+    }
+}
+
+/// As it is written in the configuration.
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
+        if self.is_range() { write!(f, "-{}", self.last) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_every_port_from_its_first_to_its_last() {
+        let listen: Listen = "[fd00::1]:21000-21002".parse().unwrap();
+        let addrs: Vec<String> = listen.addrs().map(|addr| addr.to_string()).collect();
+        assert_eq!(addrs, ["[fd00::1]:21000", "[fd00::1]:21001", "[fd00::1]:21002"]);
+        assert_eq!("10.0.0.1:65534-65535".parse::<Listen>().unwrap().addrs().count(), 2);
+    }
+
+    #[test]
+    fn it_is_shown_as_it_is_written() {
+        for text in ["10.0.0.1:80", "10.0.0.1:21000-21010", "[::]:80", "[fd00::1]:21000-21010"] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+        }
+        assert_eq!(":21000-21010".parse::<Listen>().unwrap().to_string(), "0.0.0.0:21000-21010");
+        assert_eq!("10.0.0.1:80-80".parse::<Listen>().unwrap(), "10.0.0.1:80".parse().unwrap());
+    }
+
+    #[test]
+    fn what_is_no_range_of_ports_is_refused() {
+        assert_eq!("10.0.0.1:81-80".parse::<Listen>(), Err(ListenError::Backwards));
+        for text in
+            ["10.0.0.1", "10.0.0.1:", "10.0.0.1:80-", "10.0.0.1:-80", "10.0.0.1:80-65536", "80-81", ":a-b"]
+        {
+            assert!(matches!(text.parse::<Listen>(), Err(ListenError::Address(_))), "{text}");
+        }
+    }
+}

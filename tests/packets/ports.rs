@@ -1,0 +1,172 @@
+//! Frontends that listen on a range of ports, and servers that keep them.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use convey::demo::lab::{INTERFACE, Plan, Role};
+
+use crate::case::{Case, Family, Story, stories};
+use crate::config::UNCHECKED;
+use crate::network::Network;
+use crate::support::{Server, connect, ftp_server, ping, run, wait_for};
+use crate::udp::{UdpEcho, exchange, socket_to};
+
+pub(crate) fn stories() -> Vec<Story> {
+    let mut stories = stories![when |case| case.family == Family::V4 || case.is_cached() =>
+        passive_ftp_is_served_by_the_server_of_the_control_connection,
+    ];
+    stories.extend(stories![when |case| case.family == Family::V4 =>
+        a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports,
+        a_reload_widens_a_range_under_an_open_connection,
+        ten_thousand_ports_are_one_frontend,
+    ]);
+    stories
+}
+
+/// Where FTP servers take commands.
+const FTP: u16 = 21;
+
+/// The ports that the lab's servers answer from in mode DSR.
+const PORTS: &str = "21 10000-20000 21000-21010";
+
+fn passive_ftp_is_served_by_the_server_of_the_control_connection(case: Case) {
+    let mut network = prepared(case, 4);
+    let text = text(&network, &[FTP..=FTP, 21_000..=21_010], "", "port = 21\ninterval = 0.2");
+    network.balance_with(&text);
+    let ftp = |number: u8, name: &'static str| {
+        network.server(number, move |addr| ftp_server(at(addr, FTP), 21_000..=21_010, name))
+    };
+    let _servers = [ftp(1, "one"), ftp(2, "two")];
+    [1, 2].into_iter().for_each(|server| network.wait_for_health(server, true));
+    let url = format!("ftp://{}/file", case.family.vip(FTP));
+    for client in 1..=4 {
+        for _ in 0..3 {
+            let ran = run(network.client(client, "curl").args(["-sS", &url]));
+            // A data connection that met another server would have been refused there.
+            assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "client {client}");
+            assert!(["one", "two"].contains(&ran.stdout.as_str()), "{ran:?}");
+        }
+    }
+    let connections = network.stat("/frontends/web/total_connections");
+    assert_eq!(connections, 24, "of control and of data, at one frontend");
+}
+
+fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports(case: Case) {
+    let mut network = prepared(case, 3);
+    let text = text(&network, &[21_000..=21_003], "protocol = \"udp\"", UNCHECKED);
+    network.balance_with(&text);
+    let echo = |server: u8, port: u16| {
+        let role = Role::Server(server);
+        let name = format!("{server} {port} ");
+        network.inside(role, || UdpEcho::signing(&name, at(network.address(role), port)))
+    };
+    let _servers: Vec<UdpEcho> = [1, 2]
+        .into_iter()
+        .flat_map(|server| (21_000..21_004).map(move |port| (server, port)))
+        .map(|(server, port)| echo(server, port))
+        .collect();
+    for client in 1..=3 {
+        let ask = |port: u16| {
+            let socket = socket_to(case.family.vip(port));
+            let answers = [(); 3].map(|()| exchange(&socket, b"?").unwrap());
+            assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+            String::from_utf8(answers[0].clone()).unwrap()
+        };
+        let answers = network.inside(Role::Client(client), || [21_000, 21_001, 21_003].map(ask));
+        let server = &answers[0][..1];
+        assert_eq!(
+            answers,
+            [21_000, 21_001, 21_003].map(|port| format!("{server} {port} ?")),
+            "client {client}"
+        );
+    }
+    assert_eq!(network.stat("/frontends/web/total_connections"), 9);
+}
+
+fn a_reload_widens_a_range_under_an_open_connection(case: Case) {
+    let mut network = prepared(case, 1);
+    let [narrow, wide] = [21_004, 21_010].map(|last| text(&network, &[21_000..=last], "", UNCHECKED));
+    network.balance_with(&narrow);
+    let network = &network;
+    let echo = |server: u8, port: u16| network.server(server, move |addr| Server::echo(at(addr, port)));
+    let _servers = [echo(1, 21_002), echo(1, 21_009), echo(2, 21_002), echo(2, 21_009)];
+    let [inside, beyond] = [21_002, 21_009].map(|port| case.family.vip(port));
+    let mut held = network.inside(Role::Client(1), || connect(inside));
+    ping(&mut held).unwrap();
+    network.save_with(&wide);
+    wait_for("the range to be wider", || {
+        let listen = network.stat("/frontends/web/listen_addr/0");
+        listen.as_str()?.ends_with(":21000-21010").then_some(())
+    });
+    let mut new = network.inside(Role::Client(1), || connect(beyond));
+    [&mut new, &mut held].into_iter().for_each(|stream| ping(stream).unwrap());
+    network.save_with(&narrow);
+    wait_for("the range to be narrower", || {
+        let listen = network.stat("/frontends/web/listen_addr/0");
+        listen.as_str()?.ends_with(":21000-21004").then_some(())
+    });
+    [&mut new, &mut held].into_iter().for_each(|stream| ping(stream).unwrap());
+    assert_eq!(network.stat("/frontends/web/total_connections"), 2);
+}
+
+/// As many as telephone exchanges take for RTP.
+fn ten_thousand_ports_are_one_frontend(case: Case) {
+    const ASKED: [u16; 3] = [10_000, 15_000, 20_000];
+    let mut network = prepared(case, 1);
+    network.balance_with(&text(&network, &[10_000..=20_000], "protocol = \"udp\"", UNCHECKED));
+    let echo = |server: u8, port: u16| {
+        let role = Role::Server(server);
+        network.inside(role, || UdpEcho::start(at(network.address(role), port)))
+    };
+    let _servers: Vec<UdpEcho> =
+        ASKED.iter().flat_map(|port| [1, 2].map(|server| echo(server, *port))).collect();
+    network.inside(Role::Client(1), || {
+        for port in ASKED {
+            let socket = socket_to(case.family.vip(port));
+            (0..3).for_each(|_| assert_eq!(exchange(&socket, b"?").unwrap(), b"?"));
+        }
+        for beside in [9_999, 20_001] {
+            let refused = exchange(&socket_to(case.family.vip(beside)), b"?").unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "by the host's own stack");
+        }
+    });
+    assert_eq!(network.stat("/frontends/web/total_connections"), 3);
+}
+
+/// Clients and two servers, which answer from the ports of these stories.
+fn prepared(case: Case, clients: u8) -> Network {
+    let network = Network::bare(case, &Plan::new(clients, 2));
+    if case.is_dsr() {
+        let [vip, balancer] =
+            [case.family.vip(0).ip(), case.family.address(Role::Balancer)].map(|ip| ip.to_string());
+        for server in [1, 2].map(Role::Server) {
+            let own = case.family.address(server).to_string();
+            let variables = [
+                ("VIP", &*vip),
+                ("PORTS", PORTS),
+                ("SERVER", &own),
+                ("BALANCERS", &balancer),
+                ("INTERFACE", INTERFACE),
+            ];
+            network.script(server, "tc/dsr-server-nft.sh", "up", &variables);
+        }
+    }
+    network
+}
+
+fn at(addr: SocketAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(addr.ip(), port)
+}
+
+/// A frontend with these ports before two servers without one, which share clients by their address.
+fn text(network: &Network, ports: &[RangeInclusive<u16>], frontend: &str, health: &str) -> String {
+    let Case { family, offload, .. } = network.case;
+    let listen: Vec<String> =
+        ports.iter().map(|ports| format!("{}-{}", family.vip(*ports.start()), ports.end())).collect();
+    let [one, two] = [1, 2].map(|server| family.address(Role::Server(server)));
+    format!(
+        "[frontends.web]\nlisten_addr = {listen:?}\nbackend = \"pool\"\n{frontend}\n\
+         [backends.pool]\nalgorithm = \"maglev\"\nhash = \"source\"\n[backends.pool.health_check]\n{health}\n\
+         [backends.pool.servers]\ns1.addr = \"{one}\"\ns2.addr = \"{two}\"\n[passthrough]\noffload = \"{offload}\"\n"
+    )
+}
