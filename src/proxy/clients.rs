@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::share_queue::{ShareQueue, Waiting};
 use crate::model::{Prefix, Protocol};
 use crate::snapshot::Frontend;
 
@@ -24,6 +25,8 @@ pub struct Clients {
     /// Workers seldom meet at one.
     shards: [Mutex<HashMap<Key, u32>>; 16],
     hasher: RandomState,
+    /// Connections of TCP that are beyond their client's share of a frontend.
+    beyond: Arc<ShareQueue>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,7 +46,7 @@ enum Of {
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     _process: Option<Place>,
-    _frontend: Option<Place>,
+    frontend: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -56,23 +59,65 @@ impl Clients {
     /// Counts a new connection of a client, unless it has its share already; `left` is how many more the process may
     /// have.
     pub(super) fn count(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
-        let config = &frontend.config;
-        if config.trusted_clients.iter().any(|network| network.contains(client)) {
+        let mut counted = self.count_in_process(client, frontend, left)?;
+        self.count_at(frontend, client, &mut counted).then_some(counted)
+    }
+
+    /// The same for one that can wait until its client has room at the frontend: then its place in the queue is returned,
+    /// too, and [`Clients::count_at`] is still to be done.
+    pub(super) fn count_or_wait(
+        self: &Arc<Self>,
+        client: IpAddr,
+        frontend: &Frontend,
+        left: u64,
+    ) -> Option<(Counted, Option<Waiting>)> {
+        let mut counted = self.count_in_process(client, frontend, left)?;
+        let (id, of) = (frontend.live.id, client_of(client));
+        if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
+            return Some((counted, None));
+        }
+        // A number of the operator's own is a limit, no share.
+        if frontend.config.max_connections_per_client.is_some() {
+            return None;
+        }
+        Some((counted, Some(self.beyond.enter(id, of, left)?)))
+    }
+
+    fn count_in_process(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+        if is_trusted(client, frontend) {
             return Some(Counted::default());
         }
-        let client = client_of(client);
-        let key = Key { of: Of::Process(config.protocol), client };
+        let key = Key { of: Of::Process(frontend.config.protocol), client: client_of(client) };
         let process = self.try_add(key, |has| fits(has, left))?;
-        let key = Key { of: Of::Frontend(frontend.live.id), client };
-        let frontend = match (config.max_connections_per_client, config.max_connections) {
-            (Some(most), _) => Some(self.try_add(key, |has| has < most)?),
-            (None, Some(most)) => {
-                let left = most.saturating_sub(frontend.live.slots.open());
-                Some(self.try_add(key, |has| fits(has, left.into()))?)
+        Some(Counted { _process: Some(process), frontend: None })
+    }
+
+    /// Counts a connection at a frontend, too. Returns whether its client has room there.
+    pub(super) fn count_at(
+        self: &Arc<Self>,
+        frontend: &Frontend,
+        client: IpAddr,
+        counted: &mut Counted,
+    ) -> bool {
+        let config = &frontend.config;
+        let limit = (config.max_connections_per_client, config.max_connections);
+        if limit == (None, None) || is_trusted(client, frontend) {
+            return true;
+        }
+        let key = Key { of: Of::Frontend(frontend.live.id), client: client_of(client) };
+        counted.frontend = match limit {
+            (Some(most), _) => self.try_add(key, |has| has < most),
+            (None, most) => {
+                let left = most.unwrap_or(u32::MAX).saturating_sub(frontend.live.slots.open());
+                self.try_add(key, |has| fits(has, left.into()))
             }
-            (None, None) => None,
         };
-        Some(Counted { _process: Some(process), _frontend: frontend })
+        counted.frontend.is_some()
+    }
+
+    /// Whether connections wait until their client has room.
+    pub(super) fn some_wait(&self) -> bool {
+        !self.beyond.is_empty()
     }
 
     fn try_add(self: &Arc<Self>, key: Key, may: impl FnOnce(u32) -> bool) -> Option<Place> {
@@ -105,8 +150,12 @@ pub(super) fn client_of(ip: IpAddr) -> Prefix {
     Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
 }
 
+fn is_trusted(client: IpAddr, frontend: &Frontend) -> bool {
+    frontend.config.trusted_clients.iter().any(|network| network.contains(client))
+}
+
 /// Whether a client that has so many may have one more, of those that are `left` for anybody.
-fn fits(has: u32, left: u64) -> bool {
+pub(super) fn fits(has: u32, left: u64) -> bool {
     has < ALWAYS || u64::from(has) <= left.saturating_mul(SHARE)
 }
 

@@ -64,6 +64,10 @@ impl Acceptor {
                 accepted = self.accept() => accepted,
             };
             let Some((client, mut session)) = accepted else { continue };
+            if session.is_beyond_share() {
+                tokio::spawn(session.serve(client));
+                continue;
+            }
             // While the frontend is full its clients wait in the kernel's queue, all but this one.
             if !session.try_seat() {
                 tokio::select! {
@@ -129,27 +133,34 @@ impl Acceptor {
         let frontend = self.context.frontend(self.vip)?;
         let mut session = Session::new(client, self.vip, frontend, self.context.clone());
         match session.admit(&leg.stream) {
-            Ok(()) => Some((leg, session)),
+            Ok(()) => {
+                if session.is_beyond_share() {
+                    self.tell(client, None);
+                }
+                Some((leg, session))
+            }
             Err(reason) => {
                 session.end(Some(reason));
-                self.tell_refused(client, reason);
+                self.tell(client, Some(reason));
                 None
             }
         }
     }
 
-    fn tell_refused(&mut self, client: SocketAddr, reason: Counter) {
+    /// Says that a connection was refused for this reason, or waits for its client's share.
+    fn tell(&mut self, client: SocketAddr, refused: Option<Counter>) {
         if !self.refusals.is_time() {
             return;
         }
         let (vip, ip) = (self.vip, client.ip());
-        if reason == Counter::Loop {
+        if refused == Some(Counter::Loop) {
             warn!(
                 "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset"
             );
         } else {
+            let fate = if refused.is_some() { "are reset" } else { "wait" };
             warn!(
-                "{vip}: client {ip} has its share of connections, more are reset \
+                "{vip}: client {ip} has its share of connections, more {fate} \
                  (max_connections_per_client, trusted_clients)"
             );
         }

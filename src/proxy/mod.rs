@@ -11,6 +11,7 @@ mod own_sockets;
 mod pipe;
 mod relay;
 mod session;
+mod share_queue;
 mod socket;
 mod stream;
 mod tcp_info;

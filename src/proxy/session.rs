@@ -1,6 +1,7 @@
 //! One connection from accept to end: a seat at the frontend, a server, the relay.
 
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,12 +9,13 @@ use std::sync::Arc;
 use log::debug;
 use socket2::Socket;
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::clients::Counted;
 use super::lease::Lease;
 use super::own_sockets::{self, OwnSocket, Path};
 use super::relay::{End, Patience, relay};
+use super::share_queue::Waiting;
 use super::socket::{self, Leg};
 use super::stream;
 use super::watch::Watched;
@@ -34,6 +36,8 @@ pub(super) struct Session {
     ended: bool,
     /// Among its client's connections.
     counted: Counted,
+    /// Its place among those beyond their client's share of the frontend.
+    waiting: Option<Waiting>,
     /// How the client came here, if it is one of ours.
     path: Option<Arc<Path>>,
 }
@@ -59,6 +63,7 @@ impl Session {
             seated: false,
             ended: false,
             counted: Counted::default(),
+            waiting: None,
             path: None,
         }
     }
@@ -74,9 +79,43 @@ impl Session {
         }
         // This one is open already.
         let left = self.context.connections_left() + 1;
-        let counted = self.context.shared.clients.count(self.client.ip(), &self.frontend, left);
-        self.counted = counted.ok_or(Counter::ClientLimit)?;
+        let counted = self.context.shared.clients.count_or_wait(self.client.ip(), &self.frontend, left);
+        (self.counted, self.waiting) = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
+    }
+
+    /// Whether its client has its share of the frontend: others go before it.
+    pub(super) fn is_beyond_share(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Waits until its client has room at the frontend; as long as one would wait for a server.
+    async fn wait_for_share(&mut self) -> Result<(), Counter> {
+        let Some(waiting) = self.waiting.take() else { return Ok(()) };
+        let give_up = self.accepted + self.context.shared.snapshot.load().timeouts.connect;
+        let share = async {
+            let _turn = waiting.turn().await;
+            self.wait_for_turn().await;
+        };
+        timeout_at(give_up, share).await.map_err(|_| Counter::ClientLimit)
+    }
+
+    /// The first of its client waits until there is room.
+    async fn wait_for_turn(&mut self) {
+        loop {
+            let live = self.frontend.live.clone();
+            let mut freed = pin!(live.share_freed.notified());
+            freed.as_mut().enable();
+            // Looked up only now: of any later change `share_freed` tells.
+            self.frontend = self.frontend();
+            let clients = &self.context.shared.clients;
+            if clients.count_at(&self.frontend, self.client.ip(), &mut self.counted) {
+                return;
+            }
+            if Arc::ptr_eq(&live, &self.frontend.live) {
+                freed.await;
+            }
+        }
     }
 
     /// Takes a seat if the frontend is below its limit.
@@ -124,6 +163,9 @@ impl Session {
 
     /// Serves the client until both sides have closed or something ends the connection.
     pub(super) async fn serve(mut self, mut client: Leg) {
+        if let Err(reason) = self.wait_for_share().await {
+            return self.end(Some(reason));
+        }
         self.wait_for_seat().await;
         let timeouts = self.context.shared.snapshot.load().timeouts;
         let Ok(early) = read_early(&client.stream) else { return self.end(Some(Counter::ClientReset)) };
@@ -222,6 +264,10 @@ impl Drop for Session {
             live.traffic.add(self.context.core, Counter::Closed, 1);
             live.slots.release();
             live.freed.notify_one();
+        }
+        drop(mem::take(&mut self.counted));
+        if self.context.shared.clients.some_wait() {
+            self.frontend.live.share_freed.notify_waiters();
         }
     }
 }

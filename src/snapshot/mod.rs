@@ -94,6 +94,8 @@ pub struct FrontendLive {
     pub slots: Slots,
     /// Notified when one of them ends.
     pub freed: Notify,
+    /// The same, where connections wait for their client's share of them.
+    pub share_freed: Notify,
 }
 
 impl Frontend {
@@ -107,7 +109,8 @@ impl Frontend {
 impl FrontendLive {
     /// The frontend number `id`, which nobody has connected to, counted by `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
-        FrontendLive { id, traffic: Traffic::new(cores), slots: Slots::default(), freed: Notify::new() }
+        let (freed, share_freed) = (Notify::new(), Notify::new());
+        FrontendLive { id, traffic: Traffic::new(cores), slots: Slots::default(), freed, share_freed }
     }
 }
 
@@ -147,7 +150,10 @@ pub struct Ejected {
 impl Snapshot {
     /// Has every connection that waits for a free slot look again: limits or servers have changed.
     pub fn wake_waiting(&self) {
-        self.frontends.iter().for_each(|frontend| frontend.live.freed.notify_waiters());
+        for FrontendLive { freed, share_freed, .. } in self.frontends.iter().map(|frontend| &*frontend.live) {
+            freed.notify_waiters();
+            share_freed.notify_waiters();
+        }
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
     }
 

@@ -27,6 +27,9 @@ stories!("limits":
     one_client_with_all_connections_it_can_get_leaves_some_for_others [Need::Prlimit],
     one_client_with_all_sessions_it_can_get_leaves_some_for_others,
     a_limit_for_each_client_resets_its_excess_and_nobody_elses,
+    beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served,
+    who_waits_too_long_beyond_its_share_is_reset_and_counted,
+    a_raised_limit_lets_in_those_who_wait_for_their_share,
     the_limit_of_open_files_is_raised_to_what_is_allowed [Need::Prlimit],
     without_descriptors_accepting_pauses_until_there_are_some_again [Need::Prlimit],
 );
@@ -279,6 +282,71 @@ fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {
     held.remove(0);
     held.push(wait_for("a place to be given back", || open(99).ok()));
     held.iter_mut().for_each(|client| ping(client).unwrap());
+}
+
+/// Of 36 slots one client gets 33.
+const SLOTS: u32 = 36;
+const SHARE: usize = 33;
+
+fn beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served() {
+    let lab = Lab::new();
+    let (balancer, mut served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
+    assert!(waiting.iter_mut().all(nothing_comes));
+    ping(&mut connect_from(lab.ip(98), lab.vip()).unwrap()).unwrap();
+    balancer.wait_for_log(&format!("client {} has its share of connections, more wait", lab.ip(99)));
+    // One after the other, in their order; who comes late does not get past them.
+    for _ in 0..2 {
+        drop(served.remove(0));
+        let mut first = waiting.remove(0);
+        first.read_exact(&mut [0]).unwrap();
+        assert!(waiting.iter_mut().all(nothing_comes));
+        served.push(first);
+    }
+    drop(served);
+    serve_all(waiting);
+    assert_eq!(balancer.stat("/frontends/web/ended/client_limit"), 0);
+    balancer.wait_for_stat("/current_connections", 0);
+}
+
+fn who_waits_too_long_beyond_its_share_is_reset_and_counted() {
+    let lab = Lab::new();
+    let (balancer, mut served, waiting, _server) = beyond_their_share(&lab, "connect = 0.3");
+    for mut client in waiting {
+        assert!(was_reset(&mut client));
+    }
+    balancer.wait_for_stat("/frontends/web/ended/client_limit", 5);
+    balancer.wait_for_log("more wait");
+    served.iter_mut().for_each(|client| ping(client).unwrap());
+}
+
+fn a_raised_limit_lets_in_those_who_wait_for_their_share() {
+    let lab = Lab::new();
+    let (balancer, _served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
+    assert!(waiting.iter_mut().all(nothing_comes));
+    balancer.save(&of_slots(&lab, 2 * SLOTS, "connect = 3600"));
+    waiting.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
+}
+
+/// Connections of one client that were served, and five more that have asked.
+fn beyond_their_share(lab: &Lab, timeouts: &str) -> (Balancer, Vec<TcpStream>, Vec<TcpStream>, Server) {
+    let server = Server::echo(lab.server(1));
+    let balancer = Balancer::start(lab, &of_slots(lab, SLOTS, timeouts));
+    let open = || connect_from(lab.ip(99), lab.vip()).unwrap();
+    let mut served = vec_of(SHARE, open);
+    served.iter_mut().for_each(|client| ping(client).unwrap());
+    let waiting = (1..=5).map(|n| {
+        let mut client = open();
+        client.write_all(b"!").unwrap();
+        balancer.wait_for_stat("/total_connections", SHARE as u64 + n);
+        client
+    });
+    let waiting = waiting.collect();
+    (balancer, served, waiting, server)
+}
+
+fn of_slots(lab: &Lab, slots: u32, timeouts: &str) -> Setup {
+    let setup = Setup::new(lab).frontend(&format!("max_connections = {slots}"));
+    setup.timeouts(timeouts).server("a", lab.server(1), "")
 }
 
 fn the_limit_of_open_files_is_raised_to_what_is_allowed() {
