@@ -18,6 +18,7 @@ mod tcp_info;
 mod udp;
 mod watch;
 mod window;
+mod window_budget;
 mod worker;
 
 pub use clients::Clients;

@@ -1,13 +1,14 @@
 //! How much the kernel takes in for a direction, ahead of us: no more than its other end has taken so far. What is in the
 //! receive queue of a direction that nobody reads at its other end is lost memory, and many of these starve all others.
 
-use std::cell::Cell;
-use std::{fs, io};
+use std::io;
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use super::clients::client_of;
 use super::tcp_info::tcp_info;
+use super::window_budget::{Held, Slot};
 
 /// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
 const FIRST: u64 = 16 * 1024;
@@ -16,25 +17,13 @@ const FIRST: u64 = 16 * 1024;
 const FIRST_SPLICES: usize = 64 * 1024;
 
 /// The widest receive buffer of a direction that is not known to flow. The window is between half of it and all.
-const WIDEST: u64 = 256 * 1024;
+pub(super) const WIDEST: u64 = 256 * 1024;
 
 /// Bytes that the other end has acknowledged when a direction flows: more than one that reads nothing has room for.
 const FLOWING: u64 = 512 * 1024;
 
-/// What the directions of one thread that have what the kernel thinks right (`net.ipv4.tcp_rmem`) may hold together, should
-/// they all be blocked: with the usual 6 MB those are 42. All others stay at [`WIDEST`], which is 128 MB/s at a
-/// millisecond's distance, but 3 MB/s at fifty.
-const UNLIMITED: u64 = 256 * 1024 * 1024;
-
-/// So many directions in one thread are unlimited, however much that is.
-const FEWEST: u64 = 8;
-
 /// How often is asked what the other end has taken, in bytes moved.
 const ASK: u64 = 128 * 1024;
-
-thread_local! {
-    static FREE: Cell<u64> = Cell::new(slots(fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").as_deref().unwrap_or("")));
-}
 
 /// The receive window of a direction. Most are short: the kernel's own does for their first bytes.
 #[derive(Debug, Default)]
@@ -46,7 +35,7 @@ pub(super) struct Window {
     state: State,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 enum State {
     /// It is not known whether it flows.
     #[default]
@@ -54,7 +43,10 @@ enum State {
     /// It flows.
     Flowing,
     /// It flows, and has one of the thread's slots.
-    Unlimited,
+    Unlimited { _slot: Box<Slot> },
+    /// It flowed without limit until it was blocked. It holds what it was given then, and gets no more until that has been
+    /// taken.
+    Blocked { _held: Held },
 }
 
 impl Window {
@@ -67,7 +59,7 @@ impl Window {
 
     /// Most bytes to splice at once, of `most`.
     pub(super) fn most(&self, most: usize) -> usize {
-        if self.state == State::New { FIRST_SPLICES } else { most }
+        if matches!(self.state, State::New) { FIRST_SPLICES } else { most }
     }
 
     /// Makes room for more, if the direction, which has moved so many bytes, flows.
@@ -78,20 +70,27 @@ impl Window {
         }
         match self.state {
             State::New => self.look(moved, from, to),
-            State::Flowing => self.take_slot(moved, from),
-            State::Unlimited => {}
+            State::Flowing | State::Blocked { .. } => self.take_slot(moved, from, to),
+            State::Unlimited { .. } => {}
         }
     }
 
-    /// One that stands still has no use for its slot, unless it is blocked: then it holds what the slot stands for.
+    /// One that stands still has no use for its slot. If it is blocked it holds what the slot stands for: it keeps its slot
+    /// where there is no room to charge that.
     pub(super) fn on_pulse(&mut self, moved: u64, is_blocked: bool, from: &TcpStream) {
         let stands_still = moved == self.at_pulse;
         self.at_pulse = moved;
-        if self.state == State::Unlimited && stands_still && !is_blocked && limit(from).is_ok() {
-            FREE.set(FREE.get() + 1);
-            self.state = State::Flowing;
-            self.next = moved + FLOWING;
+        if !stands_still || !matches!(self.state, State::Unlimited { .. }) {
+            return;
         }
+        let Ok(buffer) = SockRef::from(from).recv_buffer_size() else { return };
+        let held = if is_blocked { Held::charge(buffer as u64) } else { None };
+        if held.is_some() != is_blocked || limit(from).is_err() {
+            return;
+        }
+        let most = if is_blocked { buffer as u64 } else { 0 };
+        self.next = moved + FLOWING.max(most);
+        self.state = held.map_or(State::Flowing, |held| State::Blocked { _held: held });
     }
 
     fn look(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
@@ -104,34 +103,22 @@ impl Window {
             widen(from, taken.min(WIDEST) as usize);
         } else {
             widen(from, WIDEST as usize);
-            self.state = State::Flowing;
-            self.take_slot(moved, from);
+            self.take_slot(moved, from, to);
         }
     }
 
-    fn take_slot(&mut self, moved: u64, from: &TcpStream) {
+    /// Takes a slot if there is one for the end that the direction leads to.
+    fn take_slot(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
         self.next = moved + FLOWING;
-        if let Some(free) = FREE.get().checked_sub(1)
+        self.state = State::Flowing;
+        if Slot::is_free()
+            && let Ok(end) = to.peer_addr()
+            && let Some(slot) = Slot::take(client_of(end.ip()))
             && unlimit(from).is_ok()
         {
-            FREE.set(free);
-            self.state = State::Unlimited;
+            self.state = State::Unlimited { _slot: Box::new(slot) };
         }
     }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        if self.state == State::Unlimited {
-            FREE.set(FREE.get() + 1);
-        }
-    }
-}
-
-/// How many directions of a thread are unlimited, with this `net.ipv4.tcp_rmem`.
-fn slots(tcp_rmem: &str) -> u64 {
-    let widest = tcp_rmem.split_whitespace().nth(2).and_then(|most| most.parse().ok());
-    (UNLIMITED / widest.unwrap_or(u64::MAX).max(WIDEST)).max(FEWEST)
 }
 
 /// Has the kernel choose again how much it holds for us.
@@ -194,6 +181,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::proxy::window_budget;
 
     async fn stream() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -206,42 +194,75 @@ mod tests {
         Window { state: State::Flowing, ..Window::default() }
     }
 
+    /// One that has a slot.
+    fn unlimited(from: &TcpStream, to: &TcpStream) -> Window {
+        let mut window = flowing();
+        window.on_moved(FLOWING, from, to);
+        assert!(is_unlimited(&window));
+        window.on_pulse(FLOWING, false, from);
+        assert!(is_unlimited(&window), "it has moved since the pulse before");
+        window
+    }
+
+    fn is_unlimited(window: &Window) -> bool {
+        matches!(window.state, State::Unlimited { .. })
+    }
+
     #[tokio::test]
     async fn the_slot_of_one_that_stands_still_goes_to_one_that_moves() {
         let (from, to) = stream().await;
-        FREE.set(1);
-        let (mut idle, mut moving) = (flowing(), flowing());
-        idle.on_moved(FLOWING, &from, &to);
+        window_budget::set(1, 0);
+        let (mut idle, mut moving) = (unlimited(&from, &to), flowing());
         moving.on_moved(FLOWING, &from, &to);
-        assert_eq!((&idle.state, &moving.state), (&State::Unlimited, &State::Flowing));
+        assert!(!is_unlimited(&moving));
 
         idle.on_pulse(FLOWING, false, &from);
-        assert_eq!(idle.state, State::Unlimited, "it has moved since the pulse before");
-        idle.on_pulse(FLOWING, false, &from);
-        assert_eq!((&idle.state, FREE.get()), (&State::Flowing, 1));
+        assert!(!is_unlimited(&idle));
         moving.on_moved(2 * FLOWING, &from, &to);
-        assert_eq!((&moving.state, FREE.get()), (&State::Unlimited, 0));
+        assert!(is_unlimited(&moving));
 
         drop(moving);
         idle.on_moved(2 * FLOWING, &from, &to);
-        assert_eq!((&idle.state, FREE.get()), (&State::Unlimited, 0), "it moves again");
+        assert!(is_unlimited(&idle), "it moves again");
+        drop(idle);
+        assert_eq!(window_budget::left(), (1, 0));
     }
 
     #[tokio::test]
-    async fn one_that_is_blocked_keeps_its_slot_for_it_holds_what_it_was_given() {
+    async fn one_that_is_blocked_gives_its_slot_away_and_is_charged_for_what_it_holds_until_that_is_taken() {
         let (from, to) = stream().await;
-        FREE.set(1);
-        let mut blocked = flowing();
-        blocked.on_moved(FLOWING, &from, &to);
+        let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
+        window_budget::set(1, 2 * buffer);
+        let (mut blocked, mut moving) = (unlimited(&from, &to), flowing());
         (0..9).for_each(|_| blocked.on_pulse(FLOWING, true, &from));
-        assert_eq!((&blocked.state, FREE.get()), (&State::Unlimited, 0));
+        assert_eq!(window_budget::left(), (1, buffer));
+        moving.on_moved(FLOWING, &from, &to);
+        assert!(is_unlimited(&moving));
+
+        let all_taken = FLOWING + FLOWING.max(buffer);
+        blocked.on_moved(all_taken - 1, &from, &to);
+        assert_eq!(window_budget::left().1, buffer, "some of it is still there");
+        blocked.on_moved(all_taken, &from, &to);
+        assert_eq!(window_budget::left(), (0, 2 * buffer));
+        drop(moving);
+        blocked.on_moved(all_taken + FLOWING, &from, &to);
+        assert!(is_unlimited(&blocked));
     }
 
-    #[test]
-    fn the_wider_the_kernel_has_buffers_become_the_fewer_are_unlimited() {
-        assert_eq!(slots("4096\t131072\t6291456\n"), 42);
-        assert_eq!(slots("4096 131072 268435456"), FEWEST);
-        assert_eq!(slots(""), FEWEST);
-        assert_eq!(slots("1 1 1"), 1024, "no fewer bytes than all others have");
+    #[tokio::test]
+    async fn one_that_is_blocked_keeps_its_slot_where_blocked_ones_hold_as_much_as_they_may() {
+        let (from, to) = stream().await;
+        let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
+        window_budget::set(3, buffer);
+        // One end would get two of them.
+        let (_, other) = stream().await;
+        let mut blocked = [unlimited(&from, &to), unlimited(&from, &other)];
+        for _ in 0..9 {
+            blocked.iter_mut().for_each(|blocked| blocked.on_pulse(FLOWING, true, &from));
+        }
+        assert_eq!((is_unlimited(&blocked[0]), is_unlimited(&blocked[1])), (false, true));
+        assert_eq!(window_budget::left(), (2, 0));
+        drop(blocked);
+        assert_eq!(window_budget::left(), (3, buffer), "an end gives all back");
     }
 }
