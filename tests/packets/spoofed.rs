@@ -20,10 +20,10 @@ pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when |case| case.is_passthrough() && case.offload != Offload::Xdp =>
         forged_refusals_take_no_server_out,
         resets_that_a_client_forges_on_one_arm_eject_no_server,
+        refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted,
     ];
     // Nobody but workers looks at where packets come from, and who proxies knows no offload.
     stories.extend(stories![when |case| case.is_passthrough() && case.offload == Offload::Off =>
-        refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted,
         refusals_forged_through_the_servers_router_take_no_silent_server_out,
         forged_refusals_take_no_proxied_server_out,
         forged_refusals_eject_no_proxied_server,
@@ -85,7 +85,9 @@ fn refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted(ca
     let text = config.text(case).replace(&usual, &place.to_string());
     network.balance_with(&text.replace("[backends.pool.health_check]", backend));
     let network = &network;
+    // A stream: the cache knows it, if there is one.
     let client = network.inside(Role::Client(1), || asking(case));
+    network.inside(Role::Client(1), || assert_eq!(exchange(&client, b"hello").unwrap(), b"hello"));
     lie(network, Role::Balancer, &[server]);
     wait_for("the lies to be dropped", || {
         (network.stat("/packets/drops/wrong_interface").as_u64() >= Some(ROUNDS / 2)).then_some(())

@@ -8,6 +8,7 @@ use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{LINK, ip, link, snat, through_link};
 use crate::network::{Network, PORT};
+use crate::silence::forged_syns_let_go_of_slots;
 use crate::support::{Server, connect, ping, wait_for};
 use crate::transfer::{MIB, download, upload};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
@@ -23,6 +24,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
         clients_behind_an_interface_without_xdp_are_answered,
         a_reload_may_put_a_server_behind_an_interface_without_xdp,
+        slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answers,
     ]);
     stories
 }
@@ -143,6 +145,13 @@ fn a_reload_may_put_a_server_behind_an_interface_without_xdp(case: Case) {
     assert!(log.contains("every packet that comes in on back goes through a worker"), "{log}");
 }
 
+fn slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answers(case: Case) {
+    let mut lab = Prepared::with_clients(case, 2);
+    forged_syns_let_go_of_slots(&mut lab.network);
+    // The answer to each SYN, at least.
+    lab.has_forwarded(50);
+}
+
 /// A network whose switch hands the balancer packets with finished checksums, and takes what its driver sends back.
 struct Prepared {
     network: Network,
@@ -152,7 +161,11 @@ struct Prepared {
 
 impl Prepared {
     fn new(case: Case) -> Prepared {
-        let network = Network::new(case, 1, 1);
+        Prepared::with_clients(case, 1)
+    }
+
+    fn with_clients(case: Case, clients: u8) -> Prepared {
+        let network = Network::new(case, clients, 1);
         let port = Role::Balancer.to_string();
         network.lab.run(Role::Switch, "ethtool", &["-K", &port, "tx", "off"]).unwrap();
         let mut passing = KernelCache::load(&Sizes { entries: 1, next_hops: 1, parties: 1 }).unwrap();

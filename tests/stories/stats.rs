@@ -1,6 +1,7 @@
 //! What the balancer says about itself.
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -181,6 +182,22 @@ fn a_page_that_takes_long_holds_no_other_up() {
         }
     });
     assert!(healthy > 10, "{healthy} were answered while a page was rendered");
+    let overtaken = (0..5).filter(|_| health_overtakes_pages(&lab, &balancer)).count();
+    assert!(overtaken >= 3, "{overtaken} of 5 times");
+}
+
+/// Whether `/healthz`, asked after some pages, is answered before the first byte of them.
+fn health_overtakes_pages(lab: &Lab, balancer: &Balancer) -> bool {
+    let pages = [(); 4].map(|()| {
+        let mut page = connect(lab.stats());
+        page.write_all(b"GET /metrics HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
+        page
+    });
+    assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()));
+    pages.iter().all(|page| {
+        page.set_nonblocking(true).unwrap();
+        page.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    })
 }
 
 fn two_echo_servers() -> (Lab, Balancer, [Server; 2]) {
