@@ -100,3 +100,20 @@ impl Drop for Pipe {
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_pipes_are_opened_than_the_thread_may_and_few_of_them_are_kept() {
+        const SOME: usize = POOLED + 6;
+        limit(SOME);
+        let mut pipes: Vec<Pipe> = (0..SOME).map(|_| Pipe::get().unwrap()).collect();
+        assert!(Pipe::get().is_err());
+        pipes.pop().unwrap().put();
+        pipes.push(Pipe::get().expect("one that was given back"));
+        pipes.into_iter().for_each(Pipe::put);
+        assert_eq!((POOL.with_borrow(Vec::len), OPEN.get()), (POOLED, POOLED));
+    }
+}

@@ -90,3 +90,17 @@ impl Tally {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_beyond_the_most_get_no_number_and_those_before_keep_theirs() {
+        let numbers = Numbers::default();
+        let of = |server| numbers.of(Parties { frontend: 1, server }, 3);
+        assert_eq!([1, 2, 3, 4].map(of), [Some(0), Some(1), Some(2), None]);
+        assert_eq!([3, 4, 1].map(of), [Some(2), None, Some(0)]);
+        assert_eq!(numbers.from(1).len(), 2);
+    }
+}
