@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use convey::dataplane::{Filter, Pipeline, Plan, Selection};
-use convey::forward::{Dispatch, Forwarder, Loops, Settings};
+use convey::forward::{Dispatch, Forwarder, Loops, Settings, Workers};
 use convey::model::{Endpoint, Timestamp};
 use convey::snapshot::Snapshot;
 use convey::stats::PacketStats;
@@ -134,7 +134,7 @@ fn start(balancer: &Namespace) -> Pipeline {
         Forwarder::new(Settings {
             ports: None,
             capacity: 8,
-            workers: 1,
+            workers: Workers::alone(),
             seed: 1,
             cache: None,
             loops: Loops::new(1),

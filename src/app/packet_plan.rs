@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::config::Config;
 use crate::dataplane::Selection;
-use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings};
+use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, Workers};
 use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Listen, Mode, PacketSettings};
 use crate::snapshot::NextHops;
 
@@ -125,11 +125,12 @@ pub(super) fn forwarders(
     let settings = &config.passthrough;
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
     let (split, loops) = (split(config, workers, snat_addresses), Loops::new(fastrand::u64(..)));
-    let settings = (0..workers).map(|worker| Settings {
+    let together = Workers::together(workers).into_iter().enumerate();
+    let settings = together.map(|(worker, others)| Settings {
         ports: (!addresses.is_empty())
             .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),
         capacity: settings.capacity.div_ceil(workers as u32),
-        workers: workers as u32,
+        workers: others,
         seed: fastrand::u64(..),
         cache: cache(),
         loops: loops.clone(),

@@ -98,6 +98,7 @@ impl Worker {
                 buffer.set_frame(frame);
                 round.out.push((interface, buffer));
             });
+            self.say_farewells(&mut round);
             for (since, parcel) in self.waiting.due(snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
@@ -129,11 +130,7 @@ impl Worker {
         let bytes = buffer.frame_mut();
         let mut frame = Frame { bytes, checksum, segment_size, lead, interface: from };
         let verdict = self.forwarder.handle_frame(&mut frame, round.snapshot, round.now);
-        while let Some((farewell, interface)) = self.forwarder.next_farewell(round.snapshot) {
-            let mut buffer = Buffer::default();
-            buffer.set_frame(farewell);
-            round.out.push((interface, buffer));
-        }
+        self.say_farewells(round);
         match verdict {
             Verdict::Transmit(forwarded) => {
                 let (packets, bytes) = match forwarded.direction {
@@ -198,6 +195,15 @@ impl Worker {
         }
     }
 
+    /// Tells servers of handshakes that gave way.
+    fn say_farewells(&mut self, round: &mut Round<'_>) {
+        while let Some((farewell, interface)) = self.forwarder.next_farewell(round.snapshot) {
+            let mut buffer = Buffer::default();
+            buffer.set_frame(farewell);
+            round.out.push((interface, buffer));
+        }
+    }
+
     /// Whether a frame may be forwarded yet: its next hop is being resolved, or it follows a fragment whose is.
     fn may_wait(&self, reason: DropReason, frame: &Buffer) -> bool {
         match reason {
@@ -253,7 +259,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forward::{Loops, Settings};
+    use crate::forward::{Loops, Settings, Workers};
 
     #[test]
     fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
@@ -266,7 +272,7 @@ mod tests {
             forwarder: Forwarder::new(Settings {
                 ports: None,
                 capacity: 1,
-                workers: 1,
+                workers: Workers::alone(),
                 seed: 1,
                 cache: None,
                 loops: Loops::new(1),

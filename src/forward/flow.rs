@@ -57,8 +57,11 @@ pub struct Flow {
     server_id: u32,
     frontend_id: u32,
     numbers: Numbers,
+    /// When it came to be in its class, in nanoseconds; of a stream when it was last found in use. Means something if it may
+    /// be evicted.
+    pub(super) since: u64,
     /// Neighbours in each list it is in.
-    pub(super) links: [Links; 3],
+    pub(super) links: [Links; 2],
 }
 
 /// A flow's protocol and how its packets pass, in a byte.
@@ -130,16 +133,22 @@ impl Manner {
 
 /// What may be given up for a new flow, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum Class {
     /// First: over, as far as we can see.
     Closing,
     /// Then: its client may not exist.
     HalfOpen,
-    /// Last: it is open by what its client is said to have sent, which anybody can make up. Its next packet hashes to the
-    /// same server.
+    /// Last: it is open by what its client is said to have sent, which anybody can make up.
     Doubtful,
     /// Never.
     Open,
+}
+
+impl Class {
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, Class::Doubtful | Class::Open)
+    }
 }
 
 impl Flow {
@@ -164,7 +173,8 @@ impl Flow {
             server_id: new.server_id,
             frontend_id: new.frontend_id,
             numbers: Numbers::first(new.segment),
-            links: [Links::NONE; 3],
+            since: 0,
+            links: [Links::NONE; 2],
         }
     }
 
@@ -192,6 +202,11 @@ impl Flow {
             protocol: self.manner.protocol(),
             reserved: [0; 3],
         }
+    }
+
+    /// The server's address and port.
+    pub(super) fn server_place(&self) -> (Addr, u16) {
+        (self.server, self.server_port)
     }
 
     /// What is done to packets that go this way.
@@ -261,9 +276,20 @@ impl Flow {
         self.numbers.progress(self.manner.pending_fin(), Direction::ToServer).sent
     }
 
+    /// UDP in passthrough: the server has sent a datagram in this tick.
+    #[inline]
+    pub(super) fn note_answer(&mut self, tick: u32) {
+        self.numbers.note_answer(tick);
+    }
+
+    /// The tick of the last one that passed here.
+    pub(super) fn last_answer(&self) -> u32 {
+        self.numbers.last_answer()
+    }
+
     /// Whether it is a connection that both sides have begun and not both finished, as far as can be told.
     pub(super) fn is_open_connection(&self) -> bool {
-        !self.manner.has(Manner::UDP) && matches!(self.class(), Class::Open | Class::Doubtful)
+        !self.manner.has(Manner::UDP) && self.class().is_open()
     }
 
     /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
@@ -383,8 +409,8 @@ impl Flow {
             // In line with those of which only the SYN is known, from when that came: else who forges both would push out
             // whoever has not completed the handshake yet.
             FlowState::HandshakeOnly => Class::HalfOpen,
-            // Two forged datagrams make one, or two forged segments.
-            FlowState::UdpStream if self.view() == View::ClientSide => Class::Doubtful,
+            // Two forged datagrams make one, around an answer where those are seen; or two forged segments.
+            FlowState::UdpStream => Class::Doubtful,
             _ if self.manner.is_met() => Class::Doubtful,
             _ => Class::Open,
         }

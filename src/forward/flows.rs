@@ -5,13 +5,15 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cache::Progress;
-use super::flow::{Flow, NewFlow};
+use super::flow::{Class, Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
+use super::queues::Held;
 use super::shares::{Share, Shares};
 use super::state::{Direction, FlowState, Segment, View};
-use super::wheel::{Slot, Wheel, tick, tick_from, ticks, time};
-use crate::model::{Addr, FlowKey, FlowTimeouts, Timestamp};
+use super::wheel::{Slot, Wheel, begin, tick, tick_from, ticks, time};
+use super::workers::Workers;
+use crate::model::{FlowKey, FlowTimeouts, Timestamp};
 
 /// Names a flow in its table for as long as it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,6 +179,11 @@ impl FlowTable {
         self.flows[id.0 as usize].set_next_hop(direction, next_hop);
     }
 
+    /// Tells other workers from now on what may give way here. To be called before there is a flow.
+    pub(super) fn work_with(&mut self, workers: Workers) {
+        self.shares.work_with(workers);
+    }
+
     /// Has these kinds share the table from now on.
     pub fn divide_among(&mut self, kinds: impl Iterator<Item = Share>) {
         self.shares.divide_among(kinds);
@@ -190,15 +197,14 @@ impl FlowTable {
     /// [`Full`] if there is none of these.
     pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
         debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
-        let victim = self.shares.victim(Share::new(new.view, new.client.protocol))?;
-        let evicted = victim.map(|id| self.remove(FlowId(id)));
+        let evicted = self.victim(Share::new(new.view, new.client.protocol))?.map(|id| self.remove(id));
         let mut flow = Flow::new(new);
         flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
         self.counts[flow.state as usize] += 1;
         let class = flow.class();
         let id = self.place(flow);
         self.wheel.add(&mut self.flows, id.0);
-        self.shares.insert(&mut self.flows, id.0, class);
+        self.shares.insert(&mut self.flows, id.0, class, now);
         self.index.insert(self.hash(&new.client), id, Direction::ToServer);
         if new.view == View::BothSides {
             self.index.insert(self.hash(&new.server), id, Direction::ToClient);
@@ -210,7 +216,11 @@ impl FlowTable {
     /// when it is over, few segments do that: see [`Flow::is_kept_by`].
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
-        let state = self.flows[id.0 as usize].hear(direction, segment);
+        let flow = &mut self.flows[id.0 as usize];
+        let state = flow.hear(direction, segment);
+        if state.is_udp() && direction == Direction::ToClient {
+            flow.note_answer(tick(at));
+        }
         self.go_on(id, direction, segment, state, at);
     }
 
@@ -227,7 +237,7 @@ impl FlowTable {
         if state != flow.state {
             // What is told of late may have been followed by a SYN that was not.
             flow.deadline = if state.is_handshake() { flow.deadline.max(deadline) } else { deadline };
-            self.set_state(id, state);
+            self.set_state(id, state, at);
         } else if flow.is_kept_by(direction, segment) {
             flow.deadline = deadline;
         }
@@ -243,7 +253,7 @@ impl FlowTable {
         }
         let state = flow.catch_up(Some(progress), None);
         flow.deadline = tick_from(at) + self.timeouts[state as usize];
-        self.set_state(id, state);
+        self.set_state(id, state, at);
         self.keep_in_time(id);
     }
 
@@ -252,7 +262,8 @@ impl FlowTable {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.catch_up(client, server);
         if state != flow.state {
-            self.set_state(id, state);
+            // No later than what has happened last.
+            self.set_state(id, state, Timestamp::default());
         }
     }
 
@@ -308,33 +319,42 @@ impl FlowTable {
         self.get(id).deadline <= tick(now)
     }
 
-    /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is room, or all are open.
-    pub fn victim(&self, new: Share) -> Option<FlowId> {
-        self.shares.victim(new).ok().flatten().map(FlowId)
+    /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is room.
+    ///
+    /// # Errors
+    /// There is no room, and all are open.
+    pub fn victim(&mut self, new: Share) -> Result<Option<FlowId>, Full> {
+        Ok(self.shares.victim(&self.flows, new)?.map(FlowId))
     }
 
-    /// How many flows to this address and port may give way to another of that server: those that are closing, and those
-    /// that are half-open.
-    pub fn may_give_way(&self, server: (Addr, u16), share: Share) -> (u32, u32) {
-        let of_server = self.shares.of_server(server, share);
-        of_server.map_or((0, 0), |of_server| (of_server.closing.len(), of_server.half_open.len()))
+    /// Whether a flow of this kind may give way to a new one for its place.
+    pub(super) fn may_evict(&self, kind: Share, new: Share) -> bool {
+        self.shares.may_evict(kind, new)
     }
 
-    /// The flows to this address and port that are closing, the one that has been for longest in front: who needs a SNAT
-    /// port for the server and finds none may end it.
-    pub fn closing_of_server(&self, server: (Addr, u16), share: Share) -> impl Iterator<Item = FlowId> + '_ {
-        let of_server = self.shares.of_server(server, share);
-        of_server.into_iter().flat_map(|of_server| of_server.closing.iter(&self.flows)).map(FlowId)
+    /// How many flows of a kind and class hold this.
+    pub(super) fn count_of(&self, held: Held, kind: Share, class: Class) -> u32 {
+        self.shares.count(held, kind, class)
     }
 
-    /// The same of those that are half-open.
-    pub fn half_open_of_server(
-        &self,
-        server: (Addr, u16),
-        share: Share,
-    ) -> impl Iterator<Item = FlowId> + '_ {
-        let of_server = self.shares.of_server(server, share);
-        of_server.into_iter().flat_map(|of_server| of_server.half_open.iter(&self.flows)).map(FlowId)
+    /// The flow of this kind that holds this and has been in a class for longest: whoever wants what it holds may end it.
+    pub(super) fn first_of(&mut self, held: Held, kind: Share, class: Class) -> Option<FlowId> {
+        self.shares.first(&self.flows, held, kind, class).map(FlowId)
+    }
+
+    /// Puts a stream at the end of its queue, as one that was last in use then.
+    pub(super) fn put_last(&mut self, id: FlowId, last_use: Timestamp) {
+        let class = self.get(id).class();
+        self.shares.put_last(&mut self.flows, id.0, class, last_use);
+    }
+
+    /// When a stream was last in use, as far as is known here: its server has sent, or its client where the server's packets
+    /// do not pass. Up to a quarter of a second too early.
+    pub(super) fn last_use(&self, flow: &Flow) -> Timestamp {
+        match flow.view() {
+            View::BothSides => begin(flow.last_answer()),
+            View::ClientSide => begin(flow.deadline.saturating_sub(self.timeouts[flow.state as usize] + 1)),
+        }
     }
 
     /// How long a flow has been silent that is in the table or was, to a quarter of a second.
@@ -387,7 +407,7 @@ impl FlowTable {
         }
     }
 
-    fn set_state(&mut self, id: FlowId, state: FlowState) {
+    fn set_state(&mut self, id: FlowId, state: FlowState, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let class = flow.class();
         self.counts[flow.state as usize] -= 1;
@@ -398,7 +418,7 @@ impl FlowTable {
         let new_class = flow.class();
         if new_class != class {
             self.shares.leave(&mut self.flows, id.0, class);
-            self.shares.enter(&mut self.flows, id.0, new_class);
+            self.shares.enter(&mut self.flows, id.0, new_class, at);
         }
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use self::begin::To;
 use self::expiry::ACKNOWLEDGED_AFTER;
 use self::fit::{Path, fit};
-use self::give_way::{FAREWELLS_PER_SECOND, Farewell};
+use self::give_way::{FAREWELLS_PER_SECOND, Farewell, STREAMS};
 use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
@@ -25,6 +25,7 @@ use super::limiter::Limiter;
 use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
 use super::{
     Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
+    Workers,
 };
 use crate::model::{
     Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, Rewrite, Shortage, Timestamp, UDP, Wanted,
@@ -53,8 +54,8 @@ pub struct Settings {
     pub ports: Option<NatPorts>,
     /// Most flows at once.
     pub capacity: u32,
-    /// How many workers share the limits of frontends and servers, this one among them; at least one.
-    pub workers: u32,
+    /// This worker among those that share the limits of frontends and servers.
+    pub workers: Workers,
     /// A secret: who knows it can aim at collisions in the table.
     pub seed: u64,
     /// What forwards the packets of open flows in our place, if there is something.
@@ -87,9 +88,9 @@ pub struct Forwarder {
     farewell_limiter: Limiter,
     /// The last frame that tells one.
     farewell: Vec<u8>,
-    workers: u32,
-    /// At which server of a frontend one looks first for a flow that gives way.
-    turn: u64,
+    workers: Workers,
+    /// Streams that were looked at for one that gives way, and when they were last in use.
+    looked_at: Vec<(Timestamp, FlowId)>,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
     served: Served,
@@ -134,8 +135,10 @@ struct Packet<'a> {
 impl Forwarder {
     /// No flows yet. All memory is reserved here.
     pub fn new(settings: Settings) -> Forwarder {
+        let mut flows = FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed);
+        flows.work_with(settings.workers.clone());
         Forwarder {
-            flows: FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed),
+            flows,
             ports: settings.ports,
             cache: settings.cache,
             loops: settings.loops,
@@ -149,8 +152,8 @@ impl Forwarder {
             farewells: Vec::new(),
             farewell_limiter: Limiter::new(FAREWELLS_PER_SECOND),
             farewell: Vec::with_capacity(ANSWER_LEN),
-            workers: settings.workers.max(1),
-            turn: 0,
+            workers: settings.workers,
+            looked_at: Vec::with_capacity(STREAMS as usize),
             generation: None,
             served: Served::default(),
             network: Arc::default(),

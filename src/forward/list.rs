@@ -5,10 +5,8 @@ use super::flow::Flow;
 
 /// Place in [`Flow::links`] of the list of a wheel slot, or of vacant records.
 pub(super) const TIMER: usize = 0;
-/// Place in [`Flow::links`] of the list of flows that may be evicted.
-pub(super) const CLASS: usize = 1;
-/// Place in [`Flow::links`] of a list of a server's flows that may be evicted.
-pub(super) const SERVER: usize = 2;
+/// Place in [`Flow::links`] of a list of flows that may be evicted.
+pub(super) const GROUP: usize = 1;
 
 /// Numbers of the records before and after one in a list.
 #[derive(Debug, Clone, Copy)]
@@ -42,12 +40,6 @@ impl<const PLACE: usize> List<PLACE> {
     /// The record that came last.
     pub(super) fn last(&self) -> Option<u32> {
         (self.last != NONE).then_some(self.last)
-    }
-
-    /// The records, the one that has been in the list for longest in front.
-    pub(super) fn iter<'a>(&self, flows: &'a [Flow]) -> impl Iterator<Item = u32> + use<'a, PLACE> {
-        let next = |id: &u32| Some(flows[*id as usize].links[PLACE].next).filter(|next| *next != NONE);
-        std::iter::successors(self.first(), next)
     }
 
     /// Appends a record that is in no list of this place.

@@ -19,6 +19,7 @@ mod shares;
 mod state;
 mod verdict;
 mod wheel;
+mod workers;
 
 pub use cache::{CachedRoute, FlowCache, Progress, Seen};
 pub use cut::{Cut, cut};
@@ -33,3 +34,4 @@ pub use nat_ports::{NatPorts, PortSplit};
 pub use shares::Share;
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
+pub use workers::Workers;

@@ -15,7 +15,8 @@ pub(super) struct Numbers {
     sent: u32,
     /// What the client expects next; 0 while that is not known.
     acked: u32,
-    /// Passthrough: the server's `sent`. While a FIN waits to be believed: what comes after it.
+    /// Passthrough: the server's `sent`. While a FIN waits to be believed: what comes after it. Of UDP, which has no numbers,
+    /// when the server last sent.
     answered: u32,
 }
 
@@ -68,6 +69,17 @@ impl Numbers {
     #[inline]
     pub(super) fn acked(&self) -> u32 {
         self.acked
+    }
+
+    /// UDP: the server has sent in this tick.
+    #[inline]
+    pub(super) fn note_answer(&mut self, tick: u32) {
+        self.answered = tick;
+    }
+
+    /// UDP: the tick in which the server last sent.
+    pub(super) fn last_answer(&self) -> u32 {
+        self.answered
     }
 
     /// How far the sender of packets of this direction has got.

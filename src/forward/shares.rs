@@ -3,9 +3,10 @@
 
 use super::flow::{Class, Flow};
 use super::flows::Full;
-use super::queues::{OfServer, Queues, Server};
+use super::queues::{Held, Queues};
 use super::state::View;
-use crate::model::UDP;
+use super::workers::Workers;
+use crate::model::{Timestamp, UDP};
 
 /// A mode and a protocol: what a stranger has to forge for a flow of it to count as open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +27,19 @@ impl Share {
         self.0 & 1 != 0
     }
 
-    fn all() -> impl Iterator<Item = Share> {
+    /// Whether the next packet of an evicted flow finds the same server again.
+    fn is_hashed(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    pub(super) fn all() -> impl Iterator<Item = Share> + Clone {
         (0..Share::COUNT as u8).map(Share)
+    }
+
+    /// The classes of which a flow gives way for its place in the table, in this order, when none is closing. Streams of which
+    /// both sides are seen are not among them: who needs their place asks first whether they are in use.
+    fn gives_way(self) -> &'static [Class] {
+        if self.is_hashed() { &[Class::HalfOpen, Class::Doubtful] } else { &[Class::HalfOpen] }
     }
 
     #[inline]
@@ -47,12 +59,27 @@ pub(super) struct Shares {
     /// What each kind can count on.
     guaranteed: [u32; Share::COUNT],
     capacity: u32,
+    /// When a flow last came to be in another class; later than for all before it.
+    clock: u64,
+    workers: Workers,
 }
 
 impl Shares {
     pub(super) fn new(capacity: u32) -> Shares {
         let queues = std::array::from_fn(|_| Queues::new());
-        Shares { queues, counts: [0; Share::COUNT], guaranteed: [0; Share::COUNT], capacity }
+        Shares {
+            queues,
+            counts: [0; Share::COUNT],
+            guaranteed: [0; Share::COUNT],
+            capacity,
+            clock: 0,
+            workers: Workers::alone(),
+        }
+    }
+
+    /// Other workers are told from now on what may give way here.
+    pub(super) fn work_with(&mut self, workers: Workers) {
+        self.workers = workers;
     }
 
     /// These kinds are configured from now on. What is there stays.
@@ -78,26 +105,37 @@ impl Shares {
     ///
     /// # Errors
     /// [`Full`] if there is no room, and all that could give way are open.
-    pub(super) fn victim(&self, new: Share) -> Result<Option<u32>, Full> {
+    pub(super) fn victim(&mut self, flows: &[Flow], new: Share) -> Result<Option<u32>, Full> {
         let is_within_its_part = self.counts[new.index()] < self.guaranteed[new.index()];
         let has_place = self.len() < self.capacity;
         if has_place && (is_within_its_part || self.promised() < self.capacity) {
             return Ok(None);
         }
         let full = if has_place { Full::Share } else { Full::Table };
-        let closing = self.first_by_excess(new, Queues::closing);
-        closing.or_else(|| self.first_by_excess(new, Queues::victim)).map(Some).ok_or(full)
+        let mut first = |classes: fn(Share) -> &'static [Class]| self.first_by_excess(flows, new, classes);
+        let closing = first(|_| &[Class::Closing]);
+        closing.or_else(|| first(Share::gives_way)).map(Some).ok_or(full)
     }
 
-    /// The flows of this kind that may give way to a new one of the same server; `None` if there are none.
-    pub(super) fn of_server(&self, server: Server, kind: Share) -> Option<&OfServer> {
-        self.queues[kind.index()].of_server(server)
+    /// Whether a flow of this kind may give way to a new one for its place: it has more than it can count on.
+    pub(super) fn may_evict(&self, kind: Share, new: Share) -> bool {
+        self.excess(kind) > 0 || kind == new
+    }
+
+    /// How many flows of a kind and class hold this.
+    pub(super) fn count(&self, held: Held, kind: Share, class: Class) -> u32 {
+        self.queues[kind.index()].len(held, class)
+    }
+
+    /// The flow of this kind that holds this and has been in a class for longest.
+    pub(super) fn first(&mut self, flows: &[Flow], held: Held, kind: Share, class: Class) -> Option<u32> {
+        self.queues[kind.index()].first(flows, held, class)
     }
 
     /// Adds a flow that is now in `class`.
-    pub(super) fn insert(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+    pub(super) fn insert(&mut self, flows: &mut [Flow], id: u32, class: Class, now: Timestamp) {
         self.counts[flows[id as usize].share().index()] += 1;
-        self.enter(flows, id, class);
+        self.enter(flows, id, class, now);
     }
 
     /// Takes out a flow that was in `class`.
@@ -107,12 +145,22 @@ impl Shares {
     }
 
     /// A flow that is there is now in `class`.
-    pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class) {
-        self.queues[flows[id as usize].share().index()].enter(flows, id, class);
+    pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class, now: Timestamp) {
+        self.clock = now.0.max(self.clock + 1);
+        self.workers.note(&flows[id as usize], class, true);
+        self.queues[flows[id as usize].share().index()].enter(flows, id, class, self.clock);
+    }
+
+    /// A flow that may be evicted goes to the end of its queue, as one that came there at this time.
+    pub(super) fn put_last(&mut self, flows: &mut [Flow], id: u32, class: Class, since: Timestamp) {
+        let queues = &mut self.queues[flows[id as usize].share().index()];
+        queues.leave(flows, id, class);
+        queues.enter(flows, id, class, since.0);
     }
 
     /// A flow that is there is no longer in `class`.
     pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.workers.note(&flows[id as usize], class, false);
         self.queues[flows[id as usize].share().index()].leave(flows, id, class);
     }
 
@@ -121,13 +169,29 @@ impl Shares {
         self.counts.iter().zip(&self.guaranteed).map(|(count, guaranteed)| count.max(guaranteed)).sum()
     }
 
-    /// What `of` says of the kind that has most beyond what it can count on; of the next if it says nothing. A kind
-    /// that has no more than that gives way to none but its own.
-    fn first_by_excess(&self, new: Share, of: impl Fn(&Queues) -> Option<u32>) -> Option<u32> {
-        let excess = |kind: Share| self.counts[kind.index()].saturating_sub(self.guaranteed[kind.index()]);
-        let may = Share::all().filter(|kind| excess(*kind) > 0 || *kind == new);
-        let found = may.filter_map(|kind| Some((excess(kind), of(&self.queues[kind.index()])?)));
-        found.max_by_key(|(excess, _)| *excess).map(|(_, id)| id)
+    /// The first flow of these classes, one class after the other, of the kind that has most beyond what it can count on; of
+    /// the next if that has none. A kind that has no more than that gives way to none but its own.
+    fn first_by_excess(
+        &mut self,
+        flows: &[Flow],
+        new: Share,
+        classes: impl Fn(Share) -> &'static [Class],
+    ) -> Option<u32> {
+        let mut found = None;
+        for kind in Share::all() {
+            if !self.may_evict(kind, new) {
+                continue;
+            }
+            let queues = &mut self.queues[kind.index()];
+            let first = classes(kind).iter().find_map(|class| queues.first(flows, Held::Place, *class));
+            let excess = self.excess(kind);
+            found = found.max(first.map(|id| (excess, kind.0, id)));
+        }
+        found.map(|(_, _, id)| id)
+    }
+
+    fn excess(&self, kind: Share) -> u32 {
+        self.counts[kind.index()].saturating_sub(self.guaranteed[kind.index()])
     }
 }
 
@@ -207,7 +271,8 @@ mod tests {
         let mut shared = Shares::new(1_000);
         shared.divide_among(shares.iter().copied());
         let mut fits = |share: Share| {
-            let of_kind = |shared: &mut Shares| shared.victim(share).is_ok_and(|victim| victim.is_none());
+            let of_kind =
+                |shared: &mut Shares| shared.victim(&[], share).is_ok_and(|victim| victim.is_none());
             (0..2_000)
                 .take_while(|_| {
                     of_kind(&mut shared) && {

@@ -194,7 +194,7 @@ impl FlowState {
         self.is_handshake() || self == FlowState::HandshakeOnly
     }
 
-    fn is_udp(self) -> bool {
+    pub(super) fn is_udp(self) -> bool {
         self >= FlowState::UdpNew
     }
 

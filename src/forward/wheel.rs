@@ -24,6 +24,11 @@ pub(super) fn tick_from(now: Timestamp) -> u32 {
     now.0.div_ceil(TICK_NANOS) as u32
 }
 
+/// When a tick begins.
+pub(super) fn begin(tick: u32) -> Timestamp {
+    Timestamp(u64::from(tick) * TICK_NANOS)
+}
+
 /// A duration in ticks, rounded up; at least one, and no more than seventeen years.
 pub(super) fn ticks(duration: Duration) -> u32 {
     duration.as_nanos().div_ceil(TICK.as_nanos()).clamp(1, u128::from(u32::MAX / 2)) as u32

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::{Forwarder, Frame, Loops, NatPorts, Settings, Verdict};
+use convey::forward::{Forwarder, Frame, Loops, NatPorts, Settings, Verdict, Workers};
 use convey::model::{
     Addr, Algorithm, Backend, DsrKind, Endpoint, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck,
     Interface, Mode, Neighbour, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
@@ -82,7 +82,7 @@ impl Balancer {
         let settings = Settings {
             ports,
             capacity: setup.capacity,
-            workers: 1,
+            workers: Workers::alone(),
             seed: 0x5eed,
             cache: None,
             loops: Loops::new(1),

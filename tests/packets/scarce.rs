@@ -1,6 +1,7 @@
 //! Forged beginnings where SNAT ports or connection slots are few: who forges them cannot keep them from clients.
 
-use std::net::{SocketAddr, TcpStream};
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -20,7 +21,8 @@ use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 pub(crate) fn stories() -> Vec<Story> {
     let of_ports = stories![when |case| case.is_passthrough() && is_told(case) =>
         forged_syns_leave_clients_their_snat_ports,
-        forged_datagrams_leave_clients_their_snat_ports];
+        forged_datagrams_leave_clients_their_snat_ports,
+        forged_streams_leave_clients_their_snat_ports];
     let of_slots = stories![when |case| is_told(case) =>
         forged_syns_leave_clients_the_slots_of_a_frontend,
         forged_syns_leave_clients_the_slots_of_a_server];
@@ -109,6 +111,65 @@ fn forged_datagrams_leave_clients_their_snat_ports(case: Case) {
     assert!(served >= SERVED, "{served} of {CLIENTS} clients were served: {:#}", network.stat("/packets"));
     assert_eq!(exchange(&stream, b"?").unwrap(), b"?", "a stream stays");
     assert!(network.stat("/packets/evicted/snat_ports").as_u64() > Some(0));
+}
+
+/// Each forged client asks twice, the second time after its answer: 500 streams a second.
+fn forged_streams_leave_clients_their_snat_ports(case: Case) {
+    const LATER: usize = 100;
+    let _alone = alone();
+    let mut network = Network::new(case, 2, 1);
+    let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::udp(ECHO, 1) };
+    network.balance(&config);
+    let server = SocketAddr::new(network.address(Role::Server(1)).ip(), ECHO);
+    let _server = network.lab.enter(Role::Server(1), || UdpEcho::telling_addresses(server)).unwrap();
+    let vip = case.family.vip(ECHO);
+    let talk = network.inside(Role::Client(1), || socket_to(vip));
+    let seen = exchange(&talk, b"?").unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut asked = VecDeque::new();
+    let mut is_again = false;
+    let ask = || {
+        is_again = !is_again && asked.len() >= LATER;
+        let again = if is_again { asked.pop_front() } else { None };
+        let client = again.unwrap_or_else(|| {
+            let client = nobody(vip, &mut random);
+            asked.push_back(client);
+            client
+        });
+        let question = TestPacket::from(client).to(vip).udp().payload(b"?");
+        question.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
+    };
+    // Who asks twice is seen twice by the same address.
+    let has_a_stream = |client: &UdpSocket| {
+        let [first, second] = [(); 2].map(|()| exchange(client, b"?"));
+        first.is_ok_and(|first| second.is_ok_and(|second| first == second))
+    };
+    let is_over = AtomicBool::new(false);
+    let is_in_use = || {
+        let is_same = || exchange(&talk, b"?").is_ok_and(|now| now == seen);
+        while is_same() && !is_over.load(Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        is_over.load(Relaxed)
+    };
+    let (served, is_kept) = attacked(&network, ask, || {
+        thread::scope(|scope| {
+            let talking = scope.spawn(is_in_use);
+            let served = {
+                let _end = End(&is_over);
+                let evicted = "/packets/evicted/snat_ports";
+                wait_for("streams to give way", || {
+                    (network.stat(evicted).as_u64() > Some(FEW)).then_some(())
+                });
+                let clients = (0..CLIENTS).map(|_| network.inside(Role::Client(1), || socket_to(vip)));
+                clients.filter(has_a_stream).count()
+            };
+            (served, talking.join().unwrap())
+        })
+    });
+    let packets = network.stat("/packets");
+    assert!(served >= SERVED, "{served} of {CLIENTS} clients were served: {packets:#}");
+    assert!(is_kept, "a stream in use stays: {packets:#}");
 }
 
 /// Has the second client send what is forged for as long as something takes. Answers find their way to it.

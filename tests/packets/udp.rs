@@ -29,33 +29,36 @@ impl UdpEcho {
 
     /// One that sends back nothing but this.
     pub(crate) fn answering(question: &'static [u8], addr: SocketAddr) -> UdpEcho {
-        UdpEcho::serving("", addr, move |datagram| datagram == question)
+        UdpEcho::serving(addr, move |datagram, _| (datagram == question).then(|| datagram.to_vec()))
     }
 
     /// One that puts its name before what it sends back.
     pub(crate) fn signing(name: &str, addr: SocketAddr) -> UdpEcho {
-        UdpEcho::serving(name, addr, |_| true)
+        let name = name.as_bytes().to_vec();
+        UdpEcho::serving(addr, move |datagram, _| Some([&name, datagram].concat()))
+    }
+
+    /// One that tells everybody the address it sees.
+    pub(crate) fn telling_addresses(addr: SocketAddr) -> UdpEcho {
+        UdpEcho::serving(addr, |_, from| Some(from.to_string().into_bytes()))
     }
 
     fn serving(
-        name: &str,
         addr: SocketAddr,
-        is_answered: impl Fn(&[u8]) -> bool + Send + 'static,
+        answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'static,
     ) -> UdpEcho {
         let socket = UdpSocket::bind(addr).unwrap();
         // How often it looks whether it is to stop.
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let name = name.to_owned();
         let serve = move || {
             let mut buffer = vec![0; BUFFER];
-            buffer[..name.len()].copy_from_slice(name.as_bytes());
             while !stopped.load(Ordering::Relaxed) {
-                if let Ok((n, from)) = socket.recv_from(&mut buffer[name.len()..])
-                    && is_answered(&buffer[name.len()..][..n])
+                if let Ok((n, from)) = socket.recv_from(&mut buffer)
+                    && let Some(answer) = answer(&buffer[..n], from)
                 {
-                    let _ = socket.send_to(&buffer[..name.len() + n], from);
+                    let _ = socket.send_to(&answer, from);
                 }
             }
         };

@@ -315,13 +315,15 @@ fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
     for n in 0..6 {
         open(&mut flows, &passthrough(n), &[&HANDSHAKE[..], &CLOSE].concat(), at(0.0));
     }
-    let share = Share::new(View::BothSides, TCP);
+    let closing_towards = |flows: &mut FlowTable, (addr, port)| {
+        flows.first_of(Held::Port(addr, port), Share::new(View::BothSides, TCP), Class::Closing)
+    };
     for n in [1, 3, 5] {
-        let id = flows.closing_of_server(to(1), share).next().unwrap();
+        let id = closing_towards(&mut flows, to(1)).unwrap();
         assert_eq!(flows.remove(id).server(), passthrough(n).server);
     }
-    assert_eq!(flows.closing_of_server(to(1), share).next(), None);
-    let id = flows.closing_of_server(to(0), share).next().unwrap();
+    assert_eq!(closing_towards(&mut flows, to(1)), None);
+    let id = closing_towards(&mut flows, to(0)).unwrap();
     assert_eq!(flows.remove(id).server(), passthrough(0).server);
 }
 

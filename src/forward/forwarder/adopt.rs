@@ -62,7 +62,7 @@ pub(super) fn reroute(flow: &mut Flow, snapshot: &Snapshot) -> bool {
 }
 
 /// Whose share of the table a frontend's flows take, if it is forwarded here.
-fn share(frontend: &model::Frontend) -> Option<Share> {
+pub(super) fn share(frontend: &model::Frontend) -> Option<Share> {
     let view = match frontend.mode {
         Mode::Proxy => return None,
         Mode::Passthrough => View::BothSides,

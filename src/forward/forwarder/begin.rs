@@ -116,7 +116,7 @@ impl Forwarder {
             return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
         }
         // One that is under way was let in by whoever has forgotten it.
-        let slots = self.take_slots((frontend, server), key.dst_port, is_new, packet.now)?;
+        let slots = self.take_slots((frontend, server), is_new, packet.now)?;
         match self.record(packet, frontend, server, to_server) {
             Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, packet),
             Err(stop) => {
@@ -226,7 +226,7 @@ impl Forwarder {
             to_client,
             segment: segment(packet.headers),
         };
-        let spared = self.spare_the_open(Share::new(view, key.protocol));
+        let spared = self.spare_the_open(Share::new(view, key.protocol), packet.now);
         let inserted = match spared.and_then(|()| self.flows.insert(&flow, packet.now)) {
             Ok(inserted) => inserted,
             Err(full) => {
@@ -307,7 +307,7 @@ pub(super) struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    fn give_back(self) {
+    pub(super) fn give_back(self) {
         self.frontend.live.slots.release();
         self.server.live.slots.release();
     }

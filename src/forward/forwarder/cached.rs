@@ -146,14 +146,24 @@ impl Forwarder {
 
     /// Before a flow of this kind is recorded: one that has opened in the cache does not give way because nobody has told
     /// of it yet. Fails if so many have that there was no time to ask for the next; these are not asked for again.
-    pub(super) fn spare_the_open(&mut self, new: Share) -> Result<(), Full> {
+    pub(super) fn spare_the_open(&mut self, new: Share, now: Timestamp) -> Result<(), Full> {
         for _ in 0..MOST_ASKED {
             match self.flows.victim(new) {
-                Some(id) if self.has_got_further(id) => {}
-                _ => return Ok(()),
+                Ok(Some(id)) if self.has_got_further(id) => {}
+                Ok(_) => return Ok(()),
+                Err(full) => return self.end_stream(new, full, now),
             }
         }
         Err(Full::Share)
+    }
+
+    /// When a stream was last in use: its server has sent, which nobody else can do in its name. Where the server's packets do
+    /// not pass, its client.
+    pub(super) fn last_use(&mut self, id: FlowId) -> Timestamp {
+        let flow = self.flows.get(id);
+        let key = if flow.view() == View::BothSides { flow.server() } else { flow.client() };
+        let cached = self.cache.as_mut().filter(|_| flow.is_cached()).and_then(|cache| cache.seen(&key));
+        cached.map_or(Timestamp::default(), |seen| seen.at).max(self.flows.last_use(flow))
     }
 
     /// Whether the cache knows more of a flow that is about to give way; from now on it is known here.

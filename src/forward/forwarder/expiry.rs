@@ -28,6 +28,7 @@ impl Forwarder {
     ) -> bool {
         self.adopt(snapshot);
         self.widen(now);
+        self.give_way_to_others(snapshot, now);
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
         for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {

@@ -1,50 +1,60 @@
 //! Which flow gives way to a new one where SNAT ports or connection slots have run out. Addresses are easily forged; but
 //! who forges them cannot finish a handshake, and gets no answer.
 //!
-//! A worker ends flows of its own only. Where others hold all slots, the new flow is refused.
+//! A worker ends flows of its own only. Where others have all that may give way for a slot, it asks them.
 
 use std::time::Duration;
 
 use super::Forwarder;
+use super::adopt::share;
 use super::begin::Slots;
 use super::cached::MOST_ASKED;
 use super::refuse::Stop;
-use crate::forward::{Direction, End, Flow, FlowId, FlowTable, Share, View};
+use crate::forward::flow::Class;
+use crate::forward::queues::Held;
+use crate::forward::workers::Others;
+use crate::forward::{Direction, End, Flow, FlowId, Full, Share, View};
 use crate::model::{Addr, DropReason, FlowKey, Mode, Shortage, Timestamp};
-use crate::snapshot::{Frontend, Server, Snapshot};
+use crate::snapshot::{self, Frontend, Server, Snapshot};
 use crate::wire;
 
 /// Half-open flows are too many when they are more than this part of all that there may be. If there are fewer, those
 /// that are under way finish first: in a balancer that is only busy, clients would push out each other.
 const CROWD: u32 = 8;
 
-/// A handshake takes less: who is silent for longer gives way, however few there are.
+/// A handshake takes less: who is silent for longer gives way, however few there are. So does a stream, and a flow of UDP
+/// that was answered and has not become one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How many flows of a server, or servers of a frontend, are looked at for one that gives way.
-const LOOKS: usize = 16;
+/// How many servers of a frontend are looked at for one with flows that may give way.
+const SERVERS: usize = 16;
+
+/// Streams that are looked at for one that is not in use.
+pub(super) const STREAMS: u32 = 64;
 
 /// Resets a second that tell servers of flows that gave way.
 pub(super) const FAREWELLS_PER_SECOND: u64 = 100_000;
 
-/// The same that wait to be sent: those of one packet.
+/// The same that wait to be sent: those of one packet, or of what other workers asked for.
 const MOST_FAREWELLS: usize = 4;
 
-/// Whose flows: those to a server's address and port.
-#[derive(Debug, Clone, Copy)]
-struct Towards {
-    server: (Addr, u16),
-    share: Share,
+/// Connection slots that have run out.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    held: Held,
+    slots: &'a snapshot::Slots,
+    limit: u32,
 }
 
-impl Towards {
-    /// Those of clients that have asked for `port`.
-    fn new(frontend: &Frontend, server: &Server, port: u16) -> Towards {
-        let addr = server.config.addr_for(port);
-        let view = if frontend.config.mode == Mode::Dsr { View::ClientSide } else { View::BothSides };
-        let protocol = frontend.config.protocol as u8;
-        Towards { server: (addr.ip().into(), addr.port()), share: Share::new(view, protocol) }
-    }
+/// What flows may give way for.
+#[derive(Clone, Copy)]
+struct Scarce {
+    held: Held,
+    shortage: Shortage,
+    /// How many there are.
+    all: u32,
+    /// Flows of other workers that may give way for it.
+    others: Others,
 }
 
 /// Tells a server that a handshake will not be finished.
@@ -58,37 +68,40 @@ pub(super) struct Farewell {
 impl Forwarder {
     /// Ends a flow for its SNAT port towards a server. Returns whether there was one to be ended.
     pub(super) fn free_port(&mut self, server: (Addr, u16), protocol: u8, now: Timestamp) -> bool {
-        let all = self.ports.as_ref().map_or(0, |ports| ports.towards(&server.0));
-        let towards = Towards { server, share: Share::new(View::BothSides, protocol) };
-        let found = self.find_victim(towards, Shortage::SnatPorts, |_| true, all, now);
+        let scarce = Scarce {
+            held: Held::Port(server.0, server.1),
+            shortage: Shortage::SnatPorts,
+            all: self.ports.as_ref().map_or(0, |ports| ports.towards(&server.0)),
+            others: Others::default(),
+        };
+        let found = self.find_victim(scarce, [Share::new(View::BothSides, protocol)].into_iter(), now);
         found.map(|id| self.evict(id, Shortage::SnatPorts, now)).is_some()
     }
 
     /// Takes a connection slot of the frontend and one of the server; no more than there are, if they are `limited`. Where
-    /// there are none left, it takes those of a flow that gives way: they are given back when that is told of.
+    /// there are none left, it takes those of flows that give way: they are given back when that is told of.
     pub(super) fn take_slots<'a>(
         &mut self,
         (frontend, server): (&'a Frontend, &'a Server),
-        port: u16,
         limited: bool,
         now: Timestamp,
     ) -> Result<Slots<'a>, Stop> {
         let limits = [frontend.config.max_connections, server.config.settings.max_connections];
-        let [of_frontend, of_server] = limits.map(|limit| limit.filter(|_| limited));
         let slots = [&frontend.live.slots, &server.live.slots];
-        let taken = [slots[0].try_take(of_frontend), slots[1].try_take(of_server)];
-        if taken == [true, true] {
-            return Ok(Slots { frontend, server });
+        let held = [Held::FrontendSlot(frontend.live.id), Held::ServerSlot(server.live.id)];
+        let mut wanted = [None; 2];
+        for n in 0..2 {
+            if !slots[n].try_take(limits[n].filter(|_| limited)) {
+                slots[n].try_take(None);
+                let limit = limits[n].unwrap_or(u32::MAX);
+                wanted[n] = Some(Wanted { held: held[n], slots: slots[n], limit });
+            }
         }
-        if self.free_slots((frontend, server), port, taken.map(|is_taken| !is_taken), now) {
-            slots
-                .into_iter()
-                .zip(taken)
-                .filter(|(_, is_taken)| !is_taken)
-                .for_each(|(s, _)| _ = s.try_take(None));
-            return Ok(Slots { frontend, server });
+        let taken = Slots { frontend, server };
+        if self.free_slots(wanted, share(&frontend.config), now) {
+            return Ok(taken);
         }
-        slots.into_iter().zip(taken).filter(|(_, is_taken)| *is_taken).for_each(|(slots, _)| slots.release());
+        taken.give_back();
         Err(Stop::Refused(DropReason::MaxConnections))
     }
 
@@ -103,102 +116,183 @@ impl Forwarder {
             frontend.config.mode == Mode::Dsr && Addr::from(server.config.addr.ip()) == key.src
         };
         let weight = |index: usize| {
-            let server = &pool.servers[index];
-            let Towards { server, share } = Towards::new(frontend, server, key.dst_port);
-            let (closing, half_open) = self.flows.may_give_way(server, share);
-            if share.is_udp() { closing + half_open } else { half_open }
+            let held = Held::ServerSlot(pool.servers[index].live.id);
+            let of_share = |share: Share| {
+                let more: &[Class] = if share.is_udp() { &[Class::Closing, Class::Doubtful] } else { &[] };
+                let classes = [Class::HalfOpen].iter().chain(more);
+                classes.map(|class| self.flows.count_of(held, share, *class)).sum::<u32>()
+            };
+            let others = self.workers.others(held);
+            (Share::all().map(of_share).sum::<u32>(), others.unestablished, others.streams)
         };
         // Each client begins at one of its own.
         let from = pool.hash(key.source(), key.destination());
         let some = from_on(from, pool.servers.len())
             .filter(|&n| pool.is_eligible(n) && !is_client(&pool.servers[n]));
         let most = some.map(|n| (weight(n), n)).reduce(|a, b| if b.0 > a.0 { b } else { a });
-        let server = most.filter(|(flows, _)| *flows > 0).map(|(_, n)| &*pool.servers[n]);
+        let server = most.filter(|(flows, _)| *flows != (0, 0, 0)).map(|(_, n)| &*pool.servers[n]);
         server.ok_or(Stop::Refused(DropReason::MaxConnections))
     }
 
-    /// Ends a flow for its slots: the frontend's, the server's or both, as is said. Returns whether there was one.
-    fn free_slots(
-        &mut self,
-        (frontend, server): (&Frontend, &Server),
-        port: u16,
-        [of_frontend, of_server]: [bool; 2],
-        now: Timestamp,
-    ) -> bool {
-        let ids = (frontend.live.id, server.live.id);
-        let holds = move |flow: &Flow| {
-            (!of_frontend || flow.frontend_id() == ids.0) && (!of_server || flow.server_id() == ids.1)
-        };
-        // As if the other workers had as many, and the frontend's other servers.
-        let part =
-            |limit: Option<u32>, servers: usize| limit.unwrap_or(0) / self.workers / servers.max(1) as u32;
-        let all = match of_server {
-            true => part(server.config.settings.max_connections, 1),
-            false => part(frontend.config.max_connections, frontend.pool.eligible()),
-        };
-        let mut found = self.find_victim(
-            Towards::new(frontend, server, port),
-            Shortage::ConnectionSlots,
-            holds,
-            all,
-            now,
-        );
-        if found.is_none() && !of_server {
-            self.turn = self.turn.wrapping_add(1);
-            found = from_on(self.turn, frontend.pool.servers.len()).find_map(|n| {
-                let towards = Towards::new(frontend, &frontend.pool.servers[n], port);
-                self.find_victim(towards, Shortage::ConnectionSlots, holds, all, now)
-            });
+    /// Ends flows for slots that other workers have taken beyond a limit because we have more that may give way.
+    pub(super) fn give_way_to_others(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        if !self.workers.are_asking() {
+            return;
         }
-        found.map(|id| self.evict(id, Shortage::ConnectionSlots, now)).is_some()
+        let workers = self.workers.clone();
+        let mut left = MOST_FAREWELLS;
+        for (held, asked) in workers.requests(now) {
+            // Nobody has more than the limit now, or there is none.
+            let Some(wanted) = wanted(held, snapshot).filter(|wanted| wanted.slots.open() > wanted.limit)
+            else {
+                workers.withdraw(held);
+                continue;
+            };
+            while left > 0
+                && let Some(id) = self.find_for_slot(&wanted, Share::all(), now)
+                // What began after that may be what the slot was taken for.
+                && self.flows.get(id).since < asked.0
+                && workers.grant(held)
+            {
+                self.evict(id, Shortage::ConnectionSlots, now);
+                left -= 1;
+            }
+        }
     }
 
-    /// The flow that gives way, if it `holds` what is wanted; `all` is how many flows there may be.
-    ///
-    /// A connection that is over does first, then who has been half-open for longest. A datagram that was answered is mostly
-    /// the only one: its flow goes before those that wait for an answer; but not if most wait, for then they are forged.
+    /// Has flows give way for each of these slots. Returns whether there are enough.
+    fn free_slots(&mut self, wanted: [Option<Wanted<'_>>; 2], new: Option<Share>, now: Timestamp) -> bool {
+        let shares = || new.into_iter().chain(Share::all().filter(|share| Some(*share) != new));
+        let mut victims = [None; 2];
+        for (victim, slot) in victims.iter_mut().zip(&wanted) {
+            let Some(slot) = slot else { continue };
+            *victim = self.find_for_slot(slot, shares(), now);
+            // One may be enough.
+            if let Some(id) = *victim
+                && wanted.iter().flatten().all(|slot| slot.held.is_held_by(self.flows.get(id)))
+            {
+                self.evict(id, Shortage::ConnectionSlots, now);
+                return true;
+            }
+        }
+        let is_there = |(slot, victim): (&Option<Wanted<'_>>, &Option<FlowId>)| {
+            slot.is_none() || victim.is_some() || slot.is_some_and(|slot| self.ask_others(&slot, now))
+        };
+        if !wanted.iter().zip(&victims).all(is_there) {
+            return false;
+        }
+        victims.into_iter().flatten().for_each(|id| self.evict(id, Shortage::ConnectionSlots, now));
+        true
+    }
+
+    /// Asks other workers to end a flow for a slot that is taken beyond the limit meanwhile. In DSR the half-open ones may have
+    /// opened untold, and streams may be in use: so no more are asked for at once than there are workers, and of streams one.
+    fn ask_others(&self, slot: &Wanted<'_>, now: Timestamp) -> bool {
+        let Others { unestablished, streams } = self.workers.others(slot.held);
+        let is_crowd = unestablished.saturating_mul(CROWD) > slot.limit;
+        let most = if is_crowd { unestablished.min(self.workers.len()) } else { streams.min(1) };
+        self.workers.ask(slot.held, most, now)
+    }
+
+    fn find_for_slot(
+        &mut self,
+        slot: &Wanted<'_>,
+        shares: impl Iterator<Item = Share> + Clone,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        let Wanted { held, limit: all, .. } = *slot;
+        let others = self.workers.others(held);
+        let scarce = Scarce { held, shortage: Shortage::ConnectionSlots, all, others };
+        self.find_victim(scarce, shares, now)
+    }
+
+    /// The flow that gives way: one that is half-open or over, of the first kind that has one; else a stream that is not in
+    /// use; and if there is none, one that was answered within a second, which may become a stream.
     fn find_victim(
         &mut self,
-        towards: Towards,
-        shortage: Shortage,
-        holds: impl Fn(&Flow) -> bool + Copy,
-        all: u32,
+        scarce: Scarce,
+        shares: impl Iterator<Item = Share> + Clone,
         now: Timestamp,
     ) -> Option<FlowId> {
-        let Towards { server, share } = towards;
-        let (closing, half_open) = self.flows.may_give_way(server, share);
-        if !share.is_udp() && shortage == Shortage::ConnectionSlots {
-            // A connection that is over has given its slots back.
-            return self.find_half_open(towards, holds, all, now);
-        }
-        let over = |flows: &FlowTable| {
-            flows.closing_of_server(server, share).take(LOOKS).find(|id| holds(flows.get(*id)))
-        };
-        if share.is_udp() && half_open > closing {
-            return self.find_half_open(towards, holds, all, now).or_else(|| over(&self.flows));
-        }
-        over(&self.flows).or_else(|| self.find_half_open(towards, holds, all, now))
+        let unestablished = shares.clone().find_map(|share| self.find_unestablished(scarce, share, now));
+        let mut udp = shares.filter(|share| share.is_udp());
+        unestablished
+            .or_else(|| udp.clone().find_map(|share| self.find_stream(scarce.held, share, now)))
+            .or_else(|| udp.find_map(|share| self.flows.first_of(scarce.held, share, Class::Closing)))
     }
 
-    fn find_half_open(
-        &mut self,
-        Towards { server, share }: Towards,
-        holds: impl Fn(&Flow) -> bool + Copy,
-        all: u32,
-        now: Timestamp,
-    ) -> Option<FlowId> {
+    /// A connection that is over gives way first, then who has been half-open for longest. A datagram that was answered is
+    /// mostly the only one: its flow goes before those that wait for an answer; but not if most wait, for then they are forged.
+    fn find_unestablished(&mut self, scarce: Scarce, share: Share, now: Timestamp) -> Option<FlowId> {
+        let Scarce { held, shortage, .. } = scarce;
+        if !share.is_udp() {
+            // A connection that is over has given its slots back.
+            let has_more = shortage == Shortage::SnatPorts;
+            let over = has_more.then(|| self.flows.first_of(held, share, Class::Closing)).flatten();
+            return over.or_else(|| self.find_half_open(scarce, share, now));
+        }
+        let count = |class| self.flows.count_of(held, share, class);
+        let most_wait = count(Class::HalfOpen) > count(Class::Closing);
+        if most_wait && let Some(id) = self.find_half_open(scarce, share, now) {
+            return Some(id);
+        }
+        let answered = self.flows.first_of(held, share, Class::Closing);
+        let over = answered.filter(|id| self.flows.silence(self.flows.get(*id), now) >= PATIENCE);
+        let is_no_crowd = Scarce { all: u32::MAX, ..scarce };
+        over.or_else(|| self.find_half_open(is_no_crowd, share, now))
+    }
+
+    fn find_half_open(&mut self, scarce: Scarce, share: Share, now: Timestamp) -> Option<FlowId> {
         for _ in 0..MOST_ASKED {
-            let (_, half_open) = self.flows.may_give_way(server, share);
-            let mut some = self.flows.half_open_of_server(server, share).take(LOOKS);
-            let id = some.find(|id| holds(self.flows.get(*id)))?;
-            drop(some);
+            let half_open = self.flows.count_of(scarce.held, share, Class::HalfOpen);
+            let id = self.flows.first_of(scarce.held, share, Class::HalfOpen)?;
             if !self.has_got_further(id) {
-                let is_crowd = half_open.saturating_mul(CROWD) > all;
+                let half_open = half_open.saturating_add(scarce.others.unestablished);
+                let is_crowd = half_open.saturating_mul(CROWD) > scarce.all;
                 let is_late = self.flows.silence(self.flows.get(id), now) >= PATIENCE;
                 return (is_crowd || is_late).then_some(id);
             }
         }
         None
+    }
+
+    /// Of some streams, the one that has not been in use for longest; none of those that were within a second.
+    ///
+    /// Packets do not move their stream. One that is found to have been in use since it was put in its queue goes to the end,
+    /// so the next that was not is mostly the one that has been idle for longest.
+    pub(super) fn find_stream(&mut self, held: Held, share: Share, now: Timestamp) -> Option<FlowId> {
+        let idle = |last: Timestamp| now.since(last) >= PATIENCE;
+        let mut looked_at = std::mem::take(&mut self.looked_at);
+        looked_at.clear();
+        for _ in 0..self.flows.count_of(held, share, Class::Doubtful).min(STREAMS) {
+            let Some(id) = self.flows.first_of(held, share, Class::Doubtful) else { break };
+            let since = Timestamp(self.flows.get(id).since);
+            // Else it was in use a moment ago.
+            let last = if idle(since) { self.last_use(id).max(since) } else { since };
+            looked_at.push((last, id));
+            if idle(last) && last == since {
+                break;
+            }
+            self.flows.put_last(id, last);
+        }
+        looked_at.sort_unstable_by_key(|(last, _)| *last);
+        looked_at.iter().for_each(|(last, id)| self.flows.put_last(*id, *last));
+        let longest = looked_at.first().filter(|(last, _)| idle(*last)).map(|(_, id)| *id);
+        self.looked_at = looked_at;
+        longest
+    }
+
+    /// Makes room for a flow of this kind at the cost of a stream, where nothing else may give way.
+    pub(super) fn end_stream(&mut self, new: Share, full: Full, now: Timestamp) -> Result<(), Full> {
+        for share in Share::all().filter(|share| share.is_udp()) {
+            if self.flows.may_evict(share, new)
+                && let Some(id) = self.find_stream(Held::Place, share, now)
+            {
+                self.evict(id, Shortage::Table, now);
+                return Ok(());
+            }
+        }
+        Err(full)
     }
 
     fn evict(&mut self, id: FlowId, shortage: Shortage, now: Timestamp) {
@@ -243,8 +337,24 @@ impl Forwarder {
     }
 }
 
+/// What is wanted of the frontend or server that has this slot; `None` if it is gone or has no limit.
+fn wanted(held: Held, snapshot: &Snapshot) -> Option<Wanted<'_>> {
+    let (slots, limit) = match held {
+        Held::FrontendSlot(id) => {
+            let frontend = snapshot.frontends.iter().find(|frontend| frontend.live.id == id)?;
+            (&frontend.live.slots, frontend.config.max_connections)
+        }
+        Held::ServerSlot(id) => {
+            let server = snapshot.servers.get(&id)?;
+            (&server.live.slots, server.config.settings.max_connections)
+        }
+        Held::Place | Held::Port(..) => return None,
+    };
+    limit.map(|limit| Wanted { held, slots, limit })
+}
+
 /// Some of `len` indices, from one on and round.
 fn from_on(from: u64, len: usize) -> impl Iterator<Item = usize> {
     let len = len as u64;
-    (0..len.min(LOOKS as u64)).map(move |n| ((from % len + n) % len) as usize)
+    (0..len.min(SERVERS as u64)).map(move |n| ((from % len + n) % len) as usize)
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::lab::{ENOUGH, Family, Lab, Seen, Size, TestFrontend};
-use crate::forward::{FlowState, NatPorts};
-use crate::model::{Algorithm, DropReason, FlowTimeouts, Mode, Shortage};
+use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, TestFrontend, World};
+use crate::forward::{FlowState, Forwarder};
+use crate::model::{Algorithm, DropReason, FlowTimeouts, Mode, Protocol, Shortage};
 
 told_over_both_families! {
     forged_syns_leave_every_client_a_port_and_cut_no_connection,
@@ -14,12 +14,20 @@ told_over_both_families! {
     forged_syns_leave_every_client_a_slot_of_a_server,
     a_slot_is_that_of_the_same_frontend,
     other_servers_flows_give_way_for_a_slot_of_the_frontend,
-    a_worker_knows_that_others_have_half_open_flows_too,
+    older_flows_of_another_frontend_hide_none_that_holds_what_is_wanted,
+    who_has_waited_for_longest_gives_its_port_up_whatever_its_frontend,
+    a_worker_without_half_open_flows_has_others_give_way,
+    workers_do_not_ask_for_slots_of_connections,
     what_has_opened_untold_does_not_give_way,
     forged_questions_leave_every_client_a_port_and_cut_no_stream,
     forged_questions_leave_every_client_a_slot,
     where_most_are_answered_who_waits_is_not_pushed_out,
     who_gives_way_early_is_counted_for_the_flood_watch,
+    forged_streams_leave_every_client_a_port_and_cut_no_stream_in_use,
+    what_clients_send_alone_keeps_no_stream,
+    forged_streams_leave_every_client_a_slot,
+    a_connection_gets_the_slot_of_a_stream_that_is_not_in_use,
+    the_stream_that_was_idle_for_longest_makes_room_when_nothing_else_does,
 }
 
 /// Clients with whole connections, their numbers from 1 on.
@@ -205,17 +213,109 @@ fn other_servers_flows_give_way_for_a_slot_of_the_frontend(family: Family) {
     assert_eq!(lab.answer(lab.client(1).seq(8).ack(10)).1, DropReason::NoFlow, "it had to go");
 }
 
-fn a_worker_knows_that_others_have_half_open_flows_too(family: Family) {
-    let snat = family.snat().parse::<std::net::IpAddr>().unwrap().into();
-    let ports = NatPorts::new(vec![snat], 40_000..=49_999, 7);
-    let mut lab = Lab::passthrough(family).worker_of(8, Some(ports));
-    lab.change(|world| world.servers.truncate(1));
-    with_slots(&mut lab, 80);
-    // Those of the other workers, which are attacked as well.
-    assert!((0..78).all(|_| lab.world.frontends[0].live.slots.try_take(None)));
-    (0..10).for_each(|n| forge(&mut lab, n));
-    connect(&mut lab, 100);
-    assert_eq!(evicted(&lab)[Shortage::ConnectionSlots as usize], 9);
+fn older_flows_of_another_frontend_hide_none_that_holds_what_is_wanted(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let other = family.pick("192.0.2.1:81", "[2001:db8:2::1]:81");
+        let mode = lab.world.frontends[0].mode;
+        lab.change(|world| {
+            world.servers.truncate(1);
+            world.frontends[0].max_connections = Some(10);
+            world.frontends.push(TestFrontend::new(1, mode, other));
+        });
+        for n in 0..1_000 {
+            let syn = lab.send(lab.client(5_000 + n).to(other).syn().seq(7));
+            lab.handle(&syn.reply().syn().seq(9).ack(8));
+        }
+        (0..10).for_each(|n| forge(&mut lab, 1_000 + n));
+        for client in 1..10 {
+            let syn = connect(&mut lab, client);
+            is_connected(&mut lab, client, &syn);
+            settle(&mut lab);
+            assert_eq!(lab.frontend_slots(), 10);
+        }
+        assert_eq!(evicted(&lab), [0, 0, 9]);
+    }
+}
+
+fn who_has_waited_for_longest_gives_its_port_up_whatever_its_frontend(family: Family) {
+    let mut lab = with_ports(family, 100);
+    let others = family.pick(["192.0.2.1:81", "192.0.2.1:82"], ["[2001:db8:2::1]:81", "[2001:db8:2::1]:82"]);
+    lab.change(|world| {
+        let more = others.iter().zip(1..).map(|(vip, n)| TestFrontend::new(n, Mode::Passthrough, vip));
+        world.frontends.extend(more);
+    });
+    let vips = [family.vip(), others[0], others[1]];
+    let mut begin = |n: u16| lab.send(lab.client(n).to(vips[usize::from(n) * 7 % 3]).syn().seq(7)).from;
+    let ports: Vec<_> = (0..100).map(&mut begin).collect();
+    for round in 1..4 {
+        let next: Vec<_> = (0..100).map(|n| begin(round * 100 + n)).collect();
+        assert_eq!(next, ports, "in the order in which they began");
+    }
+}
+
+/// Has another worker than the first get what comes.
+fn by<T>(lab: &mut Lab, worker: &mut Forwarder, act: impl FnOnce(&mut Lab) -> T) -> T {
+    std::mem::swap(&mut lab.forwarder, worker);
+    let result = act(lab);
+    settle(lab);
+    std::mem::swap(&mut lab.forwarder, worker);
+    result
+}
+
+/// Eight workers with so many slots, limited as `limit` says. The first is the lab's.
+fn eight_workers(lab: &mut Lab, limit: impl FnOnce(&mut World)) -> Vec<Forwarder> {
+    let mut others = lab.colleagues(7);
+    lab.change(limit);
+    others.iter_mut().for_each(|other| drop(by(lab, other, Lab::tick)));
+    others
+}
+
+fn a_worker_without_half_open_flows_has_others_give_way(family: Family) {
+    for limits_servers in [false, true] {
+        for mut lab in Lab::both_modes(family) {
+            let mut others = eight_workers(&mut lab, |world| {
+                world.servers.truncate(1);
+                match limits_servers {
+                    true => world.servers[0].max_connections = Some(8),
+                    false => world.frontends[0].max_connections = Some(8),
+                }
+            });
+            for round in 0..100 {
+                for (n, other) in (0..).zip(&mut others) {
+                    by(&mut lab, other, |lab| {
+                        (0..3).for_each(|m| forge(lab, 1_000 + round * 30 + n * 3 + m))
+                    });
+                }
+                lab.now.0 += 2_000_000;
+                let client = 100 + round;
+                let syn = connect(&mut lab, client);
+                is_connected(&mut lab, client, &syn);
+                lab.now.0 += 10_000_000;
+                others.iter_mut().for_each(|other| drop(by(&mut lab, other, Lab::tick)));
+                assert_eq!(lab.frontend_slots(), 8, "one has gone for it");
+                is_connected(&mut lab, client, &syn);
+                lab.send(lab.client(client).rst().seq(101));
+                settle(&mut lab);
+            }
+        }
+    }
+}
+
+fn workers_do_not_ask_for_slots_of_connections(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let mut others = eight_workers(&mut lab, |world| world.frontends[0].max_connections = Some(80));
+    for (n, other) in (0..).zip(&mut others) {
+        by(&mut lab, other, |lab| (0..11).for_each(|m| drop(connect(lab, 100 + n * 11 + m))));
+    }
+    assert_eq!(lab.frontend_slots(), 77);
+    by(&mut lab, &mut others[0], |lab| (0..3).for_each(|n| forge(lab, 1_000 + n)));
+    assert_eq!(lab.answer(lab.client(1).syn()).1, DropReason::MaxConnections, "they may be clients");
+    others.iter_mut().for_each(|other| drop(by(&mut lab, other, Lab::tick)));
+    assert_eq!((lab.frontend_slots(), lab.forwarder.flows().len()), (80, 0));
+    lab.now.0 += 1_500_000_000;
+    let late = by(&mut lab, &mut others[1], |lab| lab.answer(lab.client(2).syn()).1);
+    assert_eq!(late, DropReason::MaxConnections);
+    by(&mut lab, &mut others[0], |lab| drop(connect(lab, 3)));
 }
 
 fn what_has_opened_untold_does_not_give_way(family: Family) {
@@ -298,4 +398,105 @@ fn who_gives_way_early_is_counted_for_the_flood_watch(family: Family) {
     (100..110).for_each(|n| drop(lab.send(lab.client(n).syn())));
     assert_eq!(lab.forwarder.handshakes().displaced, 90, "these had their time");
     assert_eq!(evicted(&lab), [0, 100, 0]);
+}
+
+/// Client `n` asks and is answered.
+#[track_caller]
+fn exchange(lab: &mut Lab, n: u16) -> Seen {
+    let seen = lab.send(lab.client(n).udp().payload(b"?"));
+    lab.handle(&seen.reply().payload(b"!"));
+    seen
+}
+
+/// Client `n` asks again after it was answered: two forged datagrams do that.
+#[track_caller]
+fn stream(lab: &mut Lab, n: u16) -> Seen {
+    exchange(lab, n);
+    lab.send(lab.client(n).udp().payload(b"?"))
+}
+
+fn forged_streams_leave_every_client_a_port_and_cut_no_stream_in_use(family: Family) {
+    let mut lab = with_ports(family, 100).udp();
+    let talk = exchange(&mut lab, 1);
+    // 50 a second for a minute, which is more than there are ports for.
+    for round in 0..600 {
+        let first = exchange(&mut lab, 100 + round);
+        (0..5).for_each(|n| drop(stream(&mut lab, 1_000 + round * 5 + n)));
+        assert_eq!(exchange(&mut lab, 1), talk, "a datagram each way every 100 ms");
+        lab.wait(Duration::from_millis(50));
+        assert_eq!(exchange(&mut lab, 100 + round), first, "a client has a second to become a stream");
+        lab.wait(Duration::from_millis(50));
+    }
+    let [table, ports, slots] = evicted(&lab);
+    assert!(table == 0 && slots == 0 && ports > 3_400, "{ports}");
+    assert_eq!(lab.forwarder.snat_ports_in_use(), 100);
+}
+
+fn what_clients_send_alone_keeps_no_stream(family: Family) {
+    let mut lab = with_ports(family, 3).udp();
+    let streams = [1, 2, 3].map(|n| stream(&mut lab, n));
+    lab.wait(Duration::from_secs(5));
+    [0, 2].into_iter().for_each(|n: usize| drop(lab.send(streams[n].reply())));
+    for _ in 0..10 {
+        lab.wait(Duration::from_millis(50));
+        lab.send(lab.client(2).udp().payload(b"forged"));
+    }
+    assert_eq!(exchange(&mut lab, 4).from, streams[1].from, "its server is silent");
+    for n in [0, 2] {
+        assert_eq!(lab.send(streams[n].reply()).to.to_string(), family.client_addr(n as u16 + 1));
+    }
+}
+
+fn forged_streams_leave_every_client_a_slot(family: Family) {
+    for mut lab in Lab::both_modes(family).map(Lab::udp) {
+        with_slots(&mut lab, 40);
+        for round in 0..200 {
+            (0..2).for_each(|n| drop(stream(&mut lab, 1_000 + round * 2 + n)));
+            exchange(&mut lab, 100 + round);
+            settle(&mut lab);
+            assert!(lab.frontend_slots() <= 40);
+            lab.wait(Duration::from_millis(100));
+        }
+        assert!(evicted(&lab)[Shortage::ConnectionSlots as usize] > 500, "{:?}", evicted(&lab));
+    }
+}
+
+fn a_connection_gets_the_slot_of_a_stream_that_is_not_in_use(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let datagrams = family.pick("192.0.2.1:53", "[2001:db8:2::1]:53");
+    lab.change(|world| {
+        world.servers.truncate(1);
+        world.servers[0].max_connections = Some(3);
+        let frontend = TestFrontend::new(1, Mode::Passthrough, datagrams);
+        world.frontends.push(TestFrontend { protocol: Protocol::Udp, ..frontend });
+    });
+    for n in 1..4 {
+        let ask = lab.client(n).to(datagrams).udp();
+        let seen = lab.send(ask);
+        lab.send(seen.reply());
+        lab.send(lab.client(n).to(datagrams).udp());
+    }
+    assert_eq!(lab.answer(lab.client(10).syn()).1, DropReason::MaxConnections, "all are in use");
+    lab.wait(Duration::from_secs(2));
+    (10..13).for_each(|n| drop(connect(&mut lab, n)));
+    assert_eq!(evicted(&lab), [0, 0, 3]);
+    lab.wait(Duration::from_secs(2));
+    assert_eq!(lab.answer(lab.client(13).syn()).1, DropReason::MaxConnections, "never a connection");
+    assert!(matches!(lab.handle(&lab.client(4).to(datagrams).udp()), Outcome::Answered(..)));
+}
+
+fn the_stream_that_was_idle_for_longest_makes_room_when_nothing_else_does(family: Family) {
+    let mut lab = Lab::passthrough_of(family, Size { capacity: 4, ..ENOUGH }).udp();
+    let streams: Vec<_> = (1..5).map(|n| stream(&mut lab, n)).collect();
+    assert_eq!(lab.answer(lab.client(5).udp()).1, DropReason::TableFull);
+    for n in [0, 3, 1, 2] {
+        lab.wait(Duration::from_secs(2));
+        lab.send(streams[n].reply());
+    }
+    for n in [0, 3, 1] {
+        stream(&mut lab, 10 + n as u16);
+        assert_eq!(lab.handle(&streams[n].reply()), Outcome::Dropped(DropReason::NoFlow));
+    }
+    assert_eq!(lab.send(streams[2].reply()).to.to_string(), family.client_addr(3));
+    assert_eq!(evicted(&lab), [3, 0, 0]);
 }

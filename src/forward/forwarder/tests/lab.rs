@@ -13,7 +13,8 @@ pub(super) use self::kernel::{Kernel, told_with_cache};
 pub(super) use self::seen::Seen;
 pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
 use crate::forward::{
-    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, Settings, Verdict, cut,
+    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, PortSplit, Settings,
+    Verdict, Workers, cut,
 };
 use crate::model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, OnDown, Protocol, Timestamp,
@@ -177,7 +178,8 @@ impl Lab {
         };
         let kernel = Kernel::of_story();
         let cache = kernel.as_ref().map(Kernel::cache);
-        let settings = Settings { ports, capacity, workers: 1, seed: 42, cache, loops: Loops::new(7) };
+        let settings =
+            Settings { ports, capacity, workers: Workers::alone(), seed: 42, cache, loops: Loops::new(7) };
         let mut lab = Lab {
             family,
             forwarder: Forwarder::new(settings),
@@ -197,14 +199,22 @@ impl Lab {
         lab
     }
 
-    /// The same, one of so many workers.
-    pub(super) fn worker_of(mut self, workers: u32, ports: Option<NatPorts>) -> Lab {
-        let cache = self.kernel.as_ref().map(Kernel::cache);
-        let settings =
-            Settings { ports, capacity: ENOUGH.capacity, workers, seed: 42, cache, loops: Loops::new(7) };
-        self.forwarder = Forwarder::new(settings);
-        self.change(|_| {});
-        self
+    /// So many more workers beside this one, each with its part of the SNAT ports. The story says who gets which packet.
+    pub(super) fn colleagues(&mut self, others: u16) -> Vec<Forwarder> {
+        let snat = self.family.snat().parse::<IpAddr>().unwrap().into();
+        let split = PortSplit::new(40_000..=49_999, others + 1);
+        let has_ports = self.world.frontends[0].mode == Mode::Passthrough;
+        let together = Workers::together(usize::from(others) + 1).into_iter().zip(0..);
+        let mut all = together.map(|(workers, n)| {
+            let ports = has_ports.then(|| NatPorts::of_worker(vec![snat], &split, n, 7));
+            let cache = self.kernel.as_ref().map(Kernel::cache);
+            let (capacity, loops) = (ENOUGH.capacity, Loops::new(7));
+            Forwarder::new(Settings { ports, capacity, workers, seed: 42, cache, loops })
+        });
+        let own = all.next().unwrap();
+        let others = all.collect();
+        self.forwarder = own;
+        others
     }
 
     /// The beginning of a packet of client `n` to the VIP.
@@ -237,6 +247,7 @@ impl Lab {
         self.forwarder.handle_timeout(&self.snapshot, self.now, |frame, interface| {
             sent.push(Seen::read(frame, interface));
         });
+        self.hear_farewells();
         self.forwarder.flush_cache();
         sent
     }
@@ -290,9 +301,7 @@ impl Lab {
         }
         let before = frame.bytes.to_vec();
         let verdict = self.forwarder.handle_frame(frame, &self.snapshot, self.now);
-        while let Some((frame, interface)) = self.forwarder.next_farewell(&self.snapshot) {
-            self.farewells.push(Seen::read(frame, interface));
-        }
+        self.hear_farewells();
         self.forwarder.flush_cache();
         let forwarded = match verdict {
             Verdict::Transmit(forwarded) => forwarded,
@@ -329,6 +338,12 @@ impl Lab {
             }
             None if frame.checksum == Checksum::Partial => panic!("no story has one"),
             None => Outcome::Sent(Seen::read(frame.bytes, forwarded.interface)),
+        }
+    }
+
+    fn hear_farewells(&mut self) {
+        while let Some((frame, interface)) = self.forwarder.next_farewell(&self.snapshot) {
+            self.farewells.push(Seen::read(frame, interface));
         }
     }
 

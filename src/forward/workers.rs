@@ -1,0 +1,279 @@
+//! What workers tell each other. All share the connection slots of frontends and servers, but each ends flows of its own
+//! only. So each says how many it has that may give way, and asks for a slot where it has none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::flow::{Class, Flow};
+use super::queues::Held;
+use crate::model::Timestamp;
+
+/// Frontends and servers that are told apart, each; a power of two. Where there are more, some are counted together.
+const PLACES: usize = 1_024;
+
+/// Frontends and servers for which slots are asked for at once.
+const MOST_REQUESTS: usize = 64;
+
+/// One worker among others, or alone.
+#[derive(Debug, Clone)]
+pub struct Workers {
+    /// `None`: there are no others.
+    shared: Option<Arc<Shared>>,
+    own: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// One for each worker, which alone writes it.
+    counts: Box<[Counts]>,
+    /// Slots that are asked for.
+    pending: AtomicU32,
+    /// Whose they are, how many, and when the last one was asked for, in 64 bits; 0 is free.
+    requests: [AtomicU64; MOST_REQUESTS],
+}
+
+/// Flows of one worker that may give way, by what they hold: slots of frontends, and slots of servers.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Counts {
+    unestablished: [[AtomicU32; PLACES]; 2],
+    streams: [[AtomicU32; PLACES]; 2],
+}
+
+/// Flows of other workers that may give way for a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Others {
+    /// Half-open connections, and UDP that is no stream.
+    pub(super) unestablished: u32,
+    pub(super) streams: u32,
+}
+
+impl Workers {
+    /// The only one.
+    pub fn alone() -> Workers {
+        Workers { shared: None, own: 0 }
+    }
+
+    /// So many, each for a forwarder of its own.
+    pub fn together(workers: usize) -> Vec<Workers> {
+        let new = || Shared {
+            counts: (0..workers).map(|_| Counts::new()).collect(),
+            pending: AtomicU32::new(0),
+            requests: [const { AtomicU64::new(0) }; MOST_REQUESTS],
+        };
+        let shared = (workers > 1).then(new).map(Arc::new);
+        (0..workers).map(|own| Workers { shared: shared.clone(), own }).collect()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> u32 {
+        self.shared.as_ref().map_or(1, |shared| shared.counts.len() as u32)
+    }
+
+    /// A flow of ours is in this class now, or is no longer.
+    #[inline]
+    pub(super) fn note(&self, flow: &Flow, class: Class, is_in: bool) {
+        let Some(shared) = &self.shared else { return };
+        let counts = &shared.counts[self.own];
+        let of_class = match class {
+            Class::HalfOpen => &counts.unestablished,
+            Class::Closing if flow.share().is_udp() => &counts.unestablished,
+            Class::Doubtful if flow.share().is_udp() => &counts.streams,
+            // It does not give way for slots, or has given them back.
+            _ => return,
+        };
+        for (counts, id) in of_class.iter().zip([flow.frontend_id(), flow.server_id()]) {
+            let count = &counts[id as usize % PLACES];
+            let before = count.load(Relaxed);
+            count.store(if is_in { before.wrapping_add(1) } else { before.wrapping_sub(1) }, Relaxed);
+        }
+    }
+
+    /// How many flows of the others may give way for a slot, as far as is known.
+    pub(super) fn others(&self, held: Held) -> Others {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else {
+            return Others::default();
+        };
+        let others = shared.counts.iter().enumerate().filter(|(number, _)| *number != self.own);
+        let of = |counts: &[[AtomicU32; PLACES]; 2]| counts[kind][id as usize % PLACES].load(Relaxed);
+        others.fold(Others::default(), |sum, (_, counts)| Others {
+            unestablished: sum.unestablished.saturating_add(of(&counts.unestablished)),
+            streams: sum.streams.saturating_add(of(&counts.streams)),
+        })
+    }
+
+    /// Asks the others to give back a slot of a frontend or server; no more than `most` of it are asked for at once. Returns
+    /// whether they will hear of it.
+    pub(super) fn ask(&self, held: Held, most: u32, now: Timestamp) -> bool {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return false };
+        let (name, at) = (packed::name(kind, id), packed::at(now));
+        let mut is_heard = false;
+        if let Some(known) = shared.requests.iter().find(|entry| packed::is_of(entry.load(Relaxed), name)) {
+            let one_more = |entry| {
+                let slots = packed::slots(entry);
+                (packed::is_of(entry, name) && slots < most.min(packed::MOST_SLOTS))
+                    .then(|| packed::pack(name, slots + 1, at))
+            };
+            is_heard = known.fetch_update(Relaxed, Relaxed, one_more).is_ok();
+        } else if most > 0 {
+            let first = packed::pack(name, 1, at);
+            is_heard = (shared.requests.iter())
+                .any(|entry| entry.compare_exchange(0, first, Relaxed, Relaxed).is_ok());
+        }
+        shared.pending.fetch_add(u32::from(is_heard), Relaxed);
+        is_heard
+    }
+
+    /// Whether anybody asks for a slot.
+    #[inline]
+    pub(super) fn are_asking(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.pending.load(Relaxed) != 0)
+    }
+
+    /// What is asked for, and when it last was.
+    pub(super) fn requests(&self, now: Timestamp) -> impl Iterator<Item = (Held, Timestamp)> + '_ {
+        let entries = self.shared.iter().flat_map(|shared| &shared.requests).map(|entry| entry.load(Relaxed));
+        let asked = entries.filter(|entry| packed::slots(*entry) > 0);
+        asked.map(move |entry| (packed::held(entry), packed::time(entry, now)))
+    }
+
+    /// Promises to give back one slot that is asked for. Returns whether it still is.
+    pub(super) fn grant(&self, held: Held) -> bool {
+        self.change(held, |entry| match packed::slots(entry) {
+            1 => 0,
+            _ => entry - packed::ONE_SLOT,
+        })
+    }
+
+    /// Nobody needs this any more.
+    pub(super) fn withdraw(&self, held: Held) {
+        self.change(held, |_| 0);
+    }
+
+    fn change(&self, held: Held, change: impl Fn(u64) -> u64) -> bool {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return false };
+        let name = packed::name(kind, id);
+        shared.requests.iter().any(|entry| {
+            let of_name = |entry| packed::is_of(entry, name).then(|| change(entry));
+            let Ok(before) = entry.fetch_update(Relaxed, Relaxed, of_name) else { return false };
+            let given = packed::slots(before) - packed::slots(change(before));
+            shared.pending.fetch_sub(given, Relaxed);
+            true
+        })
+    }
+}
+
+impl Counts {
+    fn new() -> Counts {
+        let none = || [const { [const { AtomicU32::new(0) }; PLACES] }; 2];
+        Counts { unestablished: none(), streams: none() }
+    }
+}
+
+fn kind_and_id(held: Held) -> Option<(usize, u32)> {
+    match held {
+        Held::FrontendSlot(id) => Some((0, id)),
+        Held::ServerSlot(id) => Some((1, id)),
+        Held::Place | Held::Port(..) => None,
+    }
+}
+
+/// A request in 64 bits: 32 for the number of a frontend or server, 1 for which of these, 8 for how many slots, 23 for the time
+/// in milliseconds.
+mod packed {
+    use super::{Duration, Held, Timestamp};
+
+    pub(super) const MOST_SLOTS: u32 = 0xff;
+    pub(super) const ONE_SLOT: u64 = 1 << SLOTS;
+    const SLOTS: u32 = 33;
+    const TIME: u32 = 41;
+    /// Times repeat after 2.3 hours.
+    const TIMES: u64 = 1 << (64 - TIME);
+
+    pub(super) fn name(kind: usize, id: u32) -> u64 {
+        (kind as u64) << 32 | u64::from(id)
+    }
+
+    pub(super) fn at(now: Timestamp) -> u64 {
+        now.0 / 1_000_000 % TIMES
+    }
+
+    pub(super) fn pack(name: u64, slots: u32, at: u64) -> u64 {
+        name | u64::from(slots) << SLOTS | at << TIME
+    }
+
+    pub(super) fn slots(entry: u64) -> u32 {
+        (entry >> SLOTS) as u32 & MOST_SLOTS
+    }
+
+    pub(super) fn is_of(entry: u64, name: u64) -> bool {
+        slots(entry) > 0 && entry % ONE_SLOT == name
+    }
+
+    pub(super) fn held(entry: u64) -> Held {
+        let id = entry as u32;
+        if entry >> 32 & 1 == 0 { Held::FrontendSlot(id) } else { Held::ServerSlot(id) }
+    }
+
+    /// No later than `now`, though another worker's may be a little ahead.
+    pub(super) fn time(entry: u64, now: Timestamp) -> Timestamp {
+        let ago = (at(now) + TIMES - (entry >> TIME)) % TIMES;
+        let ago = if ago < TIMES / 2 { ago } else { 0 };
+        Timestamp(now.0.saturating_sub(Duration::from_millis(ago).as_nanos() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: Held = Held::ServerSlot(7);
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_slot_that_is_asked_for_is_granted_once() {
+        let workers = Workers::together(3);
+        assert!(!workers[1].are_asking() && workers[0].ask(SLOT, 5, at(1_000)) && workers[1].are_asking());
+        assert_eq!(workers[1].requests(at(1_200)).collect::<Vec<_>>(), [(SLOT, at(1_000))]);
+        assert!(!workers[1].grant(Held::FrontendSlot(7)) && !workers[1].grant(Held::ServerSlot(8)));
+        assert!(workers[1].grant(SLOT) && !workers[2].grant(SLOT));
+        assert!(workers.iter().all(|worker| !worker.are_asking()));
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_others_may_give_and_than_there_is_room_for() {
+        let workers = Workers::together(2);
+        assert!(!workers[0].ask(SLOT, 0, at(0)));
+        assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
+        assert_eq!(workers[1].requests(at(9)).collect::<Vec<_>>(), [(SLOT, at(2))]);
+        for id in 1..MOST_REQUESTS as u32 {
+            assert!(workers[0].ask(Held::FrontendSlot(id), 1, at(9)));
+        }
+        assert!(!workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
+        workers[1].withdraw(SLOT);
+        assert!(workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
+        workers[1].requests(at(9)).for_each(|(held, _)| workers[1].withdraw(held));
+        assert!(!workers[0].are_asking());
+    }
+
+    #[test]
+    fn the_time_of_a_request_is_known_for_an_hour_and_never_in_the_future() {
+        let workers = Workers::together(2);
+        let day = 24 * 3_600_000;
+        workers[0].ask(SLOT, 1, at(day));
+        let when = |now| workers[1].requests(at(now)).next().unwrap().1;
+        assert_eq!([when(day), when(day + 3_600_000)], [at(day); 2]);
+        assert_eq!(when(day - 5), at(day - 5));
+    }
+
+    #[test]
+    fn a_lone_worker_has_nobody_to_ask() {
+        let [alone] = Workers::together(1).try_into().unwrap();
+        assert!(!alone.ask(SLOT, 9, at(0)) && !alone.are_asking());
+        assert_eq!(alone.others(SLOT), Others::default());
+    }
+}
