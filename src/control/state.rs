@@ -18,7 +18,8 @@ use crate::model::{
     self, Backend, Endpoint, HealthCheck, Lookup, Mode, ProbeKind, Server, ServerKey, Timestamp, WHOLE,
 };
 use crate::snapshot::{
-    self, Ejected, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot,
+    self, Ejected, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerEndpoints, ServerLive,
+    Snapshot,
 };
 use crate::stats::Traffic;
 
@@ -44,6 +45,7 @@ pub struct State {
     pools: HashMap<String, PoolEntry>,
     kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
+    server_endpoints: Arc<ServerEndpoints>,
     vanished: Vanished,
     /// Servers that time changes something about.
     timed: BTreeSet<ServerKey>,
@@ -107,6 +109,7 @@ impl State {
             pools: HashMap::new(),
             kept_servers: Kept::default(),
             servers: HashMap::new(),
+            server_endpoints: Arc::default(),
             vanished: Vanished::default(),
             timed: BTreeSet::new(),
             changes: Vec::new(),
@@ -345,6 +348,7 @@ impl State {
             generation,
             listeners: listeners.collect(),
             servers: servers.map(|server| (server.live.id, server.clone())).collect(),
+            server_endpoints: self.server_endpoints.clone(),
             pools,
             frontends,
             names: self.names.all(),

@@ -36,7 +36,8 @@ pub enum DropReason {
     VipLoop,
     /// It has been here before, with more hops left: another balancer has us as its server, and we have it as ours.
     ForwardingLoop,
-    /// DSR: the client is the server that was chosen; its answer would not leave it.
+    /// From the address and port of a server: answers would be answered without end. In DSR also from the address of the
+    /// server that was chosen; its answer would not leave it.
     ClientIsServer,
     /// TTL or hop limit 1: it may go no further (RFC 791). The sender is told by ICMP, as with what is too big.
     TtlExceeded,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
+use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerEndpoints, ServerLive, Snapshot};
 use crate::model::{
     self, Algorithm, DsrKind, HashKey, HashOn, HealthCheck, Mode, ProbeKind, Protocol, ServerSettings,
     Timestamp, WHOLE,
@@ -78,7 +78,8 @@ pub(crate) fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> 
     let listeners =
         frontends.iter().flat_map(|f| f.config.endpoints().map(|endpoint| (endpoint, f.clone()))).collect();
     let servers = pools.iter().flat_map(|pool| pool.servers.iter().map(|s| (s.live.id, s.clone()))).collect();
-    Snapshot { listeners, frontends, pools, servers, ..Snapshot::empty(1) }
+    let server_endpoints = ServerEndpoints::of(frontends.iter().map(|f| (&f.config, &*f.pool.config))).into();
+    Snapshot { listeners, frontends, pools, servers, server_endpoints, ..Snapshot::empty(1) }
 }
 
 /// One that no other server or frontend has.

@@ -9,11 +9,13 @@ pub(crate) mod fixture;
 mod names;
 mod next_hops;
 mod pool;
+mod server_endpoints;
 mod slots;
 
 pub use names::{Name, NameLive};
 pub use next_hops::{NextHops, Unreachable};
 pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
+pub use server_endpoints::ServerEndpoints;
 pub use slots::Slots;
 
 use std::collections::{BTreeSet, HashMap};
@@ -41,6 +43,8 @@ pub struct Snapshot {
     pub pools: Vec<Arc<Pool>>,
     /// All servers of all backends, by their number.
     pub servers: HashMap<u32, Arc<Server>>,
+    /// Where the servers of frontends listen.
+    pub server_endpoints: Arc<ServerEndpoints>,
     /// The names that servers go by, sorted.
     pub names: Vec<Name>,
     /// The addresses that this host has.
@@ -196,6 +200,7 @@ impl Snapshot {
             frontends: Vec::new(),
             pools: Vec::new(),
             servers: HashMap::new(),
+            server_endpoints: Arc::default(),
             names: Vec::new(),
             own_addresses: Arc::default(),
             draining: Draining::default(),

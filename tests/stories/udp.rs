@@ -19,6 +19,7 @@ stories!("udp":
     a_reply_comes_from_the_address_that_was_asked,
     a_client_over_ipv6_gets_its_reply_from_the_address_it_asked [Need::Ipv6],
     a_broadcast_is_dropped_and_counted,
+    a_datagram_that_says_it_comes_from_a_server_begins_no_session,
     a_silent_client_is_forgotten_and_starts_anew,
     a_dead_server_is_left_at_the_datagram_after_the_one_it_refused,
     a_client_of_a_server_that_a_probe_finds_dead_loses_nothing,
@@ -136,6 +137,21 @@ fn a_broadcast_is_dropped_and_counted() {
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 0);
     let here = SocketAddr::new(lab.ip(1), anywhere.port());
     assert_eq!(UdpClient::of(here).ask(), "a");
+}
+
+fn a_datagram_that_says_it_comes_from_a_server_begins_no_session() {
+    let lab = Lab::new();
+    let _a = UdpServer::named("a", lab.server(1));
+    let setup = udp(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "weight = 0");
+    let balancer = Balancer::start(&lab, &setup);
+    let b = UdpSocket::bind(lab.server(2)).unwrap();
+    b.send_to(b"who?", lab.vip()).unwrap();
+    balancer.wait_for_stat("/frontends/web/drops/loop", 1);
+    assert_eq!(balancer.stat("/frontends/web/total_connections"), 0);
+
+    let client = UdpSocket::bind((lab.server(2).ip(), 0)).unwrap();
+    client.send_to(b"who?", lab.vip()).unwrap();
+    assert_eq!(client.recv(&mut [0; 8]).unwrap(), 1, "a server may be an ordinary client");
 }
 
 fn a_silent_client_is_forgotten_and_starts_anew() {

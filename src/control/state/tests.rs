@@ -96,6 +96,18 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
 }
 
 #[test]
+fn where_servers_listen_follows_the_configuration() {
+    let mut state = State::new(1);
+    let is_server = |snapshot: &Snapshot, addr: &str| {
+        snapshot.server_endpoints.contain(Protocol::Tcp, addr.parse().unwrap(), 80)
+    };
+    let snapshot = state.configure(two_servers(), Timestamp(0));
+    assert!(is_server(&snapshot, "10.0.0.2:80") && is_server(&snapshot, "10.0.0.3:80"));
+    let snapshot = state.configure(config(vec![server("b", "10.0.0.3:80")]), Timestamp(1));
+    assert!(!is_server(&snapshot, "10.0.0.2:80") && is_server(&snapshot, "10.0.0.3:80"));
+}
+
+#[test]
 fn the_first_good_probe_is_shown_but_is_no_news() {
     let config = two_servers();
     let a = key_of(&config, 0);

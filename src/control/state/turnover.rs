@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{PoolEntry, ServerEntry, State, key, number};
 use crate::config::Config;
 use crate::model::{Backend, HealthCheck, ProbeKind, ServerKey, Timestamp};
-use crate::snapshot::{PoolLive, ServerLive};
+use crate::snapshot::{PoolLive, ServerEndpoints, ServerLive};
 
 impl State {
     /// Has the backends of the configuration, with the servers that their names stand for. What stays keeps what is
@@ -21,6 +21,11 @@ impl State {
         self.vanished.expire(now);
         let gone = self.keep_servers(&backends, now);
         self.keep_pools(&backends);
+        let served = config.frontends.iter().filter_map(|frontend| {
+            let entry = self.pools.get(&frontend.backend)?;
+            Some((frontend, &*entry.pool.config))
+        });
+        self.server_endpoints = ServerEndpoints::of(served).into();
         gone
     }
 

@@ -89,6 +89,10 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
+        // Its answer would be a question to us, and so on without end.
+        if is_new && snapshot.server_endpoints.contain(frontend.config.protocol, key.source(), vip.port()) {
+            return Err(Stop::Silent(DropReason::ClientIsServer));
+        }
         // Its sender is told, and with it whoever is before that.
         if is_new && self.comes_back(frame, packet) {
             return Err(Stop::Refused(DropReason::ForwardingLoop));

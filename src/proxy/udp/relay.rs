@@ -165,6 +165,11 @@ impl Relay {
         if key.client.port() == 0 {
             return Err(Counter::DroppedUnsent); // nobody can be answered there
         }
+        // The server would be sent an answer, which it answers, and so on without end.
+        let servers = &self.context.shared.snapshot.load().server_endpoints;
+        if servers.contain(Protocol::Udp, key.client, self.vip.port()) {
+            return Err(Counter::DroppedLoop);
+        }
         // Of UDP one socket alone is bound to an address and port.
         let path = self.context.own_sockets_at(Protocol::Udp, key.client).pop().map(|socket| socket.path);
         if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {

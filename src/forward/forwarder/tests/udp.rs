@@ -1,5 +1,6 @@
 //! UDP: exchanges and streams of datagrams, in both modes.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, LAN, Lab, Outcome, Size, WAN};
@@ -21,6 +22,7 @@ told_over_both_families! {
     an_answered_question_gives_up_its_port_before_a_client_is_refused,
     a_full_frontend_refuses_until_a_flow_is_forgotten,
     who_stops_lets_streams_go_on_and_begins_none,
+    a_datagram_that_says_it_comes_from_a_server_begins_nothing,
 }
 
 /// Client `n` asks.
@@ -55,6 +57,34 @@ fn a_question_and_its_answer_pass_and_are_forgotten_after_half_a_minute(family: 
     lab.wait(Duration::from_secs(2));
     assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 1, 1));
     assert_eq!(lab.forwarder.snat_ports_in_use(), 0);
+}
+
+fn a_datagram_that_says_it_comes_from_a_server_begins_nothing(family: Family) {
+    let labs = [Lab::passthrough(family), Lab::dsr(family), Lab::l2(family)];
+    for mut lab in labs.map(Lab::udp) {
+        // Which server would have been chosen makes no difference, nor whether it is up.
+        lab.change(|world| world.servers[1].up = false);
+        let from = |id, port| {
+            let addr = SocketAddr::new(family.server_ip(id), port);
+            TestPacket::from(addr).to(family.vip()).udp().payload(b"!")
+        };
+        let port = lab.snapshot.pools[0].servers[0].config.addr.port();
+        for id in [11, 12, 13] {
+            assert_eq!(lab.handle(&from(id, port)), Outcome::Dropped(DropReason::ClientIsServer));
+        }
+        assert_eq!((lab.opened, lab.forwarder.snat_ports_in_use()), (0, 0));
+        lab.change(|world| world.servers.retain(|server| server.ip == family.server_ip(11)));
+        lab.send(from(14, port));
+        lab.send(from(13, port)); // it is a server no longer
+    }
+    let mut lab = Lab::passthrough(family).udp();
+    let seen =
+        lab.send(TestPacket::from(SocketAddr::new(family.server_ip(12), 40_404)).to(family.vip()).udp());
+    assert_eq!(
+        lab.send(seen.reply()).to,
+        SocketAddr::new(family.server_ip(12), 40_404),
+        "an ordinary client"
+    );
 }
 
 fn who_asks_again_has_a_stream_that_is_remembered_for_five_minutes(family: Family) {
