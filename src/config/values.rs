@@ -193,7 +193,10 @@ pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, Str
 }
 
 fn one_machine(addr: SocketAddr, value: &DeValue<'_>) -> Result<SocketAddr, String> {
-    let is_one = !addr.ip().is_unspecified() && !addr.ip().is_multicast();
+    let is_one = match addr.ip() {
+        IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
+        IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),
+    };
     if is_one { Ok(addr) } else { Err(not_allowed(value, SERVER_ADDRESS)) }
 }
 

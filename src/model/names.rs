@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::mem::take;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// What a lookup of a name found, for each family; an error in words for an operator.
@@ -107,12 +107,12 @@ pub struct Records {
 }
 
 impl Records {
-    /// Records that may be believed for `ttl`. Without those that are nobody's address: some name servers answer
+    /// Records that may be believed for `ttl`. Without those that are nobody's address (RFC 6890): some name servers answer
     /// 0.0.0.0 for what they block.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ttl: Duration) -> Records {
-        let is_of_one_machine = |ip: &IpAddr| {
-            let mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
-            !ip.is_unspecified() && !ip.is_multicast() && *ip != Ipv4Addr::BROADCAST && !mapped
+        let is_of_one_machine = |ip: &IpAddr| match ip {
+            IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
+            IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast() && ip.to_ipv4_mapped().is_none(),
         };
         Records { addresses: addresses.into_iter().filter(is_of_one_machine).collect(), ttl }
     }

@@ -3,24 +3,36 @@
 //! file beside the locked one; it is replaced as a whole, so that who is killed meanwhile loses nothing.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::geteuid;
 
 use crate::net::PortRanges;
+
+/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`, from Linux 5.14.
+const NAMESPACE_COOKIE: libc::c_int = 71;
 
 /// How often is looked whether another process is done with the directory, and how many times.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 100;
 
+/// Most records of processes that are gone, of all network namespaces together; those last changed longest ago give way.
+/// A namespace that is gone takes nothing back, and nobody else can tell that it is.
+const MAX_STALE: usize = 256;
+
 /// No record is as long.
 const LONGEST: u64 = 1 << 20;
+
+/// How the names of all records begin.
+const RECORD: &str = "reserved-ports.ns-";
 
 /// How the name of a file ends that takes the place of a record: what its process has added by now.
 const HANDED: &str = ".handed";
@@ -78,7 +90,7 @@ impl Records {
         }
         let mut records = Records {
             directory: directory.to_owned(),
-            prefix: format!("reserved-ports.{}.", namespace()?),
+            prefix: format!("{RECORD}{}.", namespace()?),
             boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
             live: Vec::new(),
             stale: Vec::new(),
@@ -90,10 +102,14 @@ impl Records {
     }
 
     fn read(&mut self) -> io::Result<()> {
+        let mut others = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if !name.starts_with(&self.prefix) {
+                if name.starts_with(RECORD) && !name.ends_with(HANDED) && !name.ends_with(NEW) {
+                    others.push(entry);
+                }
                 continue;
             }
             if let Some(of) = name.strip_suffix(HANDED).or(name.strip_suffix(NEW)) {
@@ -115,7 +131,7 @@ impl Records {
             let record = Record { path: entry.path(), file, wanted, added };
             if is_stale { self.stale.push(record) } else { self.live.push(record) }
         }
-        Ok(())
+        forget_oldest(others)
     }
 
     fn contents(&self, file: &File) -> Option<(PortRanges, PortRanges)> {
@@ -130,8 +146,7 @@ impl Records {
     }
 
     /// What processes have added that are gone, if `now` are the reserved ports. One of which some are not there any more
-    /// says nothing: it was killed before it added them, or the list was set anew, or its network namespace is gone and
-    /// this is another with the same number.
+    /// says nothing: it was killed before it added them, or the list was set anew.
     pub(super) fn orphans(&self, now: &PortRanges) -> PortRanges {
         let stale = self.stale.iter().map(|record| &record.added);
         let there = stale.filter(|added| added.without(now).is_empty());
@@ -216,9 +231,45 @@ fn parse(text: &str, boot: &str) -> Option<(PortRanges, PortRanges)> {
     is_now.then_some(ports)
 }
 
-/// The thread's network namespace.
+/// Of records of other network namespaces, removes those of killed processes that were last changed longest ago, where they
+/// are too many.
+fn forget_oldest(records: Vec<DirEntry>) -> io::Result<()> {
+    if records.len() <= MAX_STALE {
+        return Ok(());
+    }
+    let mut stale = Vec::new();
+    for entry in records {
+        let file = open(&entry.path(), false)?;
+        if try_lock(&file)? {
+            stale.push((file.metadata()?.modified()?, entry.path()));
+        }
+    }
+    stale.sort_unstable();
+    for (_, path) in stale.iter().take(stale.len().saturating_sub(MAX_STALE)) {
+        for path in [path.clone(), beside(path, HANDED), beside(path, NEW)] {
+            let _ = fs::remove_file(path);
+        }
+    }
+    Ok(())
+}
+
+/// The thread's network namespace: a number that no other has or will have before the next boot. The inode of its file, unlike
+/// this, is given to another when it is gone.
 fn namespace() -> io::Result<u64> {
-    Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    let (mut cookie, mut len) = (0_u64, size_of::<u64>() as libc::socklen_t);
+    #[expect(unsafe_code, reason = "no crate has this option")]
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, which has as many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            NAMESPACE_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
 fn options() -> OpenOptions {
@@ -254,6 +305,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
+    use std::time::UNIX_EPOCH;
 
     use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -322,6 +374,31 @@ mod tests {
         drop(records);
         let left = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(left.collect::<Vec<_>>(), ["reserved-ports.lock"]);
+    }
+
+    #[test]
+    fn records_of_other_network_namespaces_are_bounded_and_the_newest_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("convey");
+        drop(Records::open(&place).unwrap());
+        let held = options().create_new(true).open(place.join(format!("{RECORD}9999.1.held"))).unwrap();
+        assert!(try_lock(&held).unwrap());
+        let at = |second| UNIX_EPOCH + Duration::from_secs(second);
+        held.set_modified(at(0)).unwrap();
+        for number in 0..MAX_STALE as u64 + 10 {
+            let name = format!("{RECORD}9999{number}.1.00000000");
+            options().create_new(true).open(place.join(name)).unwrap().set_modified(at(number)).unwrap();
+        }
+        drop(Records::open(&place).unwrap());
+        let name = |number| place.join(format!("{RECORD}9999{number}.1.00000000"));
+        assert!(place.join(format!("{RECORD}9999.1.held")).exists(), "its process runs");
+        assert!((0..10).all(|number| !name(number).exists()));
+        assert!((10..MAX_STALE as u64 + 10).all(|number| name(number).exists()));
+    }
+
+    #[test]
+    fn a_network_namespace_has_the_same_number_each_time() {
+        assert_eq!(namespace().unwrap(), namespace().unwrap());
     }
 
     #[test]
