@@ -219,7 +219,7 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         change("offload", offload, &new.offload),
         change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
         change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
-        change("min_path_mtu", min_path_mtu, &new.min_path_mtu),
+        change("min_path_mtu", or(*min_path_mtu, "none"), or(new.min_path_mtu, "none")),
     ];
     changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
 }

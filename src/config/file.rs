@@ -436,11 +436,12 @@ fn passthrough(mut table: Table<'_>) -> Passthrough {
             guard: table.or("guard", default.guard, boolean),
             offload: table.or("offload", default.offload, choice(&Offload::ALL, Offload::name)),
             snat_ports: table.or("snat_ports", default.snat_ports.clone(), snat_ports),
-            min_path_mtu: table.or(
-                "min_path_mtu",
-                default.min_path_mtu,
-                integer(PacketSettings::LEAST_PATH_MTU..=PacketSettings::MOST_PATH_MTU),
-            ),
+            min_path_mtu: table
+                .optional(
+                    "min_path_mtu",
+                    integer(PacketSettings::LEAST_PATH_MTU..=PacketSettings::MOST_PATH_MTU),
+                )
+                .map(|found| found.value),
             timeouts: flow_timeouts(table.table("timeouts")),
             ..default
         },

@@ -152,15 +152,14 @@ impl Worker {
                 }
                 match forwarded.cut {
                     None => round.out.push((forwarded.interface, buffer)),
-                    Some(Cut::Segments(payload)) => {
+                    Some(Cut::Segments(payload)) if segment_size.is_some() => {
                         buffer.set_segment_size(payload);
                         round.out.push((forwarded.interface, buffer));
                     }
-                    Some(Cut::Fragments { mtu, renumber }) => {
-                        let ids = renumber.then_some(&mut self.ids);
-                        cut(&mut frame, mtu, ids, |fragment| {
+                    Some(how) => {
+                        cut(&mut frame, how, &mut self.ids, |piece| {
                             let mut buffer = Buffer::default();
-                            buffer.set_frame(fragment);
+                            buffer.set_frame(piece);
                             round.out.push((forwarded.interface, buffer));
                         });
                         round.spare.push((interface, buffer));

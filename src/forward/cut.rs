@@ -6,8 +6,8 @@ use crate::wire::{self, Checksum, Headers};
 /// What is done to a packet that is too long for its next hop, and may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// A super-frame of TCP: it is cut into segments with this many bytes of payload at most, by whoever would have
-    /// cut it into longer ones.
+    /// TCP: it is cut into segments with this many bytes of payload at most. A super-frame is, by whoever would have cut it
+    /// into longer ones; any other by [`cut`].
     Segments(u16),
     /// It is cut into fragments, by [`cut`].
     Fragments {
@@ -18,13 +18,17 @@ pub enum Cut {
     },
 }
 
-/// Cuts a frame, as it was rewritten, into fragments of at most `mtu` bytes, and hands each to `send` as a complete
-/// frame. They keep their number unless there are `ids` for them. A super-frame of UDP becomes the datagrams that it
-/// stands for first, each of which is a packet. Afterwards the frame is of no use any more.
-pub fn cut(frame: &mut Frame<'_>, mtu: u32, mut ids: Option<&mut Ids>, mut send: impl FnMut(&[u8])) {
+/// Cuts a frame, as it was rewritten, into segments or fragments, and hands each to `send` as a complete frame. Fragments keep
+/// their number unless there are `ids` for them. A super-frame of UDP becomes the datagrams that it stands for first, each of
+/// which is a packet. Afterwards the frame is of no use any more.
+pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut Ids, mut send: impl FnMut(&[u8])) {
     let Ok(headers) = wire::parse(frame.bytes) else { return };
+    let (mtu, renumber) = match how {
+        Cut::Segments(payload) => return wire::segments(frame.bytes, &headers, payload, send),
+        Cut::Fragments { mtu, renumber } => (mtu, renumber),
+    };
     let mut split = |packet: &mut [u8], headers: &Headers, checksum| {
-        let id = ids.as_mut().map(|ids| ids.take());
+        let id = renumber.then(|| ids.take());
         wire::split(packet, headers, checksum, mtu as usize, id, &mut send);
     };
     let Some(payload) = frame.segment_size else { return split(frame.bytes, &headers, frame.checksum) };

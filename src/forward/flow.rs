@@ -75,10 +75,9 @@ impl Manner {
     const CACHED: u8 = 8;
     /// A connection that only its client's side is seen of, and not from its beginning.
     const MET: u8 = 16;
-    /// The path to its client takes shorter packets than its server is told.
-    const NARROW: u8 = 32;
-    /// And shorter ones than every link of IPv6 does.
-    const VERY_NARROW: u8 = 64;
+    /// How narrow the path to its client is: two bits.
+    const NARROW: u8 = 32 + 64;
+    const NARROW_SHIFT: u32 = Manner::NARROW.trailing_zeros();
     /// A FIN of the client that is not believed yet.
     const CLIENTS_FIN: u8 = 128;
     /// Passthrough, where none is met under way: the same of the server.
@@ -333,22 +332,22 @@ impl Flow {
         self.manner.has(Manner::NARROW)
     }
 
-    /// Whether they are cut into short pieces.
-    pub(super) fn is_very_narrow(&self) -> bool {
-        self.manner.has(Manner::VERY_NARROW)
+    /// How narrow the path to its client is: 0 if it takes what its server is told, at most 3.
+    #[inline]
+    pub(super) fn narrowness(&self) -> u8 {
+        (self.manner.0 & Manner::NARROW) >> Manner::NARROW_SHIFT
     }
 
     /// Has its packets to the client be cut from now on; once into short pieces, for as long as they are cut.
-    pub(super) fn set_narrow(&mut self, very: bool) {
-        self.manner.set(Manner::NARROW, true);
-        if very {
-            self.manner.set(Manner::VERY_NARROW, true);
-        }
+    pub(super) fn set_narrow(&mut self, narrowness: u8) {
+        debug_assert!(narrowness <= 3);
+        let narrower = narrowness.max(self.narrowness());
+        self.manner.0 = self.manner.0 & !Manner::NARROW | narrower << Manner::NARROW_SHIFT;
     }
 
     /// Has its packets to the client go on whole again.
     pub(super) fn set_wide(&mut self) {
-        self.manner.set(Manner::NARROW | Manner::VERY_NARROW, false);
+        self.manner.set(Manner::NARROW, false);
     }
 
     /// Whether the flow cache was told to forward packets of this flow.

@@ -151,9 +151,9 @@ impl FlowTable {
         &self.flows[id.0 as usize]
     }
 
-    /// Has packets of this flow to its client be cut, into short pieces if it is `very` narrow.
-    pub(super) fn set_narrow(&mut self, id: FlowId, very: bool) {
-        self.flows[id.0 as usize].set_narrow(very);
+    /// Has packets of this flow to its client be cut, into shorter pieces the narrower its path is.
+    pub(super) fn set_narrow(&mut self, id: FlowId, narrowness: u8) {
+        self.flows[id.0 as usize].set_narrow(narrowness);
     }
 
     /// Has packets of this flow to its client go on whole again, if it is there and they are cut. Returns whether they were.

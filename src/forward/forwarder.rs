@@ -316,7 +316,7 @@ impl Forwarder {
         if let Some(lead) = frame.lead.filter(|_| is_nat) {
             wire::renumber(frame.bytes, headers, lead.id);
         }
-        if cut.is_some() && headers.dont_fragment {
+        if cut.is_some() && headers.dont_fragment && headers.is_v4() {
             wire::allow_cutting(frame.bytes, headers);
         }
         Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part, cut }))

@@ -24,9 +24,9 @@ pub struct PacketSettings {
     pub snat_ports: RangeInclusive<u16>,
     /// Our addresses that servers see as their clients'; empty: those of the interfaces towards the servers.
     pub snat_addresses: Vec<IpAddr>,
-    /// Shortest path MTU that servers are told of in passthrough by IPv4, in bytes; from [`PacketSettings::LEAST_PATH_MTU`]
-    /// to [`PacketSettings::MOST_PATH_MTU`]. By IPv6 it is 1280, which has no shorter ones.
-    pub min_path_mtu: u32,
+    /// Shortest path MTU to a client that servers are told of in passthrough, in bytes, from [`PacketSettings::LEAST_PATH_MTU`]
+    /// to [`PacketSettings::MOST_PATH_MTU`]; `None`: they are told of none. By IPv6 none is below 1280.
+    pub min_path_mtu: Option<u32>,
     /// How long silent flows are remembered.
     pub timeouts: FlowTimeouts,
 }
@@ -36,8 +36,8 @@ impl PacketSettings {
     pub const MAX_CAPACITY: u32 = 1 << 30;
     /// What every host takes (RFC 791, section 3.1).
     pub const LEAST_PATH_MTU: u32 = 576;
-    /// Ethernet's: servers are told of no path that takes less.
-    pub const MOST_PATH_MTU: u32 = 1500;
+    /// The longest packet of IP.
+    pub const MOST_PATH_MTU: u32 = 65_535;
 }
 
 impl Default for PacketSettings {
@@ -53,7 +53,7 @@ impl Default for PacketSettings {
             // checks are made from there.
             snat_ports: 33_768..=61_000,
             snat_addresses: Vec::new(),
-            min_path_mtu: 1280,
+            min_path_mtu: None,
             timeouts: FlowTimeouts::default(),
         }
     }

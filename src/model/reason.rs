@@ -43,8 +43,7 @@ pub enum DropReason {
     TtlExceeded,
     /// Longer than the next hop's MTU.
     TooBig,
-    /// Passthrough: an ICMP error that would have told a server of a path MTU below the least that servers are told of.
-    /// Packets of its flow are cut instead.
+    /// Passthrough: an ICMP error that would have told a server of a client's path MTU. Packets of its flow are cut instead.
     PathMtuTooSmall,
     /// The next hop's link-layer address was not found out while the packet waited for it.
     NextHopUnresolved,

@@ -61,8 +61,8 @@ pub struct Snapshot {
     pub timeouts: Timeouts,
     /// How long silent flows are remembered (packet modes).
     pub flow_timeouts: FlowTimeouts,
-    /// Shortest path MTU that servers are told of in passthrough, in bytes.
-    pub min_path_mtu: u32,
+    /// Shortest path MTU to a client that servers are told of in passthrough, in bytes; `None`: they are told of none.
+    pub min_path_mtu: Option<u32>,
     /// Counters over all frontends, those that are gone too.
     pub totals: Arc<Traffic>,
 }

@@ -1,21 +1,21 @@
 //! Cutting a super-frame of UDP into the datagrams that it stands for (Linux: `UDP_SEGMENT`).
 
 use super::checksum::{header_checksum, payload_checksum};
-use super::fields::{ETHERNET_LEN, UDP_LEN, ipv4, put_u16, u16_at, udp};
+use super::fields::{IPV6_LEN, UDP_LEN, ipv4, ipv6, put_u16, u16_at, udp};
 use super::headers::Headers;
 
 /// Hands each datagram to `send` as a frame: with `payload` bytes of the payload each, the last with what is left, with
 /// valid checksums (none if the super-frame has none), numbered on from the super-frame's number as their sender's
 /// kernel would.
 ///
-/// The caller has seen to it that the frame is a whole one of UDP over IPv4.
+/// The caller has seen to it that the frame is a whole one of UDP.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
 pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&mut [u8])) {
-    debug_assert!(headers.is_v4() && !headers.is_tcp());
+    debug_assert!(!headers.is_tcp());
     let (head, content) = frame[..headers.end].split_at(headers.l4 + UDP_LEN);
-    let (key, first_id) = (&headers.key, u16_at(head, ETHERNET_LEN + ipv4::ID));
+    let key = &headers.key;
     // Complete, it is never zero; left to the sender, it is a sum with numbers in it.
     let has_checksum = u16_at(head, headers.l4 + udp::CHECKSUM) != 0;
     let mut datagram = Vec::with_capacity(head.len() + usize::from(payload));
@@ -33,14 +33,22 @@ pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl F
             };
             put_u16(transport, udp::CHECKSUM, checksum);
         }
-        let ip = &mut outer[ETHERNET_LEN..];
-        put_u16(ip, ipv4::TOTAL_LEN, (ip.len() + transport.len()) as u16);
-        put_u16(ip, ipv4::ID, first_id.wrapping_add(n as u16));
-        put_u16(ip, ipv4::CHECKSUM, 0);
-        let checksum = header_checksum(ip);
-        put_u16(ip, ipv4::CHECKSUM, checksum);
+        put_lengths(outer, headers, transport.len(), n as u16);
         send(&mut datagram);
     }
+}
+
+/// Gives what comes before the header of TCP or UDP the length of what follows; one of IPv4 gets a number so many after its own.
+pub(super) fn put_lengths(outer: &mut [u8], headers: &Headers, transport_len: usize, number: u16) {
+    let ip = &mut outer[headers.l3..];
+    if !headers.is_v4() {
+        return put_u16(ip, ipv6::PAYLOAD_LEN, (ip.len() - IPV6_LEN + transport_len) as u16);
+    }
+    put_u16(ip, ipv4::TOTAL_LEN, (ip.len() + transport_len) as u16);
+    put_u16(ip, ipv4::ID, u16_at(ip, ipv4::ID).wrapping_add(number));
+    put_u16(ip, ipv4::CHECKSUM, 0);
+    let checksum = header_checksum(ip);
+    put_u16(ip, ipv4::CHECKSUM, checksum);
 }
 
 #[cfg(test)]
@@ -66,6 +74,13 @@ mod tests {
             assert_eq!(cut(&numbered(&content, id), 1_200), expected);
             assert_eq!(cut(&numbered(&content, id).partial(), 1_200), expected);
         }
+    }
+
+    #[test]
+    fn by_ipv6_too() {
+        let packet = || TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp();
+        let expected: Vec<Vec<u8>> = [1_200, 300].map(|len| packet().payload(&vec![7; len]).bytes()).into();
+        assert_eq!(cut(&packet().payload(&[7; 1_500]), 1_200), expected);
     }
 
     #[test]

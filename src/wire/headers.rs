@@ -125,6 +125,9 @@ impl TcpFlags {
     /// The acknowledgment number counts.
     pub const ACK: u8 = 0x10;
 
+    /// Some of what it carries is urgent.
+    pub const URG: u8 = 0x20;
+
     /// Whether FIN is set.
     #[inline]
     pub const fn fin(self) -> bool {

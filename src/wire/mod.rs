@@ -16,6 +16,7 @@ mod mtu;
 mod parse;
 mod quote;
 mod rewrite;
+mod segments;
 mod split;
 #[cfg(test)]
 mod testing;
@@ -30,5 +31,6 @@ pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use mtu::{allow_cutting, told_mtu};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};
-pub use split::split;
+pub use segments::segments;
+pub use split::{is_simple, split};
 pub use translate::{is_from, source};

@@ -1,7 +1,7 @@
-//! Cutting an IPv4 packet into fragments (RFC 791, section 3.2; RFC 1812, section 4.2.2.7).
+//! Cutting a packet into fragments (RFC 791, section 3.2; RFC 1812, section 4.2.2.7; RFC 8200, section 4.5).
 
 use super::checksum::{Checksum, complete, header_checksum};
-use super::fields::{ETHERNET_LEN, ipv4, put_u16, u16_at};
+use super::fields::{ETHERNET_LEN, IPV6_LEN, ipv4, ipv6, put_u16, put_u32, u16_at};
 use super::headers::{Headers, Kind};
 use super::rewrite::checksum_at;
 
@@ -15,7 +15,7 @@ const COPIED: u8 = 0x80;
 /// a fragment already is cut further. They have the number of the packet, or `id` if there is one. Afterwards the
 /// checksum of what the packet carries is complete.
 ///
-/// The caller has seen to it that it is a packet of IPv4 that may be cut; `headers` are those it came
+/// The caller has seen to it that it is a packet of IPv4 that may be cut, or one that [`is_simple`]; `headers` are those it came
 /// in with (a rewrite changes none that are looked at here), `mtu` is at least 68, the least there is.
 ///
 /// # Panics
@@ -28,7 +28,10 @@ pub fn split(
     id: Option<u16>,
     mut send: impl FnMut(&[u8]),
 ) {
-    debug_assert!(headers.is_v4() && !headers.dont_fragment);
+    if !headers.is_v4() {
+        return split_v6(frame, headers, checksum, mtu, id, send);
+    }
+    debug_assert!(!headers.dont_fragment);
     let (head, payload) = frame[..headers.end].split_at_mut(headers.l4);
     if checksum == Checksum::Partial && headers.kind == Kind::Whole {
         complete(payload, checksum_at(headers.key.protocol));
@@ -56,6 +59,72 @@ pub fn split(
         put_u16(ip, ipv4::CHECKSUM, 0);
         let checksum = header_checksum(ip);
         put_u16(ip, ipv4::CHECKSUM, checksum);
+        send(&fragment);
+    }
+}
+
+/// Length of a fragment header of IPv6.
+const FRAGMENT_LEN: usize = 8;
+
+/// The bit of a fragment header's offset that says that more follow.
+const MORE: u16 = 1;
+
+/// Whether a packet has no extension header of IPv6 besides that of a fragment, so that it may be cut into fragments by somebody
+/// who knows no others. All packets of IPv4 are simple.
+///
+/// # Panics
+/// If `headers` are not those of `frame`.
+pub fn is_simple(frame: &[u8], headers: &Headers) -> bool {
+    let begins = headers.l3 + IPV6_LEN;
+    match headers.kind {
+        _ if headers.is_v4() => true,
+        Kind::Whole => headers.l4 == begins,
+        Kind::FirstFragment { .. } | Kind::LaterFragment { .. } => {
+            frame[headers.l3 + ipv6::NEXT_HEADER] == ipv6::FRAGMENT && headers.l4 == begins + FRAGMENT_LEN
+        }
+        Kind::Error { .. } => false,
+    }
+}
+
+/// By IPv6 only senders cut packets: for who gets these we are the sender.
+fn split_v6(
+    frame: &mut [u8],
+    headers: &Headers,
+    checksum: Checksum,
+    mtu: usize,
+    id: Option<u16>,
+    mut send: impl FnMut(&[u8]),
+) {
+    debug_assert!(is_simple(frame, headers));
+    let is_whole = headers.kind == Kind::Whole;
+    let (head, payload) = frame[..headers.end].split_at_mut(headers.l4);
+    let mut fragment = Vec::with_capacity(ETHERNET_LEN + mtu);
+    fragment.extend_from_slice(head);
+    if is_whole {
+        if checksum == Checksum::Partial {
+            complete(payload, checksum_at(headers.key.protocol));
+        }
+        fragment[headers.l3 + ipv6::NEXT_HEADER] = ipv6::FRAGMENT;
+        fragment.extend_from_slice(&[0; FRAGMENT_LEN]);
+        let own = &mut fragment[headers.l4..];
+        own[0] = headers.key.protocol;
+        put_u32(own, ipv6::FRAGMENT_ID, id.unwrap_or_default().into());
+    }
+    let head_len = fragment.len();
+    let own = head_len - FRAGMENT_LEN;
+    if let Some(id) = id {
+        put_u16(&mut fragment[own..], ipv6::FRAGMENT_ID + 2, id);
+    }
+    // Where in the packet it begins, in units of 8 bytes above three bits.
+    let field = u16_at(&fragment[own..], ipv6::FRAGMENT_OFFSET);
+    let most = (mtu.saturating_sub(IPV6_LEN + FRAGMENT_LEN) / 8 * 8).max(8);
+    let pieces = payload.len().div_ceil(most);
+    for (n, piece) in payload.chunks(most).enumerate() {
+        fragment.truncate(head_len);
+        fragment.extend_from_slice(piece);
+        let more = if n + 1 < pieces { MORE } else { 0 };
+        put_u16(&mut fragment[own..], ipv6::FRAGMENT_OFFSET, (field | more) + (n * most) as u16);
+        put_u16(&mut fragment[headers.l3..], ipv6::PAYLOAD_LEN, (FRAGMENT_LEN + piece.len()) as u16);
         send(&fragment);
     }
 }

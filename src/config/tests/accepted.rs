@@ -65,7 +65,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             offload: Offload::Auto,
             snat_ports: 33_768..=61_000,
             snat_addresses: vec![],
-            min_path_mtu: 1280,
+            min_path_mtu: None,
             timeouts: FlowTimeouts::default(),
         },
         name_servers: vec![],
@@ -183,7 +183,7 @@ fn everything_that_can_be_set_arrives() {
         offload: Offload::Tc,
         snat_ports: 40_000..=41_000,
         snat_addresses: vec!["10.0.0.5".parse().unwrap()],
-        min_path_mtu: 576,
+        min_path_mtu: Some(576),
         timeouts: FlowTimeouts {
             half_open,
             handshake_only,

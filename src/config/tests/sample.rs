@@ -45,6 +45,7 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",
             "passthrough.snat_addresses automatic -> 10.0.0.1",
+            "passthrough.min_path_mtu none -> 1400",
         ]
     );
 }

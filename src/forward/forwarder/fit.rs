@@ -1,11 +1,11 @@
 //! Whether the next hop takes a packet as it is.
 
-use super::narrow::{NARROW, VERY_NARROW};
+use super::narrow::{NARROW, longest_to};
 use super::refuse::Stop;
 use crate::forward::{Cut, Direction, Flow, Frame, View};
 use crate::model::{DropReason, NextHop};
 use crate::snapshot::Snapshot;
-use crate::wire::Headers;
+use crate::wire::{self, Headers, Kind, TcpFlags};
 
 /// How long packets may be on a way.
 #[derive(Debug, Clone, Copy)]
@@ -34,15 +34,13 @@ impl Path {
         snapshot: &Snapshot,
     ) -> Path {
         let is_nat = flow.view() == View::BothSides;
-        if direction == Direction::ToServer || !is_nat || !headers.is_v4() {
+        if direction == Direction::ToServer || !is_nat {
             return Path::to(hop, is_nat);
         }
-        let mtu = match flow.is_narrow() {
-            false => hop.mtu,
-            true if flow.is_very_narrow() => hop.mtu.min(VERY_NARROW),
-            true => hop.mtu.min(NARROW),
-        };
-        Path { mtu, is_secret: mtu < snapshot.min_path_mtu, is_nat }
+        let mtu = hop.mtu.min(longest_to(flow));
+        // Of our own links nobody can lie.
+        let is_short = headers.is_v4() && mtu < snapshot.min_path_mtu.unwrap_or(NARROW).min(NARROW);
+        Path { mtu, is_secret: mtu < hop.mtu || is_short, is_nat }
     }
 }
 
@@ -58,16 +56,25 @@ pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Op
         return Ok(None);
     }
     let is_super_segment = frame.segment_size.is_some() && headers.is_tcp();
-    let must_stay_whole = headers.dont_fragment && !path.is_secret;
+    let must_stay_whole = headers.dont_fragment && !(path.is_secret && wire::is_simple(frame.bytes, headers));
     if must_stay_whole || is_super_segment && mtu <= header_len {
         return Err(Stop::TooBig { mtu: path.mtu });
     }
-    Ok(Some(match is_super_segment {
+    // Fragments get lost on the way to clients more often than segments do.
+    let is_segment = path.is_secret && may_become_segments(headers) && mtu > header_len;
+    Ok(Some(match is_super_segment || is_segment {
         // Each will have a header of its own.
         true => Cut::Segments((mtu - header_len) as u16),
         // A fragment that was let in by its lead has such a number already.
         false => Cut::Fragments { mtu: path.mtu, renumber: path.is_nat && frame.lead.is_none() },
     }))
+}
+
+/// Whether a packet is one of TCP that can be cut into shorter ones. Where urgent data ends is told from where a segment begins,
+/// and what begins or resets a connection is said once.
+fn may_become_segments(headers: &Headers) -> bool {
+    let (flags, once) = (headers.flags.0, TcpFlags::SYN | TcpFlags::RST | TcpFlags::URG);
+    headers.is_tcp() && headers.kind == Kind::Whole && flags & once == 0
 }
 
 /// Whether the next hop takes an ICMP error, which is short and never cut.

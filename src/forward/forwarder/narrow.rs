@@ -1,25 +1,37 @@
 //! Clients whose path takes shorter packets than their server is told (passthrough).
 //!
 //! A server knows one path to all clients, for all of them have our address there. So what one of them says of its path
-//! would shorten everybody's packets. Servers are told of no path MTU below a least: the flow bears it alone, and packets
-//! to its client are cut here, until the path is tried anew.
+//! would shorten everybody's packets. Servers are told of no path MTU (below a least, if one is configured): the flow
+//! bears it alone, and packets to its client are cut here, until the path is tried anew.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::refuse::Stop;
 use super::{ACKNOWLEDGED_AFTER, Forwarder, Packet};
-use crate::forward::{Direction, FlowId, Frame, View};
+use crate::forward::{Direction, Flow, FlowId, Frame, View};
 use crate::model::{DropReason, Timestamp};
 use crate::wire;
 
-/// What packets to such a client are cut into, in bytes, if its path takes as much. No link of IPv6 takes less (RFC 8200,
-/// section 5), and who says so is not to be believed (RFC 8201, section 4).
+/// No link of IPv6 takes less (RFC 8200, section 5), and who says so is not to be believed (RFC 8201, section 4).
 pub(super) const NARROW: u32 = 1280;
 
-/// The same if it takes less: every host takes this (RFC 791, section 3.1), and a router whose link does not cuts them
-/// further. To cut them shorter here would let a liar have us send very many.
-pub(super) const VERY_NARROW: u32 = 576;
+/// What packets to such a client are cut into, in bytes, by [`Flow::narrowness`]. A flow has no room for a number. 1,400 fits
+/// most tunnels. Every host takes 576 (RFC 791, section 3.1), and a router whose link does not cuts them further: to cut
+/// them shorter here would let a liar have us send very many.
+const LENGTHS: [u32; 4] = [u32::MAX, 1400, NARROW, 576];
+
+/// The longest packet that the path to a flow's client takes, as far as routers have told.
+#[inline]
+pub(super) fn longest_to(flow: &Flow) -> u32 {
+    LENGTHS[usize::from(flow.narrowness())]
+}
+
+/// How narrow a path is that takes packets of so many bytes.
+fn narrowness_of(mtu: u32) -> u8 {
+    let fits = LENGTHS.iter().skip(1).position(|length| *length <= mtu);
+    fits.map_or(LENGTHS.len() - 1, |n| n + 1) as u8
+}
 
 /// How long a path is taken for narrow: as long as hosts do (RFC 8201, section 4; Linux: `mtu_expires`).
 const NARROW_FOR: Duration = Duration::from_secs(600);
@@ -65,8 +77,7 @@ impl Forwarder {
         }
     }
 
-    /// Refuses an ICMP error that would tell a server of a path MTU below the least; remembers that the flow's path takes
-    /// no more.
+    /// Refuses an ICMP error that tells a server how narrow the path to a client is; remembers it for the flow.
     pub(super) fn check_path_mtu(
         &mut self,
         id: FlowId,
@@ -74,16 +85,19 @@ impl Forwarder {
         frame: &Frame<'_>,
         Packet { headers, snapshot, now }: Packet<'_>,
     ) -> Result<(), Stop> {
-        if direction != Direction::ToServer || self.flows.get(id).view() != View::BothSides {
+        let flow = self.flows.get(id);
+        if direction != Direction::ToServer || flow.view() != View::BothSides {
             return Ok(());
         }
-        let least = if headers.is_v4() { snapshot.min_path_mtu } else { NARROW };
-        let Some(told) = wire::told_mtu(frame.bytes, headers).filter(|told| *told < least) else {
+        let Some(told) = wire::told_mtu(frame.bytes, headers) else { return Ok(()) };
+        let is_possible = headers.is_v4() || told >= NARROW;
+        if is_possible && snapshot.min_path_mtu.is_some_and(|least| told >= least) {
             return Ok(());
-        };
-        if headers.is_v4() {
-            let gives_way = if self.flows.get(id).is_narrow() { None } else { self.narrowed.push(id, now) };
-            self.flows.set_narrow(id, told < NARROW);
+        }
+        let own = snapshot.network.get(flow.next_hop(Direction::ToClient));
+        if is_possible && own.is_none_or(|hop| told < hop.mtu) {
+            let gives_way = if flow.is_narrow() { None } else { self.narrowed.push(id, now) };
+            self.flows.set_narrow(id, narrowness_of(told));
             if let Some(id) = gives_way {
                 self.widen_flow(id, now);
             }
@@ -108,5 +122,22 @@ mod tests {
         let later = now.after(NARROW_FOR);
         let taken = std::iter::from_fn(|| narrowed.take_old(later)).map(|FlowId(id)| id);
         assert!(taken.eq(1..=most));
+    }
+
+    #[test]
+    fn a_path_takes_what_packets_for_it_are_cut_into_unless_it_takes_less_than_every_host() {
+        for (mtu, length) in [
+            (9_000, 1_400),
+            (1_492, 1_400),
+            (1_400, 1_400),
+            (1_399, 1_280),
+            (1_280, 1_280),
+            (1_279, 576),
+            (576, 576),
+            (68, 576),
+            (0, 576),
+        ] {
+            assert_eq!(LENGTHS[usize::from(narrowness_of(mtu))], length, "{mtu}");
+        }
     }
 }

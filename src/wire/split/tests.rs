@@ -42,6 +42,31 @@ fn a_datagram_of_4000_bytes_crosses_a_hop_of_1280_in_four_pieces() {
 }
 
 #[test]
+fn by_ipv6_a_datagram_and_its_fragments_can_be_cut_too() {
+    let payload: Vec<u8> = (0..4_000).map(|n| n as u8).collect();
+    let packet = || TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&payload);
+    let whole = packet().bytes();
+    assert!(is_simple(&whole, &parse(&whole).unwrap()));
+    for (frame, checksum) in
+        [(whole.clone(), Checksum::Complete), (packet().partial().bytes(), Checksum::Partial)]
+    {
+        let pieces = cut(&frame, checksum, 1_280);
+        assert_eq!(
+            pieces.iter().map(|piece| piece.len() - 14).collect::<Vec<_>>(),
+            [1_280, 1_280, 1_280, 360]
+        );
+        assert_eq!(together(&pieces).unwrap(), &whole[54..]);
+    }
+    let coarse = packet().fragments(77, 1_448);
+    assert!(coarse.iter().all(|piece| is_simple(piece, &parse(piece).unwrap())));
+    let fine: Vec<_> = coarse.iter().flat_map(|piece| cut(piece, Checksum::Complete, 1_280)).collect();
+    assert!(fine.len() > coarse.len() && fine.iter().all(|piece| piece.len() - 14 <= 1_280));
+    assert_eq!(together(&fine).unwrap(), &whole[54..]);
+    let options = packet().extension(60, &[0; 7]).bytes();
+    assert!(!is_simple(&options, &parse(&options).unwrap()));
+}
+
+#[test]
 fn a_fragment_can_be_cut_further() {
     let frame = packet(4_000).bytes();
     let coarse = packet(4_000).fragments(77, 1_480);

@@ -440,7 +440,7 @@ mod stories {
         let made_up = lab.send(syn.reply().seq(501).ack(101).payload(b"long ago"));
         let router = family.pick("203.0.113.7", "2001:db8:7::7");
         let mut error = |about: &Seen| {
-            let mut error = error_about(&about.frame, IcmpError::TooBig { mtu: 1_280 }, router);
+            let mut error = error_about(&about.frame, IcmpError::TimeExceeded, router);
             lab.handle_frame(&mut error, None)
         };
         assert!(matches!(error(&sent), Outcome::Sent(_)));

@@ -64,6 +64,7 @@ fn a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_
 
 fn a_server_is_told_what_happened_to_its_answer_as_if_it_had_happened_at_our_address(family: Family) {
     for (mut lab, first) in conversations(Lab::passthrough(family), Lab::passthrough(family)) {
+        lab.snapshot.min_path_mtu = Some(1_280);
         for error in ERRORS {
             let sent = first.reply().payload(b"too much");
             let sent = if first.is_udp { sent } else { sent.seq(501).ack(101) };
@@ -170,7 +171,7 @@ fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {
     lab.send(lab.client(1).seq(1_000_101).ack(2_000_501));
     lab.send(syn.reply().seq(2_000_501).ack(1_000_101).payload(&[7; 1_000]));
     let mut outcome = |frame: &[u8]| {
-        let mut error = error_about(frame, IcmpError::TooBig { mtu: 1_280 }, routers(family)[0]);
+        let mut error = error_about(frame, IcmpError::TimeExceeded, routers(family)[0]);
         lab.handle_frame(&mut error, None)
     };
     let mebibytes = |n: i64| n << 20;

@@ -322,15 +322,12 @@ impl Lab {
         }
         let headers = wire::parse(frame.bytes).unwrap();
         match forwarded.cut {
-            Some(Cut::Segments(payload)) => {
+            Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
                 Outcome::Segments(Seen::read(frame.bytes, forwarded.interface), payload)
             }
-            Some(Cut::Fragments { mtu, renumber }) => {
+            Some(how) => {
                 let mut pieces = Vec::new();
-                cut(frame, mtu, renumber.then_some(&mut self.ids), |piece| {
-                    assert!(piece.len() <= 14 + mtu as usize, "{} bytes where {mtu} fit", piece.len());
-                    pieces.push(piece.to_vec());
-                });
+                cut(frame, how, &mut self.ids, |piece| pieces.push(piece.to_vec()));
                 Outcome::Fragments(pieces, forwarded.interface)
             }
             None if headers.fragment().is_some() => {

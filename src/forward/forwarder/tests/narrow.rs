@@ -8,8 +8,11 @@ use crate::model::DropReason;
 use crate::wire::{self, IcmpError, TestPacket};
 
 told_over_both_families! {
-    a_server_is_told_of_no_path_mtu_below_the_least,
+    a_server_is_told_of_no_path_mtu,
+    a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured,
     in_dsr_a_server_is_told_what_the_router_said_for_it_knows_each_clients_path,
+    a_connection_with_a_narrow_path_gets_shorter_segments_and_nobody_else_does,
+    a_path_that_takes_what_our_link_takes_is_not_narrow,
 }
 
 /// Somebody on the way to the clients says that packets like this one, on its way to its client, may have `mtu` bytes.
@@ -27,18 +30,34 @@ fn stream(lab: &mut Lab) -> (TestPacket, Seen) {
     (question.reply(), answer)
 }
 
-fn a_server_is_told_of_no_path_mtu_below_the_least(family: Family) {
-    for mtu in [0, 68, 1_279] {
+fn a_server_is_told_of_no_path_mtu(family: Family) {
+    for mtu in [0, 68, 1_279, 1_280, 1_400, 1_499, 9_000] {
         let mut lab = Lab::passthrough(family).udp();
         let (_, answer) = stream(&mut lab);
         let outcome = too_big(&mut lab, family, &answer, mtu);
         assert_eq!(outcome, Outcome::Dropped(DropReason::PathMtuTooSmall));
     }
-    for mtu in [1_280, 1_400] {
+}
+
+fn a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured(family: Family) {
+    for (least, mtu, is_told) in [
+        (1_400, 1_399, false),
+        (1_400, 1_400, true),
+        (1_400, 1_492, true),
+        (576, 1_280, true),
+        (576, 1_279, family == Family::V4),
+        (576, 575, false),
+    ] {
         let mut lab = Lab::passthrough(family).udp();
+        lab.snapshot.min_path_mtu = Some(least);
         let (_, answer) = stream(&mut lab);
-        let Outcome::Sent(told) = too_big(&mut lab, family, &answer, mtu) else { panic!("{mtu}") };
-        assert_eq!((told.says().0, told.interface), (IcmpError::TooBig { mtu }, LAN));
+        match too_big(&mut lab, family, &answer, mtu) {
+            Outcome::Sent(told) => {
+                assert!(is_told);
+                assert_eq!((told.says().0, told.interface), (IcmpError::TooBig { mtu }, LAN));
+            }
+            outcome => assert_eq!((outcome, is_told), (Outcome::Dropped(DropReason::PathMtuTooSmall), false)),
+        }
     }
 }
 
@@ -103,31 +122,83 @@ fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
 }
 
 #[test]
-fn where_servers_are_told_of_fewer_paths_those_that_are_not_so_narrow_get_longer_pieces() {
+fn pieces_are_as_long_as_the_narrowest_hop_told_of_takes_in_three_steps() {
     let family = Family::V4;
     let mut lab = Lab::passthrough(family).udp();
-    lab.snapshot.min_path_mtu = 1_500;
     let (reply, answer) = stream(&mut lab);
-    too_big(&mut lab, family, &answer, 1_400);
     let packet = reply.payload(&[7; 1_472]);
-    assert_eq!(pieces(lab.handle(&packet)), [1_276, 244]);
-    too_big(&mut lab, family, &answer, 1_200);
-    too_big(&mut lab, family, &answer, 1_400);
-    assert_eq!(pieces(lab.handle(&packet)), [572, 572, 396]);
+    for (told, expected) in [
+        (1_492, &[1_396, 124][..]),
+        (1_300, &[1_276, 244]),
+        (1_492, &[1_276, 244]),
+        (1_200, &[572, 572, 396]),
+        (1_400, &[572, 572, 396]),
+    ] {
+        too_big(&mut lab, family, &answer, told);
+        assert_eq!(pieces(lab.handle(&packet)), expected, "{told}");
+    }
 }
 
 #[test]
-fn a_connection_with_a_narrow_path_gets_shorter_segments_of_super_frames() {
+fn by_ipv6_datagrams_are_cut_into_fragments_too_and_never_below_what_every_link_takes() {
+    let family = Family::V6;
+    let mut lab = Lab::passthrough(family).udp();
+    let (reply, answer) = stream(&mut lab);
+    let packet = reply.payload(&[7; 1_300]);
+    too_big(&mut lab, family, &answer, 1_279);
+    lab.send(packet.clone());
+    too_big(&mut lab, family, &answer, 1_280);
+    let Outcome::Fragments(pieces, WAN) = lab.handle(&packet) else { panic!() };
+    let headers: Vec<_> = pieces.iter().map(|piece| wire::parse(piece).unwrap()).collect();
+    assert_eq!(headers.iter().map(|headers| headers.packet_len()).collect::<Vec<_>>(), [1_280, 124]);
+    let ids: BTreeSet<_> = headers.iter().map(|headers| headers.fragment().map(|key| key.id)).collect();
+    assert_eq!(ids.len(), 1);
+    // Nobody can cut one with an extension header that a fragment header would have to follow.
+    let options = packet.extension(60, &[0; 7]);
+    assert_eq!(lab.answer(options).0.says().0, IcmpError::TooBig { mtu: 1_280 });
+}
+
+fn a_connection_with_a_narrow_path_gets_shorter_segments_and_nobody_else_does(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let (syn, other) = (lab.connect(1), lab.connect(2));
+    let answer = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+    too_big(&mut lab, family, &answer, 1_400);
+    let header_len = family.pick(40, 60);
+    let mut super_frame = syn.reply().seq(1_501).ack(101).payload(&[7; 14_000]).bytes();
+    let Outcome::Segments(seen, payload) = lab.handle_frame(&mut super_frame, Some(1_400)) else { panic!() };
+    assert_eq!(usize::from(payload), 1_400 - header_len);
+    let is_whole = |frame: &[u8]| wire::parse(frame).unwrap().dont_fragment;
+    assert_eq!(is_whole(&seen.frame), family == Family::V6, "a router may need even shorter ones");
+    let whole = syn.reply().seq(15_501).ack(101).psh().payload(&[8; 1_440]);
+    let Outcome::Fragments(segments, WAN) = lab.handle(&whole) else { panic!("it has to be cut") };
+    let headers: Vec<_> = segments.iter().map(|segment| wire::parse(segment).unwrap()).collect();
+    assert!(headers.iter().all(|headers| headers.fragment().is_none()));
+    let first = 1_400 - header_len as u32;
+    let seen: Vec<_> = headers.iter().map(|h| (h.seq, u32::from(h.payload_len))).collect();
+    assert_eq!(seen, [(15_501, first), (15_501 + first, 1_440 - first)]);
+    assert_eq!(lab.forwarder.flows().cached(), u32::from(lab.kernel.is_some()), "the cache cuts nothing");
+    lab.send(other.reply().seq(501).ack(101).payload(&[7; 1_440]));
+}
+
+fn a_path_that_takes_what_our_link_takes_is_not_narrow(family: Family) {
+    let mut lab = Lab::passthrough(family).udp();
+    let (reply, answer) = stream(&mut lab);
+    for mtu in [1_500, 9_000] {
+        assert_eq!(too_big(&mut lab, family, &answer, mtu), Outcome::Dropped(DropReason::PathMtuTooSmall));
+        lab.send(reply.clone().payload(&[7; 1_440]));
+    }
+}
+
+#[test]
+fn urgent_data_of_a_narrow_path_goes_in_fragments_which_leave_it_where_it_is() {
     let family = Family::V4;
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     let answer = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
     too_big(&mut lab, family, &answer, 500);
-    let mut super_frame = syn.reply().seq(1_501).ack(101).payload(&[7; 12_400]).bytes();
-    let Outcome::Segments(seen, 536) = lab.handle_frame(&mut super_frame, Some(1_240)) else { panic!() };
-    assert!(!wire::parse(&seen.frame).unwrap().dont_fragment, "a router may need even shorter ones");
-    let whole = syn.reply().seq(1_501).ack(101).payload(&[7; 1_240]);
-    assert_eq!(pieces(lab.handle(&whole)).len(), 3);
+    let mut whole = syn.reply().seq(1_501).ack(101).payload(&[7; 1_240]).bytes();
+    whole[14 + 20 + 13] |= 0x20;
+    assert_eq!(pieces(lab.handle_frame(&mut whole, None)).len(), 3);
 }
 
 #[test]

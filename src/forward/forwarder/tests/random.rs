@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::lab::{Family, Lab, Outcome, Seen, Size, error_about};
 use crate::forward::FlowState;
 use crate::model::{DropReason, OnDown};
-use crate::wire::{IcmpError, TestPacket};
+use crate::wire::{self, IcmpError, TestPacket};
 
 const CLIENTS: u16 = 12;
 const SIZE: Size = Size { capacity: 8, ports: 3 };
@@ -296,6 +296,21 @@ impl Story {
 /// may be errors.
 fn whole(outcome: Outcome) -> Outcome {
     let Outcome::Fragments(frames, interface) = outcome else { return outcome };
+    if wire::parse(&frames[0]).unwrap().fragment().is_none() {
+        return Outcome::Sent(joined(&frames, interface));
+    }
     let seen = Seen::put_together(&frames).pop().expect("a packet that is whole");
     Outcome::Sent(Seen { interface, frame: frames[0].clone(), ..seen })
+}
+
+/// Segments that follow one another, as one.
+fn joined(frames: &[Vec<u8>], interface: u32) -> Seen {
+    let mut all = Seen::read(&frames[0], interface);
+    let first = wire::parse(&frames[0]).unwrap();
+    for frame in &frames[1..] {
+        let (headers, next) = (wire::parse(frame).unwrap(), Seen::read(frame, interface));
+        assert_eq!(headers.seq, first.seq.wrapping_add(all.payload.len() as u32));
+        all.payload.extend(next.payload);
+    }
+    all
 }
