@@ -304,14 +304,15 @@ impl Flow {
     }
 
     /// Whether a packet that leaves the flow's state as it is puts its deadline off. While it begins, only the client's SYN
-    /// does: a server repeats its answer to a forged one, too. Once it is over, only what may be part of the connection does:
-    /// else whoever knows its ports could keep it for good.
+    /// does: a server repeats its answer to a forged one, too. Once it is over, only what somebody still needs does: else
+    /// whoever knows its ports could keep it for good.
     #[inline]
     pub(super) fn is_kept_by(&self, direction: Direction, segment: Segment) -> bool {
         if self.state.is_handshake() {
             return direction == Direction::ToServer && segment.flags & SYN != 0;
         }
-        !self.is_over() || self.numbers.may_conclude(self.manner.pending_fin(), direction, segment)
+        let pending = self.manner.pending_fin();
+        !self.is_over() || self.numbers.may_conclude(pending, self.view(), direction, segment)
     }
 
     /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first

@@ -169,18 +169,25 @@ impl Numbers {
         }
     }
 
-    /// Whether a segment may be one of the last of a connection that is over. A client's is exact, for anybody can guess what
-    /// is near. A server's may repeat what was lost.
-    pub(super) fn may_conclude(&self, pending: PendingFin, from: Direction, segment: Segment) -> bool {
-        let Segment { flags, seq, ack, .. } = segment;
-        if flags & SYN != 0 || flags & (ACK | RST) == 0 {
+    /// Whether a segment shows that somebody still needs a connection that is over. Where both sides are seen, it repeats data or
+    /// a FIN: hosts repeat an acknowledgement for any segment that a stranger makes up. Where only the client's are, it may be an
+    /// acknowledgement of data. A client's number is exact, for anybody can guess what is near.
+    pub(super) fn may_conclude(
+        &self,
+        pending: PendingFin,
+        view: View,
+        from: Direction,
+        segment: Segment,
+    ) -> bool {
+        let Segment { flags, seq, ack, len } = segment;
+        if flags & (SYN | RST | ACK) != ACK || (view == View::BothSides && len == 0) {
             return false;
         }
         match from {
             Direction::ToServer => is_exact(segment, self.sent),
             Direction::ToClient => {
                 let answered = if pending == PendingFin::Nobodys { self.answered } else { self.acked };
-                self.acked != 0 && is_behind(seq, answered) && (flags & ACK == 0 || is_behind(ack, self.sent))
+                self.acked != 0 && is_behind(seq, answered) && is_behind(ack, self.sent)
             }
         }
     }

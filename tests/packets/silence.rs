@@ -1,7 +1,7 @@
 //! Connections that fall silent, or whose client does not exist.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use convey::demo::lab::{INTERFACE, Role};
@@ -17,6 +17,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_passthrough() =>
         slots_that_forged_syns_hold_are_free_soon_although_the_server_answers,
         forged_fins_that_are_near_shorten_no_life,
+        whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port,
         both_sides_hear_that_they_have_been_silent_for_too_long,
     ]
 }
@@ -63,6 +64,27 @@ fn forged_fins_that_are_near_shorten_no_life(case: Case) {
     }
     assert_eq!(network.stat("/packets/flows/established"), 1);
     ping(&mut client).unwrap();
+}
+
+fn whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port(case: Case) {
+    let mut network = Network::new(case, 2, 1);
+    let passthrough = "timeouts.closing = 2\ntimeouts.time_wait = 2\ntimeouts.closed = 2";
+    network.balance(&Config { health: UNCHECKED, passthrough, ..Config::new(1) });
+    let _server = network.server(1, Server::echo);
+    let mut client = network.inside(Role::Client(1), || connect(network.vip()));
+    ping(&mut client).unwrap();
+    let from = client.local_addr().unwrap();
+    assert_eq!(network.stat("/packets/snat_ports_in_use"), 1);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    let mut wire = network.inside(Role::Client(2), Wire::open);
+    wait_for("the port to be free", || {
+        for ack in [7, 1 << 30, 3 << 30] {
+            let forged = TestPacket::from(from).to(network.vip()).seq(1 << 30).ack(ack);
+            wire.send(&forged.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes());
+        }
+        (network.stat("/packets/snat_ports_in_use") == 0).then_some(())
+    });
 }
 
 fn both_sides_hear_that_they_have_been_silent_for_too_long(case: Case) {

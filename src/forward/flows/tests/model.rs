@@ -22,8 +22,6 @@ struct Known {
     is_met: bool,
     /// Bytes that the client has sent.
     sent: u32,
-    /// Whether the server's number is known.
-    knows_server: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -114,16 +112,11 @@ impl Known {
             }
         }
         self.is_met &= self.state != FlowState::SynSent;
-        let is_said = match direction {
-            ToServer => !before.is_handshake() && flags & (SYN | ACK | RST) == ACK,
-            ToClient => before == FlowState::SynSent && flags == SYN | ACK,
-        };
-        self.knows_server |= !is_forged && is_said;
         let is_syn = direction == ToServer && flags & SYN != 0;
+        // All that is repeated here is the client's byte.
         let is_part = !is_forged
-            && flags & SYN == 0
-            && flags & (ACK | RST) != 0
-            && (direction == ToServer || self.knows_server);
+            && flags & (SYN | RST | ACK) == ACK
+            && (self.view() == View::ClientSide || (direction == ToServer && has_data));
         let keeps = match self.state {
             state if state.is_handshake() => is_syn,
             state if state.is_over(self.view()) => is_part,
@@ -284,7 +277,6 @@ proptest! {
                                 since: number,
                                 is_met,
                                 sent: 0,
-                                knows_server: false,
                             });
                         } else {
                             prop_assert!(inserted.is_err());

@@ -109,6 +109,9 @@ fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family:
             }
             lab.handle(&syn.reply().seq(1 << 30).ack(7));
             lab.handle(&syn.reply().syn().seq(500).ack(101));
+            // What a server says to forged segments when it has closed, or is about to.
+            lab.handle(&syn.reply().rst().seq(501));
+            lab.handle(&syn.reply().seq(502).ack(104));
         }
         assert_eq!((lab.forwarder.flows().count(state), lab.forwarder.snat_ports_in_use()), (0, 0));
     }
