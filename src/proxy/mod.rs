@@ -78,23 +78,32 @@ impl Workers {
     pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<Ready, BindError> {
         self.in_use.retain(|_, sockets| sockets.strong_count() > 0);
         let mut new: Vec<(Endpoint, _)> = Vec::new();
+        let of_udp = wanted.iter().filter(|at| at.protocol == Protocol::Udp).count();
+        let receive_buffer = udp::receive_buffer(of_udp);
         for at in wanted.difference(&self.listening) {
             let listening = self.listening.iter().copied().chain(new.iter().map(|(at, _)| *at));
             let ours = listening.filter(|other| other.protocol == at.protocol).map(|other| other.addr);
-            let sockets = self.bind(*at, ours).map_err(|cause| BindError { at: *at, cause })?;
+            let sockets =
+                self.bind(*at, ours, receive_buffer).map_err(|cause| BindError { at: *at, cause })?;
             new.push((*at, sockets));
         }
         Ok(Ready { new, gone: self.listening.difference(wanted).copied().collect() })
     }
 
-    fn bind(&self, at: Endpoint, ours: impl Iterator<Item = SocketAddr>) -> io::Result<Sockets> {
+    fn bind(
+        &self,
+        at: Endpoint,
+        ours: impl Iterator<Item = SocketAddr>,
+        receive_buffer: usize,
+    ) -> io::Result<Sockets> {
         if at.protocol == Protocol::Tcp {
             return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), ours)?));
         }
         // Others beside those that are in use would get a part of their clients' datagrams.
         let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
         let runtimes = self.threads.iter().map(|worker| &worker.runtime);
-        let bind = || udp::Sockets::bind(at.addr, runtimes, ours.chain(self.in_use.keys().copied()));
+        let bind =
+            || udp::Sockets::bind(at.addr, runtimes, ours.chain(self.in_use.keys().copied()), receive_buffer);
         Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
     }
 

@@ -12,7 +12,7 @@ mod sockets;
 mod table;
 
 pub(super) use listener::Listener;
-pub(super) use sockets::{Listening, Sockets};
+pub(super) use sockets::{Listening, Sockets, receive_buffer};
 
 use crate::snapshot::Slots;
 

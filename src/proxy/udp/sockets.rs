@@ -21,6 +21,15 @@ use crate::proxy::socket::{bound, check_is_free};
 /// `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
+/// The least of that, where there are many addresses: a few hundred datagrams.
+const SMALL_RECEIVE_BUFFER: usize = 256 * 1024;
+
+/// Bytes that may wait in each listening socket if there are so many addresses: sixteen have as much as they want, and those
+/// of a range share what these have.
+pub(in crate::proxy) fn receive_buffer(addresses: usize) -> usize {
+    (16 * RECEIVE_BUFFER / addresses.max(1)).clamp(SMALL_RECEIVE_BUFFER, RECEIVE_BUFFER)
+}
+
 /// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
 /// closed while a client of any other has a session: the others would get each other's clients. And one that nobody
 /// reads would swallow its clients' datagrams, so there is nothing left that could fail once they are bound.
@@ -53,11 +62,12 @@ impl Sockets {
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,
         ours: impl IntoIterator<Item = SocketAddr>,
+        receive_buffer: usize,
     ) -> io::Result<Arc<Sockets>> {
         check_is_free(addr, Type::DGRAM, ours)?;
         let place = |runtime: &Handle| {
             let _its_own = runtime.enter();
-            Place::bind(addr)
+            Place::bind(addr, receive_buffer)
         };
         let places = runtimes.into_iter().map(place).collect::<io::Result<_>>()?;
         Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0) }))
@@ -70,10 +80,10 @@ impl Sockets {
 }
 
 impl Place {
-    fn bind(addr: SocketAddr) -> io::Result<Place> {
+    fn bind(addr: SocketAddr, receive_buffer: usize) -> io::Result<Place> {
         let socket = bound(addr, Type::DGRAM)?;
-        if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
+            socket.set_recv_buffer_size(receive_buffer)?;
         }
         let socket = socket.into();
         let state = prepare(&socket)?;
@@ -155,14 +165,15 @@ mod tests {
     #[test]
     fn an_address_that_somebody_has_bound_is_refused() {
         let (runtime, addr) = (runtime(), free());
-        let _first = Sockets::bind(addr, [runtime.handle()], []).unwrap();
-        assert!(Sockets::bind(addr, [runtime.handle(); 2], []).is_err());
+        let _first = Sockets::bind(addr, [runtime.handle()], [], RECEIVE_BUFFER).unwrap();
+        assert!(Sockets::bind(addr, [runtime.handle(); 2], [], RECEIVE_BUFFER).is_err());
     }
 
     #[test]
     fn each_worker_is_told_of_what_comes_to_its_own_socket() {
         let runtimes = [(); 2].map(|()| runtime());
-        let sockets = Sockets::bind(free(), runtimes.each_ref().map(Runtime::handle), []).unwrap();
+        let sockets =
+            Sockets::bind(free(), runtimes.each_ref().map(Runtime::handle), [], RECEIVE_BUFFER).unwrap();
         for (listening, runtime) in sockets.split().zip(&runtimes) {
             let to = listening.socket().local_addr().unwrap();
             // So many that some of them come to each socket.
@@ -176,12 +187,18 @@ mod tests {
     #[test]
     fn no_worker_is_done_before_all_are() {
         let runtime = runtime();
-        let sockets = Sockets::bind(free(), [runtime.handle(); 2], []).unwrap();
+        let sockets = Sockets::bind(free(), [runtime.handle(); 2], [], RECEIVE_BUFFER).unwrap();
         let workers: Vec<Listening> = sockets.split().collect();
         workers.iter().for_each(Listening::busy);
         workers[0].done();
         assert!(!workers[0].all_done());
         workers[1].done();
         assert!(workers.iter().all(Listening::all_done));
+    }
+
+    #[test]
+    fn the_sockets_of_a_range_share_what_may_wait() {
+        assert_eq!([0, 1, 16].map(receive_buffer), [RECEIVE_BUFFER; 3]);
+        assert_eq!((receive_buffer(32), receive_buffer(1_024)), (RECEIVE_BUFFER / 2, SMALL_RECEIVE_BUFFER));
     }
 }
