@@ -17,6 +17,7 @@ told_over_both_families! {
     a_range_that_grows_or_shrinks_cuts_nothing_that_is_left_of_it,
     who_answers_from_another_port_of_the_range_is_nobody,
     connections_go_on_when_their_server_loses_its_port,
+    who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another,
 }
 
 const FIRST: u16 = 21_000;
@@ -114,6 +115,26 @@ fn connections_go_on_when_their_server_loses_its_port(family: Family) {
     lab.ends();
     lab.change(|world| world.draining.servers.clear());
     assert_eq!(lab.ends(), [End::Cut]);
+}
+
+fn who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another(family: Family) {
+    for is_servers in [false, true] {
+        let mut lab = ranging(family, Lab::passthrough);
+        lab.change(|world| {
+            world.servers.truncate(1);
+            let limit = Some(8);
+            if is_servers {
+                world.servers[0].max_connections = limit;
+            } else {
+                world.frontends[0].max_connections = limit;
+            }
+        });
+        for n in 0..8 {
+            lab.send(client(family, n, FIRST).syn().seq(100));
+        }
+        lab.wait(Duration::from_secs(2));
+        assert_eq!(lab.send(client(family, 8, LAST).syn().seq(100)).to.port(), LAST);
+    }
 }
 
 #[derive(Debug, Clone)]
