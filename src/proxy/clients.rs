@@ -23,7 +23,7 @@ const V6_CLIENT: u8 = 64;
 #[derive(Debug, Default)]
 pub struct Clients {
     /// Workers seldom meet at one.
-    shards: [Mutex<HashMap<Key, u32>>; 16],
+    shards: [Mutex<HashMap<Key, Held>>; 16],
     hasher: RandomState,
     /// Connections of TCP that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
@@ -42,10 +42,19 @@ enum Of {
     Frontend(u32),
 }
 
-/// A client's connection, counted for as long as this lives.
+/// What one client has.
+#[derive(Debug, Default, Clone, Copy)]
+struct Held {
+    /// Connections and UDP sessions.
+    all: u32,
+    /// Of these, the UDP sessions that give way to any new one.
+    questions: u32,
+}
+
+/// A client's connection, counted for as long as this lives. A UDP session begins as a question.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    _process: Option<Place>,
+    process: Option<Place>,
     frontend: Option<Place>,
 }
 
@@ -53,11 +62,13 @@ pub(super) struct Counted {
 struct Place {
     all: Arc<Clients>,
     key: Key,
+    is_question: bool,
 }
 
 impl Clients {
     /// Counts a new connection of a client, unless it has its share already; `left` is how many more the process may
-    /// have.
+    /// have. Others' questions count as left, for these give way: else whoever forges datagrams would take away each
+    /// client's share.
     pub(super) fn count(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
         let mut counted = self.count_in_process(client, frontend, left)?;
         self.count_at(frontend, client, &mut counted).then_some(counted)
@@ -88,8 +99,8 @@ impl Clients {
             return Some(Counted::default());
         }
         let key = Key { of: Of::Process(frontend.config.protocol), client: client_of(client) };
-        let process = self.try_add(key, |has| fits(has, left))?;
-        Some(Counted { _process: Some(process), frontend: None })
+        let process = self.try_add(key, frontend, |held| held.fits(left))?;
+        Some(Counted { process: Some(process), frontend: None })
     }
 
     /// Counts a connection at a frontend, too. Returns whether its client has room there.
@@ -106,10 +117,11 @@ impl Clients {
         }
         let key = Key { of: Of::Frontend(frontend.live.id), client: client_of(client) };
         counted.frontend = match limit {
-            (Some(most), _) => self.try_add(key, |has| has < most),
+            (Some(most), _) => self.try_add(key, frontend, |held| held.all < most),
             (None, most) => {
-                let left = most.unwrap_or(u32::MAX).saturating_sub(frontend.live.slots.open());
-                self.try_add(key, |has| fits(has, left.into()))
+                let lasting = frontend.live.slots.open().saturating_sub(frontend.live.questions.open());
+                let left = most.unwrap_or(u32::MAX).saturating_sub(lasting);
+                self.try_add(key, frontend, |held| held.fits(left.into()))
             }
         };
         counted.frontend.is_some()
@@ -120,18 +132,55 @@ impl Clients {
         !self.beyond.is_empty()
     }
 
-    fn try_add(self: &Arc<Self>, key: Key, may: impl FnOnce(u32) -> bool) -> Option<Place> {
+    /// Whether a client has so many questions that it makes room for the next among these.
+    pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
+        let key = Key { of: Of::Process(Protocol::Udp), client: client_of(client) };
+        self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS)
+    }
+
+    fn try_add(
+        self: &Arc<Self>,
+        key: Key,
+        frontend: &Frontend,
+        may: impl FnOnce(Held) -> bool,
+    ) -> Option<Place> {
+        let is_question = frontend.config.protocol == Protocol::Udp;
         let mut shard = self.shard(&key);
-        let has = shard.get(&key).copied().unwrap_or_default();
-        may(has).then(|| {
-            shard.insert(key, has + 1);
-            Place { all: self.clone(), key }
+        let held = shard.get(&key).copied().unwrap_or_default();
+        may(held).then(|| {
+            let questions = held.questions + u32::from(is_question);
+            shard.insert(key, Held { all: held.all + 1, questions });
+            Place { all: self.clone(), key, is_question }
         })
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, u32>> {
+    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Held>> {
         let shard = &self.shards[self.hasher.hash_one(key) as usize % self.shards.len()];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Whether one more fits. A client's own questions leave nothing for others.
+    fn fits(self, left: u64) -> bool {
+        fits(self.all, left.saturating_sub(self.questions.into()))
+    }
+}
+
+impl Counted {
+    /// A question has become a stream.
+    pub(super) fn become_stream(&mut self) {
+        self.process.iter_mut().chain(&mut self.frontend).for_each(Place::become_stream);
+    }
+}
+
+impl Place {
+    fn become_stream(&mut self) {
+        if std::mem::take(&mut self.is_question)
+            && let Some(held) = self.all.shard(&self.key).get_mut(&self.key)
+        {
+            held.questions -= 1;
+        }
     }
 }
 
@@ -139,7 +188,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut shard = self.all.shard(&self.key);
         match shard.get_mut(&self.key) {
-            Some(has) if *has > 1 => *has -= 1,
+            Some(held) if held.all > 1 => {
+                held.all -= 1;
+                held.questions -= u32::from(self.is_question);
+            }
             _ => drop(shard.remove(&self.key)),
         }
     }
@@ -230,6 +282,69 @@ mod tests {
     fn trusted_clients_are_not_counted() {
         let limited = frontend(Some(90), Some(3), &["10.0.0.0/8"]);
         assert_eq!(taken(50, &limited, &["10.1.2.3", "11.1.2.3"]), [47, 3]);
+    }
+
+    fn udp_frontend(most: Option<u32>) -> Frontend {
+        let mut frontend = frontend(most, None, &[]);
+        frontend.config.protocol = Protocol::Udp;
+        frontend
+    }
+
+    /// So many UDP sessions of a client, of which the first are streams, at a frontend that may have `most`: as many as
+    /// it gets.
+    fn sessions(
+        all: &Arc<Clients>,
+        frontend: &Frontend,
+        client: [u8; 4],
+        (streams, questions): (usize, usize),
+        most: u64,
+    ) -> Vec<Counted> {
+        let live = &frontend.live;
+        let mut open = Vec::new();
+        for number in 0..streams + questions {
+            let left = most - u64::from(live.slots.open() - live.questions.open());
+            let Some(mut counted) = all.count(client.into(), frontend, left) else { break };
+            live.slots.try_take(None);
+            if number < streams {
+                counted.become_stream();
+            } else {
+                live.questions.try_take(None);
+            }
+            open.push(counted);
+        }
+        open
+    }
+
+    #[test]
+    fn questions_of_others_take_nothing_of_a_clients_share() {
+        for most_here in [None, Some(900)] {
+            let (all, udp) = (Arc::new(Clients::default()), udp_frontend(most_here));
+            let streams = sessions(&all, &udp, [192, 0, 2, 1], (20, 0), 900);
+            let forged: Vec<_> =
+                (0..220u8).map(|n| sessions(&all, &udp, [198, 51, 100, n], (0, 4), 900)).collect();
+            assert_eq!((streams.len(), forged.iter().flatten().count()), (20, 880), "none is left");
+            assert_eq!(sessions(&all, &udp, [192, 0, 2, 1], (10, 10), 900).len(), 20);
+        }
+    }
+
+    #[test]
+    fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
+        let (all, udp) = (Arc::new(Clients::default()), udp_frontend(None));
+        let greedy = sessions(&all, &udp, [192, 0, 2, 1], (0, 2_000), 900);
+        assert_eq!(greedy.len(), 801);
+        assert!(all.has_many_questions([192, 0, 2, 1].into()));
+        assert_eq!(
+            sessions(&all, &udp, [192, 0, 2, 2], (2_000, 0), 900).len(),
+            801,
+            "these push out the others"
+        );
+        drop(greedy);
+        let (all, udp) = (Arc::new(Clients::default()), udp_frontend(None));
+        let others = sessions(&all, &udp, [192, 0, 2, 1], (801, 0), 900);
+        assert!(!all.has_many_questions([192, 0, 2, 1].into()));
+        assert_eq!(sessions(&all, &udp, [192, 0, 2, 2], (0, 2_000), 900).len(), 89, "8 of 9 of the rest");
+        drop(others);
+        assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub struct FrontendLive {
     pub traffic: Traffic,
     /// Its open connections.
     pub slots: Slots,
+    /// Of these, the UDP sessions that give way to any new one.
+    pub questions: Slots,
     /// Notified when one of them ends.
     pub freed: Notify,
     /// The same, where connections wait for their client's share of them.
@@ -113,8 +115,9 @@ impl Frontend {
 impl FrontendLive {
     /// The frontend number `id`, which nobody has connected to, counted by `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
+        let (slots, questions) = (Slots::default(), Slots::default());
         let (freed, share_freed) = (Notify::new(), Notify::new());
-        FrontendLive { id, traffic: Traffic::new(cores), slots: Slots::default(), freed, share_freed }
+        FrontendLive { id, traffic: Traffic::new(cores), slots, questions, freed, share_freed }
     }
 }
 

@@ -26,6 +26,8 @@ stories!("limits":
     a_connection_that_talks_is_not_idle,
     one_client_with_all_connections_it_can_get_leaves_some_for_others [Need::Prlimit],
     one_client_with_all_sessions_it_can_get_leaves_some_for_others,
+    a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share,
+    streams_whose_server_is_silent_give_way_to_new_clients,
     a_limit_for_each_client_resets_its_excess_and_nobody_elses,
     beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served,
     who_waits_too_long_beyond_its_share_is_reset_and_counted,
@@ -245,23 +247,77 @@ fn one_client_with_all_sessions_it_can_get_leaves_some_for_others() {
     let _server = UdpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("protocol = \"udp\"\nmax_connections = 180");
     let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
-    let client = |ip| {
-        let socket = UdpSocket::bind((ip, 0)).unwrap();
-        socket.connect(lab.vip()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        socket
-    };
-    let is_answered = |socket: &UdpSocket| {
-        socket.send(b"!").unwrap();
-        socket.recv(&mut [0; 8]).is_ok()
-    };
-    // Streams give way to nobody.
-    let greedy: Vec<UdpSocket> = (0..200).map(|_| client(lab.ip(99))).collect();
-    let streams = greedy.iter().take(165).filter(|socket| is_answered(socket) && is_answered(socket)).count();
-    assert!((150..=161).contains(&streams), "{streams}");
+    let client = |ip| udp_client(ip, lab.vip());
+    let greedy: Vec<UdpSocket> = (0..165).map(|_| client(lab.ip(99))).collect();
+    let streams = greedy.iter().filter(|socket| is_answered(socket) && is_answered(socket)).count();
+    assert!(streams >= 150, "{streams}");
+    let open = balancer.stat("/frontends/web/current_connections").as_u64().unwrap();
+    assert!((150..=161).contains(&open), "{open}");
     let others: Vec<UdpSocket> = (100..110).map(|n| client(lab.ip(n))).collect();
     assert!(others.iter().all(|other| is_answered(other) && is_answered(other)));
-    assert!(balancer.stat("/frontends/web/drops/client_limit").as_u64().unwrap() > 0);
+    // Beyond its share it is refused, or its silent streams give way to its own.
+    let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
+    assert!(number("/frontends/web/drops/client_limit") + number("/frontends/web/ended/evicted") > 0);
+}
+
+fn udp_client(from: IpAddr, to: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((from, 0)).unwrap();
+    socket.connect(to).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket
+}
+
+fn is_answered(socket: &UdpSocket) -> bool {
+    socket.send(b"!").unwrap();
+    socket.recv(&mut [0; 8]).is_ok()
+}
+
+fn a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share() {
+    const LIMIT: u64 = 120;
+    let lab = Lab::new();
+    let _server = UdpServer::start(lab.server(1), |question, answer| {
+        if question != b"forged" {
+            answer(question);
+        }
+    });
+    let setup = Setup::new(&lab).frontend(&format!("protocol = \"udp\"\nmax_connections = {LIMIT}"));
+    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
+    let streams: Vec<UdpSocket> = (0..20).map(|_| udp_client(lab.ip(99), lab.vip())).collect();
+    assert!(streams.iter().all(|stream| is_answered(stream) && is_answered(stream)));
+    let forge = |count: usize| {
+        for n in (100..250).cycle().take(count) {
+            let forged = UdpSocket::bind((lab.ip(n), 0)).unwrap();
+            forged.send_to(b"forged", lab.vip()).unwrap();
+        }
+    };
+    forge(300);
+    wait_for("forged questions to hold all", || (number("/frontends/web/ended/evicted") > 0).then_some(()));
+    let new: Vec<UdpSocket> = (0..10).map(|_| udp_client(lab.ip(99), lab.vip())).collect();
+    let served = new.iter().filter(|client| {
+        forge(20);
+        is_answered(client)
+    });
+    let served = served.count();
+    assert!(served >= 9, "{served}: {}", balancer.stat("/frontends/web"));
+    assert_eq!(number("/frontends/web/drops/client_limit"), 0);
+    assert!(streams.iter().all(is_answered));
+}
+
+fn streams_whose_server_is_silent_give_way_to_new_clients() {
+    const LIMIT: usize = 64;
+    let lab = Lab::new();
+    let _server = UdpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend(&format!("protocol = \"udp\"\nmax_connections = {LIMIT}"));
+    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let streams = (0..LIMIT).map(|n| udp_client(lab.ip(100 + n as u8), lab.vip()));
+    let streams: Vec<UdpSocket> = streams.collect();
+    assert!(streams.iter().all(|stream| is_answered(stream) && is_answered(stream)));
+    balancer.wait_for_stat("/frontends/web/current_connections", LIMIT);
+    let new = udp_client(lab.ip(99), lab.vip());
+    wait_for("a stream to give way", || is_answered(&new).then_some(()));
+    assert!(is_answered(&new));
+    assert_eq!(balancer.stat("/frontends/web/current_connections"), LIMIT);
 }
 
 fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {

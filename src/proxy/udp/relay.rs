@@ -126,7 +126,11 @@ impl Relay {
         let key = Key { client: datagrams.meta.addr, asked };
         let number = match self.sessions.find(&key) {
             Some(number) => {
-                self.sessions.sent(number, now);
+                if self.sessions.sent(number, now)
+                    && let Some((_, session)) = self.sessions.get_mut(number)
+                {
+                    session.become_stream();
+                }
                 number
             }
             None => self.begin(key, now)?,
@@ -176,24 +180,37 @@ impl Relay {
             return Err(Counter::DroppedLoop);
         }
         let from = parties(self.vip, key);
-        let open = || Session::open(from, path.clone(), &frontend, self.generation, &self.context);
+        let (generation, context) = (self.generation, self.context.clone());
+        let open = || Session::open(from, path.clone(), &frontend, generation, &context);
         let mut opened = open();
-        let other = match opened {
-            Err(Counter::DroppedFull | Counter::DroppedNoResources) => self.sessions.evict(),
-            // Who has too many makes room among his own.
-            Err(Counter::DroppedClientLimit) => {
-                let client = client_of(key.client.ip());
-                self.sessions.evict_of(|other| client.contains(other.client.ip()))
-            }
-            _ => None,
-        };
-        if let Some(other) = other {
+        if let Err(reason) = opened
+            && let Some(other) = self.evict_for(key, reason, now)
+        {
             other.end(Some(Counter::Evicted));
             opened = open();
         }
         let number = self.sessions.insert(key, opened?, now);
         self.listen_to(number)?;
         Ok(number)
+    }
+
+    /// Takes out the session that gives way to a new one, which found no room for this reason. Clients with many
+    /// questions make room among their own, so that they do not push out others'.
+    fn evict_for(&mut self, key: Key, reason: Counter, now: Timestamp) -> Option<Session> {
+        let client = client_of(key.client.ip());
+        let is_own = |other: &Key| client.contains(other.client.ip());
+        let sessions = &mut self.sessions;
+        match reason {
+            Counter::DroppedFull | Counter::DroppedNoResources => {
+                let has_many = self.context.shared.clients.has_many_questions(key.client.ip());
+                let own = if has_many { sessions.evict_question_of(is_own) } else { None };
+                own.or_else(|| sessions.evict(now))
+            }
+            Counter::DroppedClientLimit => {
+                sessions.evict_question_of(is_own).or_else(|| sessions.evict_stream_of(is_own, now))
+            }
+            _ => None,
+        }
     }
 
     /// Whether an address that was asked is one of many hosts: then each worker's socket has got a copy, and no answer

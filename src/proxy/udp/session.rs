@@ -111,6 +111,11 @@ impl Session {
         self.refused = true;
     }
 
+    /// The client has sent again after an answer.
+    pub(super) fn become_stream(&mut self) {
+        self.seat.become_stream();
+    }
+
     /// Counts at the frontend and the server.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.seat.count(counter, n);
@@ -151,7 +156,9 @@ struct Seat {
     /// How the client came here, if it is one of ours.
     path: Option<Arc<Path>>,
     /// Among its client's sessions.
-    _counted: Counted,
+    counted: Counted,
+    /// Whether it gives way to any new one.
+    is_question: bool,
 }
 
 impl Seat {
@@ -162,21 +169,24 @@ impl Seat {
         context: &Arc<Context>,
     ) -> Result<Seat, Counter> {
         let shared = &context.shared;
-        let left = context.connections_left().min(shared.udp_sessions.left());
+        let connections = context.connections_left();
+        let left = shared.udp_sessions.left(connections);
         let counted = match shared.clients.count(client.ip(), frontend, left) {
             Some(counted) => counted,
             None => return Err(Counter::DroppedClientLimit),
         };
-        if left == 0 || !shared.udp_sessions.try_take() {
+        if connections == 0 || !shared.udp_sessions.try_take() {
             return Err(Counter::DroppedNoResources);
         }
         if !frontend.live.slots.try_take(frontend.config.max_connections) {
             context.shared.udp_sessions.release();
             return Err(Counter::DroppedFull);
         }
+        frontend.live.questions.try_take(None);
+        shared.udp_sessions.questions.try_take(None);
         let totals = context.shared.snapshot.load().totals.clone();
         let (frontend, context) = (frontend.clone(), context.clone());
-        Ok(Seat { frontend, totals, context, open: false, path, _counted: counted })
+        Ok(Seat { frontend, totals, context, open: false, path, counted, is_question: true })
     }
 
     /// A server that is none of those tried, and a socket that is connected to it.
@@ -216,6 +226,14 @@ impl Seat {
         Err(Counter::DroppedNoServer)
     }
 
+    fn become_stream(&mut self) {
+        if std::mem::take(&mut self.is_question) {
+            self.frontend.live.questions.release();
+            self.context.shared.udp_sessions.questions.release();
+            self.counted.become_stream();
+        }
+    }
+
     fn opened(&mut self) {
         self.open = true;
         self.count(Counter::Opened, 1);
@@ -231,6 +249,10 @@ impl Drop for Seat {
     fn drop(&mut self) {
         if self.open {
             self.count(Counter::Closed, 1);
+        }
+        if self.is_question {
+            self.frontend.live.questions.release();
+            self.context.shared.udp_sessions.questions.release();
         }
         self.frontend.live.slots.release();
         self.context.shared.udp_sessions.release();
