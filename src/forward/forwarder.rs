@@ -279,7 +279,8 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
-        if part == Part::Later && opens(direction, headers) && self.comes_back(frame, packet) {
+        if part == Part::Later && self.may_come_back(id, direction, headers) && self.comes_back(frame, packet)
+        {
             return Err(Stop::Silent(DropReason::ForwardingLoop));
         }
         let (rewrite, hop) = self.way(id, direction, packet)?;
@@ -368,6 +369,15 @@ impl Forwarder {
         if !was_over && self.flows.get(id).is_over() {
             self.news.ended.push(Ended { flow: parties, how: End::Own });
         }
+    }
+
+    /// Whether a packet of a flow is one that a loop would bring back: a SYN, or a datagram to a server that has answered none.
+    fn may_come_back(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
+        let is_question = !headers.is_tcp()
+            && direction == Direction::ToServer
+            && !matches!(headers.kind, Kind::LaterFragment { .. })
+            && self.flows.get(id).state() == FlowState::UdpNew;
+        is_question || opens(direction, headers)
     }
 
     /// Whether a packet that may begin a flow has been here before: another balancer has us as its server, and we have it.

@@ -8,15 +8,25 @@ use super::headers::Headers;
 /// As much of a datagram is looked at.
 const PAYLOAD: usize = 64;
 
-/// A hash of what no balancer changes: of a segment its numbers, window and options, of a datagram its beginning and the
-/// number or flow label of its packet. `None` for a datagram without such a number: others may say the same.
-pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<u64> {
+/// What a packet is known by when it comes again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// A hash of what no balancer changes.
+    pub hash: u64,
+    /// Whether no other packet has it; else others of the same network that say the same have it too.
+    pub is_unique: bool,
+}
+
+/// The fingerprint of a packet that begins a flow: of a segment its numbers, window and options, of a datagram its beginning and
+/// the number or flow label of its packet. Where it has none, the network that it comes from takes their place: once it has
+/// been forwarded, that stays the same.
+pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerprint> {
     let l4 = frame.get(headers.l4..)?;
     if headers.is_tcp() {
         let len = usize::from(l4.get(12)? >> 4) * 4;
         let (numbers, options) = (l4.get(4..16)?, l4.get(TCP_LEN..len).unwrap_or_default());
         let of_numbers = xxh3_64_with_seed(numbers, seed);
-        return Some(xxh3_64_with_seed(options, of_numbers));
+        return Some(Fingerprint { hash: xxh3_64_with_seed(options, of_numbers), is_unique: true });
     }
     let ip = frame.get(ETHERNET_LEN..)?;
     let number = match headers.is_v4() {
@@ -25,5 +35,11 @@ pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<u64> {
     };
     let payload = l4.get(UDP_LEN..).unwrap_or_default();
     let payload = &payload[..payload.len().min(PAYLOAD).min(headers.payload_len.into())];
-    (number != 0).then(|| xxh3_64_with_seed(payload, seed ^ (u64::from(number) << 32) ^ payload.len() as u64))
+    let of_payload = xxh3_64_with_seed(payload, seed ^ (u64::from(number) << 32) ^ payload.len() as u64);
+    if number != 0 {
+        return Some(Fingerprint { hash: of_payload, is_unique: true });
+    }
+    // A /24, as IPv4 addresses end in the last bytes, or a /64.
+    let network = &headers.key.src.bytes()[..if headers.is_v4() { 15 } else { 8 }];
+    Some(Fingerprint { hash: xxh3_64_with_seed(network, of_payload), is_unique: false })
 }

@@ -26,7 +26,7 @@ pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, 
 pub use build::TestPacket;
 pub use checksum::{Checksum, checksum_changes};
 pub use datagrams::datagrams;
-pub use fingerprint::fingerprint;
+pub use fingerprint::{Fingerprint, fingerprint};
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use mtu::{allow_cutting, told_mtu};
 pub use parse::parse;

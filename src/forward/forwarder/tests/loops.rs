@@ -11,6 +11,8 @@ told_over_both_families! {
     a_syn_that_comes_back_makes_no_further_flow_and_its_client_is_told,
     in_dsr_a_syn_that_comes_back_goes_round_no_further,
     a_datagram_that_comes_back_makes_no_further_flow,
+    datagrams_without_a_number_that_come_back_make_few_flows,
+    clients_that_repeat_a_datagram_or_say_the_same_are_no_loop,
     clients_that_repeat_their_syn_or_have_each_others_numbers_are_no_loop,
 }
 
@@ -41,7 +43,10 @@ fn pointed_at_each_other(family: Family, mode: Mode) -> [Lab; 2] {
 /// Sends a packet to the first, and whatever comes out of one to the other. Returns how often it was forwarded, and what
 /// became of it at last.
 fn goes_round(labs: &mut [Lab; 2], packet: &TestPacket) -> (usize, Outcome) {
-    let mut frame = packet.bytes();
+    frame_goes_round(labs, packet.bytes())
+}
+
+fn frame_goes_round(labs: &mut [Lab; 2], mut frame: Vec<u8>) -> (usize, Outcome) {
     for n in 0.. {
         labs[n % 2].now.0 += 1_000_000;
         match labs[n % 2].handle_frame(&mut frame.clone(), None) {
@@ -80,26 +85,42 @@ fn in_dsr_a_syn_that_comes_back_goes_round_no_further(family: Family) {
 
 fn a_datagram_that_comes_back_makes_no_further_flow(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Passthrough).map(Lab::udp);
-    let packet = to_first(family, 1).udp().payload(b"who is there?");
-    let mut frame = packet.bytes();
+    for n in 0..5 {
+        let end = frame_goes_round(&mut labs, numbered(family, n));
+        let (2, Outcome::Answered(_, DropReason::ForwardingLoop)) = end else { panic!("{end:?}") };
+        assert_eq!(labs.each_ref().map(|lab| lab.opened), [1, 1], "however many of one client");
+    }
+}
+
+/// A datagram of client 1 with a number of its own.
+fn numbered(family: Family, n: u8) -> Vec<u8> {
+    let mut frame = to_first(family, 1).udp().payload(b"who is there?").bytes();
     match family {
         Family::V4 => {
-            frame[18..20].copy_from_slice(&[0x12, 0x34]);
+            frame[18..20].copy_from_slice(&[0x12, n]);
             let sum = ipv4_checksum(&frame[14..34]);
             frame[24..26].copy_from_slice(&sum.to_be_bytes());
         }
-        Family::V6 => frame[16..18].copy_from_slice(&[0x12, 0x34]),
+        Family::V6 => frame[16..18].copy_from_slice(&[0x12, n]),
     }
-    let mut forwarded = 0;
-    let end = loop {
-        match labs[forwarded % 2].handle_frame(&mut frame.clone(), None) {
-            Outcome::Sent(seen) => frame = seen.frame,
-            other => break other,
+    frame
+}
+
+fn datagrams_without_a_number_that_come_back_make_few_flows(family: Family) {
+    let mut labs = pointed_at_each_other(family, Mode::Passthrough).map(Lab::udp);
+    for n in 0..20 {
+        let end = goes_round(&mut labs, &to_first(family, 1).udp().payload(&[n, 1]));
+        let (7, Outcome::Answered(_, DropReason::ForwardingLoop)) = end else { panic!("{n}: {end:?}") };
+        assert_eq!(labs.each_ref().map(|lab| lab.opened), [4, 3], "not 63");
+    }
+}
+
+fn clients_that_repeat_a_datagram_or_say_the_same_are_no_loop(family: Family) {
+    for mut lab in Lab::both_modes(family).map(Lab::udp) {
+        for n in 0..200 {
+            lab.send(lab.client(n % 20).udp().payload(b"?").ttl([64, 128, 60, 250][usize::from(n % 4)]));
         }
-        forwarded += 1;
-    };
-    let Outcome::Answered(_, DropReason::ForwardingLoop) = end else { panic!("{end:?}") };
-    assert_eq!((forwarded, labs.each_ref().map(|lab| lab.opened)), (2, [1, 1]));
+    }
 }
 
 fn clients_that_repeat_their_syn_or_have_each_others_numbers_are_no_loop(family: Family) {
