@@ -4,6 +4,8 @@ mod balancer;
 #[path = "balancer/events.rs"]
 mod events;
 
+// What the mock of the cache is made of, by the names that it knows.
+use convey::{forward, model, snapshot, wire};
 use events::Events;
 use proptest::prelude::*;
 

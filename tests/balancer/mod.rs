@@ -1,4 +1,4 @@
-//! A balancer to measure and to torment: one frontend, some servers, everybody's Ethernet address known.
+//! A balancer to measure and to torment: a frontend or three, some servers, everybody's Ethernet address known.
 
 #![allow(dead_code, reason = "nobody who includes it uses all of it")]
 
@@ -8,18 +8,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::{Forwarder, Frame, Loops, NatPorts, Settings, Verdict, Workers};
+use convey::forward::{FlowCache, Forwarder, Frame, Loops, NatPorts, Settings, Verdict, Workers};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, Endpoint, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck,
-    Interface, Mode, Neighbour, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
+    Addr, Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode,
+    Neighbour, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
+
+/// SNAT ports, unless it is a matter of them.
+const PORTS: u16 = 61_000 - FIRST_PORT + 1;
+const FIRST_PORT: u16 = 33_768;
 
 /// Where clients connect to over IPv4.
 pub(crate) const VIP: &str = "192.0.2.1:80";
 /// Where they do over IPv6.
 pub(crate) const VIP6: &str = "[2001:db8:2::1]:80";
+
+/// The port of a second frontend, and its limit.
+pub(crate) const SECOND: (u16, u32) = (81, 5);
+/// The port of a third, which is of UDP.
+pub(crate) const OF_UDP: u16 = 53;
 
 /// What a balancer is like.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,13 +40,17 @@ pub(crate) struct Setup {
     pub(crate) servers: u8,
     /// Flows.
     pub(crate) capacity: u32,
+    /// Whether there are two more frontends, of the same servers.
+    pub(crate) has_more: bool,
+    /// How many SNAT ports there are.
+    pub(crate) ports: u16,
 }
 
 impl Setup {
     /// Servers see our address. TCP over IPv4.
     pub(crate) fn passthrough(servers: u8, capacity: u32) -> Setup {
         let (mode, dsr, protocol) = (Mode::Passthrough, DsrKind::Nat, Protocol::Tcp);
-        Setup { mode, dsr, is_v6: false, protocol, servers, capacity }
+        Setup { mode, dsr, is_v6: false, protocol, servers, capacity, has_more: false, ports: PORTS }
     }
 
     /// Servers answer clients directly. TCP over IPv4.
@@ -77,14 +90,20 @@ pub(crate) struct Balancer {
 
 impl Balancer {
     pub(crate) fn new(setup: Setup) -> Balancer {
+        Balancer::with_cache(setup, None)
+    }
+
+    /// One whose open flows something else forwards.
+    pub(crate) fn with_cache(setup: Setup, cache: Option<Box<dyn FlowCache>>) -> Balancer {
         let snat = if setup.is_v6 { Addr::from(IpAddr::from(v6(254))) } else { Addr::v4([10, 0, 0, 254]) };
-        let ports = (setup.mode == Mode::Passthrough).then(|| NatPorts::new(vec![snat], 33_768..=61_000, 7));
+        let range = FIRST_PORT..=FIRST_PORT + setup.ports - 1;
+        let ports = (setup.mode == Mode::Passthrough).then(|| NatPorts::new(vec![snat], range, 7));
         let settings = Settings {
             ports,
             capacity: setup.capacity,
             workers: Workers::alone(),
             seed: 0x5eed,
-            cache: None,
+            cache,
             loops: Loops::new(1),
         };
         let snapshot = made(setup);
@@ -156,23 +175,34 @@ fn snapshot_of(setup: Setup) -> Snapshot {
     let network = NextHops::new(&links(), routes(), &neighbours(&configs));
     let backend = Backend { dsr: setup.dsr, ..backend(configs) };
     let pool = Pool::new(Arc::new(backend), servers.clone(), Arc::new(PoolLive::new(1)), None);
-    let (pool, vip) = (Arc::new(pool), setup.vip().parse::<SocketAddr>().expect("an address"));
-    let config = Frontend {
-        name: "web".into(),
-        mode: setup.mode,
-        protocol: setup.protocol,
-        listen: vec![vip.into()],
-        backend: "web".into(),
-        max_connections: None,
-        max_connections_per_client: None,
-        trusted_clients: vec![],
+    let (pool, vip): (_, SocketAddr) = (Arc::new(pool), setup.vip().parse().expect("an address"));
+    let frontend = |id: u32, protocol, port, max_connections| {
+        let config = Frontend {
+            name: format!("web{id}"),
+            mode: setup.mode,
+            protocol,
+            listen: vec![SocketAddr::new(vip.ip(), port).into()],
+            backend: "web".into(),
+            max_connections,
+            max_connections_per_client: None,
+            trusted_clients: vec![],
+        };
+        let live = Arc::new(FrontendLive::new(id, 1));
+        Arc::new(snapshot::Frontend { config, pool: pool.clone(), live })
     };
-    let live = Arc::new(FrontendLive::new(1, 1));
-    let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
+    let mut frontends = vec![frontend(1, setup.protocol, vip.port(), None)];
+    if setup.has_more {
+        frontends.push(frontend(2, setup.protocol, SECOND.0, Some(SECOND.1)));
+        frontends.push(frontend(3, Protocol::Udp, OF_UDP, None));
+    }
+    let endpoint = |frontend: &Arc<snapshot::Frontend>| {
+        let config = &frontend.config;
+        (config.endpoints().next().expect("one"), frontend.clone())
+    };
     Snapshot {
         generation: 1,
-        listeners: [(Endpoint { protocol: setup.protocol, addr: vip }, frontend.clone())].into(),
-        frontends: vec![frontend],
+        listeners: frontends.iter().map(endpoint).collect(),
+        frontends,
         pools: vec![pool],
         servers: servers.into_iter().map(|server| (server.live.id, server)).collect(),
         network: Arc::new(network),

@@ -12,15 +12,16 @@ use std::time::Duration;
 pub(super) use self::kernel::{Kernel, told_with_cache};
 pub(super) use self::seen::Seen;
 pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
+use crate::forward::forwarder::{Path, fit};
 use crate::forward::{
     Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, PortSplit, Settings,
     Verdict, Workers, cut,
 };
 use crate::model::{
-    Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, OnDown, Protocol, Timestamp,
+    Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol, Timestamp,
 };
 use crate::snapshot::{Draining, Snapshot};
-use crate::wire::{self, Checksum, IcmpError, Kind, TestPacket};
+use crate::wire::{self, Checksum, Headers, IcmpError, Kind, TestPacket};
 
 /// Of addresses. Its stories are told over each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,8 +292,11 @@ impl Lab {
     }
 
     fn decide(&mut self, frame: &mut Frame<'_>) -> Outcome {
+        let fits = |frame: &Frame<'_>, headers: &Headers, hop: &NextHop| {
+            matches!(fit(frame, headers, Path::to(hop, true)), Ok(None))
+        };
         if let Some(interface) =
-            self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, &self.snapshot, self.now))
+            self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, fits, &self.snapshot, self.now))
         {
             if !self.is_deaf {
                 self.hear_cache();

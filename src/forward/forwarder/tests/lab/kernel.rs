@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::forward::forwarder::{Path, fit};
 use crate::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Seen, Segment, View};
-use crate::model::{FlowKey, Rewrite, TCP, Timestamp};
+use crate::model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
 use crate::snapshot::Snapshot;
 use crate::wire::{self, Headers, Kind, TcpFlags};
 
@@ -16,14 +15,14 @@ thread_local! {
 }
 
 /// Has a story told in which balancers have a flow cache.
-pub(in crate::forward::forwarder::tests) fn told_with_cache(story: impl FnOnce()) {
+pub(crate) fn told_with_cache(story: impl FnOnce()) {
     HAS_CACHE.set(true);
     story();
 }
 
 /// What the forwarder and the story share; the story is the driver that has the packets come by.
 #[derive(Debug, Clone, Default)]
-pub(in crate::forward::forwarder::tests) struct Kernel {
+pub(crate) struct Kernel {
     entries: Arc<Mutex<HashMap<FlowKey, Entry>>>,
     /// What nobody was told of yet.
     told: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
@@ -43,17 +42,23 @@ struct Entry {
 
 impl Kernel {
     /// None where this story is told without.
-    pub(super) fn of_story() -> Option<Kernel> {
+    pub(crate) fn of_story() -> Option<Kernel> {
         HAS_CACHE.get().then(Kernel::default)
     }
 
     /// The forwarder's end of it.
-    pub(super) fn cache(&self) -> Box<dyn FlowCache> {
+    pub(crate) fn cache(&self) -> Box<dyn FlowCache> {
         Box::new(Writer { kernel: self.clone(), changes: Vec::new() })
     }
 
-    /// Forwards a frame if it can. Returns the interface it leaves by.
-    pub(super) fn forward(&self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Option<u32> {
+    /// Forwards a frame if it can, and if it `fits` where it goes. Returns the interface it leaves by.
+    pub(crate) fn forward(
+        &self,
+        frame: &mut Frame<'_>,
+        fits: impl FnOnce(&Frame<'_>, &Headers, &NextHop) -> bool,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Option<u32> {
         let headers = wire::parse(frame.bytes).ok().filter(|headers| headers.kind == Kind::Whole)?;
         let ip_len = if headers.is_v4() { 20 } else { 40 };
         let is_plain = !headers.is_error() && headers.l4 == 14 + ip_len && headers.ttl > 1;
@@ -71,7 +76,7 @@ impl Kernel {
         let mut confirmed = entry.progress.sent;
         other.inspect(|other| advance(&mut confirmed, other.progress.acked));
         let behind = confirmed.wrapping_sub(headers.seq);
-        let is_exact = behind == 0 || behind == len || behind + 1 == len;
+        let is_exact = behind == 0 || behind == len || behind.wrapping_add(1) == len;
         let is_close = headers.seq.wrapping_sub(entry.progress.sent) <= 4 << 20
             && headers.ack.wrapping_sub(entry.progress.acked) <= 1 << 20;
         let goes_on_from_there = behind <= len || (entry.is_alone && is_close) || !to_server;
@@ -99,7 +104,7 @@ impl Kernel {
             return None;
         }
         let hop = snapshot.network.get(entry.route.rewrite.next_hop)?;
-        if !matches!(fit(frame, &headers, Path::to(hop, true)), Ok(None)) {
+        if !fits(frame, &headers, hop) {
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
@@ -131,27 +136,27 @@ impl Kernel {
     }
 
     /// What it has to tell since it was last asked.
-    pub(in crate::forward::forwarder::tests) fn told(&self) -> Vec<(FlowKey, Segment)> {
+    pub(crate) fn told(&self) -> Vec<(FlowKey, Segment)> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
 
     /// How many packets of this key it has forwarded; `None` if it is not there.
-    pub(in crate::forward::forwarder::tests) fn forwarded(&self, key: &FlowKey) -> Option<u32> {
+    pub(crate) fn forwarded(&self, key: &FlowKey) -> Option<u32> {
         self.entries.lock().unwrap().get(key).map(|entry| entry.packets)
     }
 
     /// How often it was asked for an entry.
-    pub(in crate::forward::forwarder::tests) fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
 
     /// How many keys it knows.
-    pub(in crate::forward::forwarder::tests) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.lock().unwrap().len()
     }
 
     /// Loses everything, as if it had never had room.
-    pub(in crate::forward::forwarder::tests) fn lose_all(&self) {
+    pub(crate) fn lose_all(&self) {
         self.entries.lock().unwrap().clear();
     }
 }

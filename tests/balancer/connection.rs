@@ -1,0 +1,283 @@
+//! A connection of TCP as its ends see it, and what they do.
+
+use convey::forward::FlowState;
+use convey::model::{FlowKey, Mode, Timestamp};
+
+use super::Events;
+
+/// A side that has so many bytes on their way sends the first of them again instead of more.
+const WINDOW: u32 = 10_000;
+
+/// Most bytes of one segment.
+const SEGMENT: u32 = 1_400;
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It gets where the balancer sends it.
+    Delivered,
+    /// It does not get to the balancer.
+    LostBefore,
+    /// It is lost behind the balancer.
+    LostAfter,
+}
+
+impl Fate {
+    pub(super) fn of(byte: u8) -> Fate {
+        match byte % 16 {
+            1 | 3 => Fate::LostBefore,
+            5 | 7 => Fate::LostAfter,
+            _ => Fate::Delivered,
+        }
+    }
+}
+
+/// A client's connection.
+#[derive(Debug, Clone)]
+pub(super) struct Connection {
+    /// What the client has sent first as its server got it.
+    pub(super) delivered: Option<FlowKey>,
+    /// The balancer has seen the answer to the SYN, and the client has got it.
+    answer_passed: bool,
+    is_answered: bool,
+    /// The balancer has seen the client go on.
+    pub(super) is_open: bool,
+    client: Side,
+    server: Side,
+    /// When something of it last came by, true or forged.
+    pub(super) last: Timestamp,
+    /// When its SYN last came by, or it got further.
+    pub(super) begun: Timestamp,
+    /// What its flow was after the event before.
+    pub(super) before: Option<FlowState>,
+    /// Whether its flow did not begin with a SYN.
+    pub(super) is_met: bool,
+}
+
+/// One side's numbers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Side {
+    /// What it sends next.
+    next: u32,
+    /// What the other side has got of it, without a gap.
+    got: u32,
+}
+
+impl Side {
+    /// It sends so many bytes more, or the first again that the other side has not got. Returns number and length.
+    fn send(&mut self, len: u32) -> (u32, u32) {
+        if self.on_their_way() > WINDOW {
+            return self.send_again();
+        }
+        let seq = self.next;
+        self.next = seq.wrapping_add(len);
+        (seq, len)
+    }
+
+    fn send_again(&self) -> (u32, u32) {
+        (self.got, self.on_their_way().min(SEGMENT))
+    }
+
+    fn on_their_way(&self) -> u32 {
+        self.next.wrapping_sub(self.got)
+    }
+
+    /// The other side gets so many bytes of this number. What comes behind a gap it throws away.
+    fn arrives(&mut self, (seq, len): (u32, u32)) {
+        if seq == self.got {
+            self.got = seq.wrapping_add(len);
+        }
+    }
+
+    /// Begins with the byte after the SYN.
+    fn begin(&mut self, seq: u32) {
+        (self.next, self.got) = (seq, seq);
+    }
+}
+
+impl Connection {
+    pub(super) fn new() -> Connection {
+        Connection {
+            delivered: None,
+            answer_passed: false,
+            is_answered: false,
+            is_open: false,
+            client: Side::default(),
+            server: Side::default(),
+            last: Timestamp(0),
+            begun: Timestamp(0),
+            before: None,
+            is_met: false,
+        }
+    }
+}
+
+impl Events {
+    pub(super) fn syn(&mut self, n: usize, fate: Fate) {
+        let connection = &self.connections[n];
+        if connection.is_open || fate == Fate::LostBefore {
+            return;
+        }
+        // Sent again, it has the same number.
+        let seq = connection.client.got.wrapping_sub(u32::from(connection.delivered.is_some()));
+        let delivered = self.arrive(Some(n), &self.packet(n).syn().seq(seq));
+        if delivered.is_none() {
+            return;
+        }
+        let now = self.balancer.now();
+        let connection = &mut self.connections[n];
+        (connection.begun, connection.answer_passed) = (now, false);
+        if fate == Fate::Delivered {
+            connection.delivered = delivered;
+            connection.is_answered = false;
+            connection.client.begin(seq.wrapping_add(1));
+        }
+    }
+
+    pub(super) fn answer(&mut self, n: usize, fate: Fate) {
+        let Connection { client, server, is_open, is_answered, delivered, .. } = self.connections[n];
+        if is_open || delivered.is_none() {
+            return;
+        }
+        let seq = server.got.wrapping_sub(u32::from(is_answered));
+        let passes = match self.reply(n) {
+            Some(_) if fate == Fate::LostBefore => return,
+            Some(reply) => self.arrive_from_server(n, &reply.syn().seq(seq).ack(client.got)),
+            None => true,
+        };
+        let now = self.balancer.now();
+        let is_seen = self.shows_replies();
+        let connection = &mut self.connections[n];
+        if passes && is_seen && !connection.answer_passed {
+            (connection.answer_passed, connection.begun) = (true, now);
+        }
+        if passes && fate == Fate::Delivered && !is_answered {
+            connection.is_answered = true;
+            connection.server.begin(seq.wrapping_add(1));
+        }
+    }
+
+    pub(super) fn client_sends(&mut self, n: usize, len: usize, fate: Fate) {
+        let sent = self.connections[n].client;
+        self.client_sends_what(n, fate, |client| client.send(len as u32), sent);
+    }
+
+    pub(super) fn client_sends_again(&mut self, n: usize, fate: Fate) {
+        let sent = self.connections[n].client;
+        self.client_sends_what(n, fate, |client| client.send_again(), sent);
+    }
+
+    fn client_sends_what(
+        &mut self,
+        n: usize,
+        fate: Fate,
+        sends: impl FnOnce(&mut Side) -> (u32, u32),
+        mut client: Side,
+    ) {
+        let Connection { server, is_open, is_answered, .. } = self.connections[n];
+        if !(is_open || is_answered) {
+            return;
+        }
+        let segment = sends(&mut client);
+        self.connections[n].client = client;
+        if fate == Fate::LostBefore {
+            return;
+        }
+        let packet = self.packet(n).seq(segment.0).ack(server.got).payload(&vec![7; segment.1 as usize]);
+        let arrived = self.arrive(Some(n), &packet);
+        let connection = &mut self.connections[n];
+        // Another server, or one that takes it for another client's, would know nothing of it.
+        if arrived.is_none() || arrived != connection.delivered {
+            return self.is_gone(n);
+        }
+        connection.is_open = true;
+        if fate == Fate::Delivered {
+            connection.client.arrives(segment);
+        }
+    }
+
+    pub(super) fn server_sends(&mut self, n: usize, len: usize, fate: Fate) {
+        let mut server = self.connections[n].server;
+        let segment = server.send(len as u32);
+        self.server_sends_what(n, fate, server, segment);
+    }
+
+    pub(super) fn server_sends_again(&mut self, n: usize, fate: Fate) {
+        let server = self.connections[n].server;
+        self.server_sends_what(n, fate, server, server.send_again());
+    }
+
+    fn server_sends_what(&mut self, n: usize, fate: Fate, server: Side, segment: (u32, u32)) {
+        let Connection { client, is_open, .. } = self.connections[n];
+        if !is_open {
+            return;
+        }
+        self.connections[n].server = server;
+        if let Some(reply) = self.reply(n).filter(|_| fate != Fate::LostBefore) {
+            let packet = reply.seq(segment.0).ack(client.got).payload(&vec![7; segment.1 as usize]);
+            if !self.arrive_from_server(n, &packet) {
+                return self.is_gone(n);
+            }
+        }
+        if fate == Fate::Delivered {
+            self.connections[n].server.arrives(segment);
+        }
+    }
+
+    /// Both sides finish, one after the other; or one alone, and nobody hears more of it.
+    pub(super) fn finish(&mut self, n: usize, who: u8) {
+        let Connection { client, server, is_open, .. } = self.connections[n];
+        if !is_open {
+            return;
+        }
+        if !who.is_multiple_of(3) {
+            self.arrive(Some(n), &self.packet(n).seq(client.next).ack(server.got).fin());
+        }
+        if let Some(reply) = self.reply(n).filter(|_| who % 3 != 1) {
+            let ack = client.got.wrapping_add(u32::from(who % 3 == 2 && client.got == client.next));
+            self.arrive_from_server(n, &reply.seq(server.next).ack(ack).fin());
+        }
+        self.is_gone(n);
+    }
+
+    pub(super) fn reset(&mut self, n: usize, who: u8) {
+        let Connection { client, server, is_open, .. } = self.connections[n];
+        if !is_open {
+            return;
+        }
+        match self.reply(n).filter(|_| who.is_multiple_of(2)) {
+            Some(reply) => _ = self.arrive_from_server(n, &reply.rst().seq(server.next)),
+            None => _ = self.arrive(Some(n), &self.packet(n).rst().seq(client.next)),
+        }
+        self.is_gone(n);
+    }
+
+    /// Somebody who sees nothing sends in the name of a client, by luck with numbers that are near. It changes nothing of an
+    /// open connection but how long it may be silent.
+    pub(super) fn forge(&mut self, n: usize, flags: u8, off: u8) {
+        let Connection { client, server, is_open, .. } = self.connections[n];
+        // In DSR nobody can tell who has moved on from who says so.
+        if self.setup.mode == Mode::Dsr || !is_open {
+            return;
+        }
+        let seq = client.next.wrapping_add((1 + u32::from(off)) * 60_000);
+        let packet = self.packet(n).seq(seq).ack(server.got);
+        let packet = if flags & 1 != 0 { packet.fin() } else { packet };
+        let packet = if flags & 2 != 0 { packet.rst() } else { packet };
+        let before = self.state(n);
+        self.arrive(Some(n), &packet);
+        // Whatever comes, what the cache has seen may be learnt then.
+        let has_learnt = matches!(before, Some(FlowState::SynSent | FlowState::SynReceived))
+            && self.state(n) == Some(FlowState::Established);
+        assert!(self.state(n) == before || has_learnt, "{flags:#x}: {before:?} -> {:?}", self.state(n));
+    }
+
+    /// Its ends know nothing of it any more; the next SYN begins another.
+    fn is_gone(&mut self, n: usize) {
+        let Connection { client, server, last, begun, before, is_met, .. } = self.connections[n];
+        let mut connection = Connection { last, begun, before, is_met, ..Connection::new() };
+        connection.client.begin(client.next.wrapping_add(1 << 20));
+        connection.server.begin(server.next);
+        self.connections[n] = connection;
+    }
+}
