@@ -12,8 +12,10 @@ use crate::model::{
 impl State {
     /// Takes the news that clients could not connect, or were reset without an answer, several times in a row. A server
     /// goes down for it only if a probe confirms it: see [`State::take_doubts`]. One is ejected for it at once, unless
-    /// anybody could have made it up.
+    /// anybody could have made it up. Of a server that keeps clients' ports anybody can ask one that is closed.
     pub fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {
+        let is_forgeable = failures.is_forgeable || failures.server.addr.port() == 0;
+        let failures = &ConnectFailures { is_forgeable, ..failures.clone() };
         let server = &failures.server;
         let Some(pool) = self.pools.get(&server.backend) else { return };
         let backend = pool.pool.config.clone();
@@ -136,17 +138,18 @@ impl State {
 
 /// What a server is asked that clients fail at: as its backend has it. Servers that are ejected need no check; then only
 /// failures that anybody can make up are doubted, which are refusals. `addr` is the server's; without a port, the backend
-/// says which one to ask.
+/// says which one to ask, and by what.
 fn check_of_doubt(backend: &Backend, protocol: Protocol, addr: SocketAddr) -> HealthCheck {
+    let check = backend.health_check.clone();
+    let keeps_ports = addr.port() == 0;
+    if backend.outlier_detection.is_none() || (keeps_ports && check.kind != ProbeKind::None) {
+        return check;
+    }
     let kind = match protocol {
         Protocol::Tcp => ProbeKind::Tcp,
         Protocol::Udp => ProbeKind::Udp,
     };
-    let port = backend.health_check.port.filter(|_| addr.port() == 0);
-    match backend.outlier_detection {
-        Some(_) => HealthCheck { kind, port, ..backend.health_check.clone() },
-        None => backend.health_check.clone(),
-    }
+    HealthCheck { kind, port: check.port.filter(|_| keeps_ports), ..check }
 }
 
 /// What clients' failures are called in the log.

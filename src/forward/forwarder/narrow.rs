@@ -40,8 +40,15 @@ const NARROW_FOR: Duration = Duration::from_secs(600);
 const MAX_NARROWED: usize = 65_536;
 
 /// Flows whose packets are cut, and since when, the first in front. Some of them may be gone, or others by now.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Narrowed(VecDeque<(Timestamp, FlowId)>);
+
+impl Default for Narrowed {
+    /// Without any, with room for all: whoever fills it has nothing allocated.
+    fn default() -> Self {
+        Narrowed(VecDeque::with_capacity(MAX_NARROWED))
+    }
+}
 
 impl Narrowed {
     /// Adds one. Returns the one whose packets are no longer cut, if there are too many.

@@ -153,6 +153,34 @@ fn a_server_without_a_port_is_asked_at_that_of_its_health_check_and_any_other_at
     }
 }
 
+/// Whoever asks ports that nobody listens on is refused by servers that are well.
+#[test]
+fn refusals_of_closed_ports_take_out_no_server_that_keeps_clients_ports() {
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for outlier in [None, Some(OutlierDetection::default())] {
+            let mut config = two_servers();
+            let backend = &mut config.backends[0];
+            backend.servers[0].addr = "10.0.0.1:0".parse().unwrap();
+            backend.health_check.kind = ProbeKind::Udp;
+            backend.health_check.port = Some(5_060);
+            backend.outlier_detection = outlier;
+            let server = key_of(&config, 0);
+            let mut state = State::new(1);
+            state.configure(config, at(0));
+            let error = "refused".to_owned();
+            let failures =
+                ConnectFailures { server: server.clone(), in_a_row: 5, error, protocol, is_forgeable: false };
+            state.on_connect_failures(&failures, at(0));
+            let doubts = state.take_doubts();
+            assert_eq!(doubts.len(), 1);
+            assert_eq!((&doubts[0].check.kind, doubts[0].check.port), (&ProbeKind::Udp, Some(5_060)));
+            state.settle();
+            state.on_confirmation(&server, Finding::Silence, at(1));
+            assert!(state.settle().is_none(), "{protocol:?}");
+        }
+    }
+}
+
 #[test]
 fn a_probe_that_confirms_what_a_reload_took_away_changes_nothing() {
     let (mut state, a) = checked(ProbeKind::Tcp);
