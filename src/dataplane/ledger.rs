@@ -39,7 +39,9 @@ impl Ledger {
         }
         self.generation = Some(snapshot.generation);
         self.totals = Some(snapshot.totals.clone());
-        let vips: Vec<_> = snapshot.listeners.keys().map(|endpoint| endpoint.addr.ip()).collect();
+        // An address may have thousands of ports.
+        let vips: HashSet<_> = snapshot.listeners.keys().map(|endpoint| endpoint.addr.ip()).collect();
+        let vips: Vec<_> = vips.into_iter().collect();
         self.clients_side = snapshot.network.interfaces_of_clients(&vips);
         for pool in &snapshot.pools {
             for server in &pool.servers {

@@ -25,6 +25,8 @@ pub struct NatPorts {
     /// How many numbers the pools have handed out; beyond `most_fresh`, those that are free go first.
     fresh: usize,
     most_fresh: usize,
+    /// How many are in use, towards all servers.
+    in_use: usize,
     /// Those left out of the split: their replies would not come to this worker.
     not_ours: Arc<[u16]>,
     /// Those of frontends, among `ports`.
@@ -39,7 +41,7 @@ impl NatPorts {
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
         let (not_ours, of_frontends) = (Arc::default(), HashSet::new());
         let (pools, fresh, most_fresh) = (HashMap::new(), 0, MOST_FRESH);
-        NatPorts { addresses, v4, ports, seed, pools, fresh, most_fresh, not_ours, of_frontends }
+        NatPorts { addresses, v4, ports, seed, pools, fresh, most_fresh, in_use: 0, not_ours, of_frontends }
     }
 
     /// Those of a worker, of each of these addresses.
@@ -78,6 +80,7 @@ impl NatPorts {
             };
             let port = self.ports.start() + (number / addresses.len() as u32) as u16;
             if !self.of_frontends.contains(&port) && self.not_ours.binary_search(&port).is_err() {
+                self.in_use += 1;
                 return Some((addresses[number as usize % addresses.len()], port));
             }
             pool.left_out.push(number);
@@ -93,6 +96,7 @@ impl NatPorts {
         if self.ports.contains(&port) {
             let offset = u32::from(port - self.ports.start());
             pool.freed.push_back(offset * addresses.len() as u32 + index as u32);
+            self.in_use -= 1;
         }
     }
 
@@ -108,7 +112,7 @@ impl NatPorts {
 
     /// Ports in use, over all servers.
     pub fn in_use(&self) -> usize {
-        self.pools.values().map(Pool::in_use).sum()
+        self.in_use
     }
 
     /// The addresses.

@@ -1,43 +1,64 @@
 //! Where servers listen: nobody who sends from there is a client.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 
-use crate::model::{self, DsrKind, Endpoint, Mode, Protocol};
+use crate::model::{self, DsrKind, Endpoint, Listen, Mode, Protocol};
 
 /// Addresses and ports of the servers of all frontends, by protocol. A datagram that says it comes from one of them is
 /// forged: its answer would be answered, and so on without end.
-///
-/// An entry with port 0 is a server that listens on the port that its client asks for.
 #[derive(Debug, Default)]
-pub struct ServerEndpoints(HashSet<Endpoint>);
+pub struct ServerEndpoints {
+    own: HashSet<Endpoint>,
+    /// Ports of frontends, by the addresses of servers that listen on whatever port a client asks for.
+    asked: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
+}
 
 impl ServerEndpoints {
     /// Those of these frontends, each with its backend.
     pub fn of<'a>(frontends: impl IntoIterator<Item = (&'a model::Frontend, &'a model::Backend)>) -> Self {
-        let (mut known, mut endpoints) = (HashSet::new(), HashSet::new());
+        let mut endpoints = ServerEndpoints::default();
+        let mut known = HashSet::new();
         for (frontend, backend) in frontends {
-            let (protocol, asked) =
-                (frontend.protocol, frontend.mode == Mode::Dsr && backend.dsr == DsrKind::L2);
-            if !known.insert((&backend.name, protocol, asked)) {
-                continue;
-            }
-            for server in &backend.servers {
-                let (ip, port) = (server.addr.ip(), server.addr.port());
-                endpoints.insert(endpoint(protocol, ip, port));
-                if asked {
-                    endpoints.insert(endpoint(protocol, ip, 0));
+            let protocol = frontend.protocol;
+            let is_l2 = frontend.mode == Mode::Dsr && backend.dsr == DsrKind::L2;
+            let ports: HashSet<_> = frontend.listen.iter().map(Listen::ports).collect();
+            for port in ports {
+                // Frontends that share a backend and ports add nothing.
+                if !known.insert((&backend.name, protocol, is_l2, port.clone())) {
+                    continue;
+                }
+                for server in &backend.servers {
+                    let (ip, own) = (server.addr.ip(), server.addr.port());
+                    if own != 0 {
+                        endpoints.own.insert(endpoint(protocol, ip, own));
+                    }
+                    if own == 0 || is_l2 {
+                        endpoints.asked.entry((protocol, ip)).or_default().insert(port.clone());
+                    }
                 }
             }
         }
-        ServerEndpoints(endpoints)
+        endpoints
     }
 
     /// Whether a client that asks for this port sends from where a server listens.
+    ///
+    /// Of servers that keep clients' ports a datagram counts from any port of their frontends: two of its ports could
+    /// answer each other. A SYN counts from the asked one alone, for a handshake does not go round, and a server may be a
+    /// client from any other.
     pub fn contain(&self, protocol: Protocol, client: SocketAddr, asked: u16) -> bool {
         let (ip, port) = (client.ip(), client.port());
-        self.0.contains(&endpoint(protocol, ip, port))
-            || (port == asked && self.0.contains(&endpoint(protocol, ip, 0)))
+        if self.own.contains(&endpoint(protocol, ip, port)) {
+            return true;
+        }
+        let Some(ranges) = self.asked.get(&(protocol, ip)) else { return false };
+        let listens = |port: u16| ranges.iter().any(|range| range.contains(&port));
+        match protocol {
+            Protocol::Tcp => port == asked && listens(asked),
+            Protocol::Udp => listens(port),
+        }
     }
 }
 
@@ -79,6 +100,20 @@ mod tests {
             assert!(is_server(&endpoints, "10.0.0.1:53"));
             assert!(!is_server(&endpoints, "10.0.0.1:54"));
         }
+    }
+
+    #[test]
+    fn two_ports_of_a_server_that_keeps_clients_ports_do_not_answer_each_other() {
+        let backend = fixture::backend("b", vec![fixture::server("a", "10.0.0.1:0")]);
+        let frontends = ["192.0.2.1:5000-5003", "192.0.2.1:6000"].map(|listen| {
+            let frontend = fixture::frontend("f", &["192.0.2.1:53"], &fixture::pool("b", vec![]));
+            let listen = vec![listen.parse().unwrap()];
+            model::Frontend { protocol: Protocol::Udp, listen, ..frontend.config.clone() }
+        });
+        let endpoints = ServerEndpoints::of(frontends.iter().map(|frontend| (frontend, &backend)));
+        let is_server = |client: &str| endpoints.contain(Protocol::Udp, client.parse().unwrap(), 5_000);
+        assert!(["10.0.0.1:5000", "10.0.0.1:5003", "10.0.0.1:6000"].into_iter().all(is_server));
+        assert!(!["10.0.0.1:5004", "10.0.0.1:40000", "10.0.0.2:5000"].into_iter().any(is_server));
     }
 
     #[test]
