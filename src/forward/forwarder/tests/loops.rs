@@ -87,8 +87,8 @@ fn a_datagram_that_comes_back_makes_no_further_flow(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Passthrough).map(Lab::udp);
     for n in 0..5 {
         let end = frame_goes_round(&mut labs, numbered(family, n));
-        let (2, Outcome::Answered(_, DropReason::ForwardingLoop)) = end else { panic!("{end:?}") };
-        assert_eq!(labs.each_ref().map(|lab| lab.opened), [1, 1], "however many of one client");
+        let (3, Outcome::Answered(_, DropReason::ForwardingLoop)) = end else { panic!("{end:?}") };
+        assert_eq!(labs.each_ref().map(|lab| lab.opened), [2, 1], "however many of one client");
     }
 }
 
