@@ -167,9 +167,12 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, Strin
     if is_host_name(text) {
         return Ok(ServerAddress::Name(text.to_ascii_lowercase(), 0));
     }
-    let Ok(ip) = text.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(text).parse() else {
-        return server_with_port(value);
+    // Without brackets the end of an IPv6 address could be meant as the port.
+    let ip = match text.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
+        Some(ip) => ip.parse().map(IpAddr::V6),
+        None => text.parse().map(IpAddr::V4),
     };
+    let Ok(ip) = ip else { return server_with_port(value) };
     let addr = SocketAddr::new(ip, 0);
     not_mapped(addr, value, SERVER_ADDRESS)?;
     one_machine(addr, value).map(ServerAddress::Ip)

@@ -107,6 +107,17 @@ fn a_server_address_is_that_of_one_machine() {
     }
 }
 
+/// The end of such an address could be meant as the port.
+#[test]
+fn an_ipv6_address_without_a_port_is_in_brackets_too() {
+    for value in ["2001:db8::2", "2001:db8::2:80"] {
+        let error = error_with("10.0.0.2:80", value);
+        let missing =
+            format!("backends.web.servers.a.addr: the port is missing, found \"{value}\"; allowed: IP:port");
+        assert!(error.contains(&missing), "{error}");
+    }
+}
+
 #[test]
 fn a_server_without_a_port_is_probed_at_one_that_the_file_names() {
     let missing = |found: &str| {
@@ -115,12 +126,9 @@ fn a_server_without_a_port_is_probed_at_one_that_the_file_names() {
              health_check.port: then clients' ports are kept"
         )
     };
-    for (value, found) in [
-        ("10.0.0.2", "10.0.0.2"),
-        ("[2001:db8::2]", "2001:db8::2"),
-        ("2001:db8::2", "2001:db8::2"),
-        ("App.internal", "app.internal"),
-    ] {
+    for (value, found) in
+        [("10.0.0.2", "10.0.0.2"), ("[2001:db8::2]", "2001:db8::2"), ("App.internal", "app.internal")]
+    {
         assert_eq!(error_with("10.0.0.2:80", value), missing(found));
         let kept = GOOD.replace("10.0.0.2:80", value);
         for right in ["health_check.port = 80", "health_check.kind = \"none\""] {
