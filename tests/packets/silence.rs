@@ -89,7 +89,7 @@ fn whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port(ca
 
 fn both_sides_hear_that_they_have_been_silent_for_too_long(case: Case) {
     let mut network = Network::new(case, 1, 1);
-    network.balance(&Config { health: UNCHECKED, passthrough: "timeouts.established = 1", ..Config::new(1) });
+    network.balance(&Config { health: UNCHECKED, passthrough: "timeouts.established = 3", ..Config::new(1) });
     let mut held = Arc::default();
     let _server = network.server(1, |addr| {
         let server;
@@ -101,7 +101,9 @@ fn both_sides_hear_that_they_have_been_silent_for_too_long(case: Case) {
     client.write_all(b"hi").unwrap();
     server.read_exact(&mut [0; 2]).unwrap();
     assert!(was_reset(&mut client) && was_reset(&mut server));
-    assert_eq!(network.stat("/frontends/web/ended/idle_timeout"), 1);
+    // Resets are sent before they are counted.
+    let is_counted = || (network.stat("/frontends/web/ended/idle_timeout") == 1).then_some(());
+    wait_for("the end to be counted", is_counted);
     assert_eq!(open(&network), 0);
 }
 
