@@ -178,11 +178,18 @@ impl Story {
         }
         self.opened += usize::from(forwarded.part == Part::First);
         if let Some(how) = forwarded.cut {
-            let Cut::Fragments { mtu, renumber } = how else { panic!("no super-frame came") };
-            assert!(is.packet_len() > mtu as usize && is.is_v4() && !is.dont_fragment);
-            let mut ids = Ids::new(0);
-            cut(&mut Frame::new(&mut frame), mtu, renumber.then_some(&mut ids), |piece| {
-                assert!(piece.len() <= 14 + mtu as usize);
+            let most = match how {
+                Cut::Segments(payload) => {
+                    assert!(is.is_tcp() && is.payload_len > payload);
+                    is.end - usize::from(is.payload_len - payload)
+                }
+                Cut::Fragments { mtu, .. } => {
+                    assert!(is.packet_len() > mtu as usize && !(is.is_v4() && is.dont_fragment));
+                    14 + mtu as usize
+                }
+            };
+            cut(&mut Frame::new(&mut frame.clone()), how, &mut Ids::new(0), |piece| {
+                assert!(piece.len() <= most, "{} bytes of {most}: {how:?}", piece.len());
             });
         }
         match forwarded.direction {
