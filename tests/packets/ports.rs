@@ -1,6 +1,6 @@
 //! Frontends that listen on a range of ports, and servers that keep them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use convey::demo::lab::{INTERFACE, Plan, Role};
@@ -163,7 +163,10 @@ fn text(network: &Network, ports: &[RangeInclusive<u16>], frontend: &str, health
     let Case { family, offload, .. } = network.case;
     let listen: Vec<String> =
         ports.iter().map(|ports| format!("{}-{}", family.vip(*ports.start()), ports.end())).collect();
-    let [one, two] = [1, 2].map(|server| family.address(Role::Server(server)));
+    let [one, two] = [1, 2].map(|server| match family.address(Role::Server(server)) {
+        IpAddr::V4(addr) => addr.to_string(),
+        IpAddr::V6(addr) => format!("[{addr}]"),
+    });
     format!(
         "[frontends.web]\nlisten_addr = {listen:?}\nbackend = \"pool\"\n{frontend}\n\
          [backends.pool]\nalgorithm = \"maglev\"\nhash = \"source\"\n[backends.pool.health_check]\n{health}\n\
