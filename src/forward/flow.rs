@@ -131,7 +131,7 @@ impl Manner {
 }
 
 /// What may be given up for a new flow, and in which order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(super) enum Class {
     /// First: over, as far as we can see.

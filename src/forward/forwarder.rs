@@ -7,6 +7,7 @@ mod expiry;
 mod fit;
 mod give_way;
 mod icmp;
+mod in_use;
 mod narrow;
 mod refuse;
 mod served;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 use self::begin::To;
 use self::expiry::ACKNOWLEDGED_AFTER;
 use self::fit::{Path, fit};
-use self::give_way::{FAREWELLS_PER_SECOND, Farewell, STREAMS};
+use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MOST_LOOKED_AT};
+use self::in_use::InUse;
 use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
@@ -89,8 +91,12 @@ pub struct Forwarder {
     /// The last frame that tells one.
     farewell: Vec<u8>,
     workers: Workers,
-    /// Streams that were looked at for one that gives way, and when they were last in use.
+    /// Frontends and servers of flows that gave way for their slots, which are not given back yet.
+    leaving: Vec<(u32, u32)>,
+    /// Flows that were looked at for one that gives way, and when they were last in use.
     looked_at: Vec<(Timestamp, FlowId)>,
+    /// Where none gives way because all are in use.
+    in_use: InUse,
     /// What is derived from the snapshot of this generation.
     generation: Option<u64>,
     served: Served,
@@ -153,7 +159,9 @@ impl Forwarder {
             farewell_limiter: Limiter::new(FAREWELLS_PER_SECOND),
             farewell: Vec::with_capacity(ANSWER_LEN),
             workers: settings.workers,
-            looked_at: Vec::with_capacity(STREAMS as usize),
+            leaving: Vec::new(),
+            looked_at: Vec::with_capacity(MOST_LOOKED_AT as usize),
+            in_use: InUse::new(),
             generation: None,
             served: Served::default(),
             network: Arc::default(),
@@ -223,8 +231,9 @@ impl Forwarder {
         &self.answer
     }
 
-    /// What has come up; to be drained.
+    /// What has come up; to be drained. Once there is nothing of what ended left in it, that is taken to have been done.
     pub fn news(&mut self) -> &mut News {
+        self.know_what_has_left();
         &mut self.news
     }
 

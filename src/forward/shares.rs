@@ -9,7 +9,7 @@ use super::workers::Workers;
 use crate::model::{Timestamp, UDP};
 
 /// A mode and a protocol: what a stranger has to forge for a flow of it to count as open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share(u8);
 
 impl Share {
@@ -36,7 +36,7 @@ impl Share {
         (0..Share::COUNT as u8).map(Share)
     }
 
-    /// The classes of which a flow gives way for its place in the table, in this order, when none is closing. Streams of which
+    /// The classes of which a flow gives way for its place in the table, in this order, when none is over. Streams of which
     /// both sides are seen are not among them: who needs their place asks first whether they are in use.
     fn gives_way(self) -> &'static [Class] {
         if self.is_hashed() { &[Class::HalfOpen, Class::Doubtful] } else { &[Class::HalfOpen] }
@@ -112,9 +112,17 @@ impl Shares {
             return Ok(None);
         }
         let full = if has_place { Full::Share } else { Full::Table };
-        let mut first = |classes: fn(Share) -> &'static [Class]| self.first_by_excess(flows, new, classes);
-        let closing = first(|_| &[Class::Closing]);
-        closing.or_else(|| first(Share::gives_way)).map(Some).ok_or(full)
+        let most_wait: [bool; Share::COUNT] = std::array::from_fn(|kind| self.most_wait(Share(kind as u8)));
+        let over = |kind: Share| if most_wait[kind.index()] { &[][..] } else { &[Class::Closing][..] };
+        let over = self.first_by_excess(flows, new, over);
+        over.or_else(|| self.first_by_excess(flows, new, Share::gives_way)).map(Some).ok_or(full)
+    }
+
+    /// Whether more questions wait for an answer than were answered: then they are forged, and give way before who was answered.
+    /// Else they are those of clients that wait, and a question that was answered is mostly over.
+    fn most_wait(&self, kind: Share) -> bool {
+        let count = |class| self.count(Held::Place, kind, class);
+        kind.is_udp() && count(Class::HalfOpen) > count(Class::Closing)
     }
 
     /// Whether a flow of this kind may give way to a new one for its place: it has more than it can count on.

@@ -2,7 +2,8 @@
 //! only. So each says how many it has that may give way, and asks for a slot where it has none.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use super::flow::{Class, Flow};
@@ -39,6 +40,15 @@ struct Shared {
 struct Counts {
     unestablished: [[AtomicU32; PLACES]; 2],
     streams: [[AtomicU32; PLACES]; 2],
+    /// Those that have given way, and whose slots still count as taken.
+    leaving: [[AtomicU32; PLACES]; 2],
+}
+
+/// Slots of one frontend or server that are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    place: usize,
+    entry: u64,
 }
 
 /// Flows of other workers that may give way for a slot.
@@ -84,10 +94,33 @@ impl Workers {
             _ => return,
         };
         for (counts, id) in of_class.iter().zip([flow.frontend_id(), flow.server_id()]) {
-            let count = &counts[id as usize % PLACES];
-            let before = count.load(Relaxed);
-            count.store(if is_in { before.wrapping_add(1) } else { before.wrapping_sub(1) }, Relaxed);
+            change(&counts[id as usize % PLACES], is_in);
         }
+    }
+
+    /// A flow of ours with slots of this frontend and server gives way. They count as taken until they are given back.
+    pub(super) fn leave(&self, frontend: u32, server: u32) {
+        self.note_leaving(frontend, server, true);
+    }
+
+    /// The slots of such a flow have been given back, or it stays.
+    pub(super) fn have_left(&self, frontend: u32, server: u32) {
+        self.note_leaving(frontend, server, false);
+    }
+
+    fn note_leaving(&self, frontend: u32, server: u32, is_leaving: bool) {
+        let Some(shared) = &self.shared else { return };
+        let counts = &shared.counts[self.own].leaving;
+        for (counts, id) in counts.iter().zip([frontend, server]) {
+            change(&counts[id as usize % PLACES], is_leaving);
+        }
+    }
+
+    /// How many slots count as taken that are about to be given back. To be asked before how many are taken.
+    pub(super) fn leaving(&self, held: Held) -> u32 {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return 0 };
+        let of = |counts: &Counts| counts.leaving[kind][id as usize % PLACES].load(Acquire);
+        shared.counts.iter().map(of).fold(0, u32::saturating_add)
     }
 
     /// How many flows of the others may give way for a slot, as far as is known.
@@ -131,43 +164,63 @@ impl Workers {
         self.shared.as_ref().is_some_and(|shared| shared.pending.load(Relaxed) != 0)
     }
 
-    /// What is asked for, and when it last was.
-    pub(super) fn requests(&self, now: Timestamp) -> impl Iterator<Item = (Held, Timestamp)> + '_ {
-        let entries = self.shared.iter().flat_map(|shared| &shared.requests).map(|entry| entry.load(Relaxed));
-        let asked = entries.filter(|entry| packed::slots(*entry) > 0);
-        asked.map(move |entry| (packed::held(entry), packed::time(entry, now)))
+    /// What is asked for.
+    pub(super) fn requests(&self) -> impl Iterator<Item = Request> + '_ {
+        let entries = self.shared.iter().flat_map(|shared| shared.requests.iter().enumerate());
+        let requests = entries.map(|(place, entry)| Request { place, entry: entry.load(Acquire) });
+        requests.filter(|request| packed::slots(request.entry) > 0)
     }
 
-    /// Promises to give back one slot that is asked for. Returns whether it still is.
-    pub(super) fn grant(&self, held: Held) -> bool {
-        self.change(held, |entry| match packed::slots(entry) {
+    /// Promises to give back one of the slots that are asked for. Returns whether that is still what is asked for: else
+    /// another has promised it, or more are wanted.
+    pub(super) fn grant(&self, request: &mut Request) -> bool {
+        let left = match packed::slots(request.entry) {
+            0 => return false,
             1 => 0,
-            _ => entry - packed::ONE_SLOT,
-        })
+            _ => request.entry - packed::ONE_SLOT,
+        };
+        self.change(request, left)
     }
 
     /// Nobody needs this any more.
-    pub(super) fn withdraw(&self, held: Held) {
-        self.change(held, |_| 0);
+    pub(super) fn withdraw(&self, mut request: Request) {
+        self.change(&mut request, 0);
     }
 
-    fn change(&self, held: Held, change: impl Fn(u64) -> u64) -> bool {
-        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return false };
-        let name = packed::name(kind, id);
-        shared.requests.iter().any(|entry| {
-            let of_name = |entry| packed::is_of(entry, name).then(|| change(entry));
-            let Ok(before) = entry.fetch_update(Relaxed, Relaxed, of_name) else { return false };
-            let given = packed::slots(before) - packed::slots(change(before));
-            shared.pending.fetch_sub(given, Relaxed);
-            true
-        })
+    fn change(&self, request: &mut Request, to: u64) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        let Request { place, entry } = *request;
+        let is_changed = shared.requests[place].compare_exchange(entry, to, AcqRel, Relaxed).is_ok();
+        if is_changed {
+            shared.pending.fetch_sub(packed::slots(entry) - packed::slots(to), Relaxed);
+            request.entry = to;
+        }
+        is_changed
     }
+}
+
+impl Request {
+    /// What is asked for.
+    pub(super) fn held(self) -> Held {
+        packed::held(self.entry)
+    }
+
+    /// When the last of it was.
+    pub(super) fn at(self, now: Timestamp) -> Timestamp {
+        packed::time(self.entry, now)
+    }
+}
+
+/// Counts one more or one less. Nobody else writes it.
+fn change(count: &AtomicU32, is_more: bool) {
+    let before = count.load(Relaxed);
+    count.store(if is_more { before.wrapping_add(1) } else { before.wrapping_sub(1) }, Release);
 }
 
 impl Counts {
     fn new() -> Counts {
         let none = || [const { [const { AtomicU32::new(0) }; PLACES] }; 2];
-        Counts { unestablished: none(), streams: none() }
+        Counts { unestablished: none(), streams: none(), leaving: none() }
     }
 }
 
@@ -234,13 +287,18 @@ mod tests {
         Timestamp(millis * 1_000_000)
     }
 
+    /// What this worker sees is asked for, and when.
+    fn asked(worker: &Workers, now: u64) -> Vec<(Held, Timestamp)> {
+        worker.requests().map(|request| (request.held(), request.at(at(now)))).collect()
+    }
+
     #[test]
     fn a_slot_that_is_asked_for_is_granted_once() {
         let workers = Workers::together(3);
         assert!(!workers[1].are_asking() && workers[0].ask(SLOT, 5, at(1_000)) && workers[1].are_asking());
-        assert_eq!(workers[1].requests(at(1_200)).collect::<Vec<_>>(), [(SLOT, at(1_000))]);
-        assert!(!workers[1].grant(Held::FrontendSlot(7)) && !workers[1].grant(Held::ServerSlot(8)));
-        assert!(workers[1].grant(SLOT) && !workers[2].grant(SLOT));
+        assert_eq!(asked(&workers[1], 1_200), [(SLOT, at(1_000))]);
+        let [mut one, mut other] = [1, 2].map(|n: usize| workers[n].requests().next().unwrap());
+        assert!(workers[1].grant(&mut one) && !workers[2].grant(&mut other) && !workers[1].grant(&mut one));
         assert!(workers.iter().all(|worker| !worker.are_asking()));
     }
 
@@ -249,15 +307,37 @@ mod tests {
         let workers = Workers::together(2);
         assert!(!workers[0].ask(SLOT, 0, at(0)));
         assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
-        assert_eq!(workers[1].requests(at(9)).collect::<Vec<_>>(), [(SLOT, at(2))]);
+        assert_eq!(asked(&workers[1], 9), [(SLOT, at(2))]);
         for id in 1..MOST_REQUESTS as u32 {
             assert!(workers[0].ask(Held::FrontendSlot(id), 1, at(9)));
         }
         assert!(!workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
-        workers[1].withdraw(SLOT);
+        let of_slot = workers[1].requests().find(|request| request.held() == SLOT).unwrap();
+        workers[1].withdraw(of_slot);
         assert!(workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
-        workers[1].requests(at(9)).for_each(|(held, _)| workers[1].withdraw(held));
+        workers[1].requests().for_each(|request| workers[1].withdraw(request));
         assert!(!workers[0].are_asking());
+    }
+
+    #[test]
+    fn who_looked_before_more_was_asked_for_withdraws_nothing() {
+        let workers = Workers::together(2);
+        workers[0].ask(SLOT, 2, at(0));
+        let before = workers[1].requests().next().unwrap();
+        workers[0].ask(SLOT, 2, at(1));
+        workers[1].withdraw(before);
+        assert_eq!(asked(&workers[1], 1), [(SLOT, at(1))]);
+    }
+
+    #[test]
+    fn slots_of_flows_that_give_way_are_known_to_all_until_they_are_given_back() {
+        let workers = Workers::together(3);
+        workers[1].leave(3, 7);
+        workers[2].leave(4, 7);
+        let leaving = |held| workers[0].leaving(held);
+        assert_eq!([SLOT, Held::FrontendSlot(3), Held::FrontendSlot(7)].map(leaving), [2, 1, 0]);
+        workers[1].have_left(3, 7);
+        assert_eq!([SLOT, Held::FrontendSlot(3)].map(leaving), [1, 0]);
     }
 
     #[test]
@@ -265,7 +345,7 @@ mod tests {
         let workers = Workers::together(2);
         let day = 24 * 3_600_000;
         workers[0].ask(SLOT, 1, at(day));
-        let when = |now| workers[1].requests(at(now)).next().unwrap().1;
+        let when = |now| asked(&workers[1], now)[0].1;
         assert_eq!([when(day), when(day + 3_600_000)], [at(day); 2]);
         assert_eq!(when(day - 5), at(day - 5));
     }

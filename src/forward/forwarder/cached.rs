@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Forwarder;
+use super::give_way::MOST_LOOKED_AT;
 use crate::forward::{
     ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full, Progress, SYN, Seen, Segment,
     Share, View,
@@ -145,16 +146,30 @@ impl Forwarder {
     }
 
     /// Before a flow of this kind is recorded: one that has opened in the cache does not give way because nobody has told
-    /// of it yet. Fails if so many have that there was no time to ask for the next; these are not asked for again.
+    /// of it yet. Fails if so many have that there was no time to ask for the next; these are not asked for again. Nor does one of
+    /// UDP that was answered, while its server sends, if there is another among the first.
     pub(super) fn spare_the_open(&mut self, new: Share, now: Timestamp) -> Result<(), Full> {
+        let mut left = MOST_LOOKED_AT;
         for _ in 0..MOST_ASKED {
             match self.flows.victim(new) {
                 Ok(Some(id)) if self.has_got_further(id) => {}
+                Ok(Some(id)) if left > 0 && self.was_answered_again(id) => left -= 1,
                 Ok(_) => return Ok(()),
                 Err(full) => return self.end_stream(new, full, now),
             }
         }
         Err(Full::Share)
+    }
+
+    /// Whether the server of a flow of UDP has sent again since it was put in its queue; then it goes to the end.
+    fn was_answered_again(&mut self, id: FlowId) -> bool {
+        let flow = self.flows.get(id);
+        let last = self.flows.last_use(flow);
+        let is_in_use = flow.state() == FlowState::UdpAnswered && last > Timestamp(flow.since);
+        if is_in_use {
+            self.flows.put_last(id, last);
+        }
+        is_in_use
     }
 
     /// When a stream was last in use: its server has sent, which nobody else can do in its name. Where the server's packets do

@@ -13,7 +13,7 @@ use super::refuse::Stop;
 use crate::forward::flow::Class;
 use crate::forward::queues::Held;
 use crate::forward::workers::Others;
-use crate::forward::{Direction, End, Flow, FlowId, Full, Share, View};
+use crate::forward::{Direction, End, Flow, FlowId, Full, Share, View, Workers};
 use crate::model::{Addr, DropReason, FlowKey, Mode, Shortage, Timestamp};
 use crate::snapshot::{self, Frontend, Server, Snapshot};
 use crate::wire;
@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How many servers of a frontend are looked at for one with flows that may give way.
 const SERVERS: usize = 16;
 
-/// Streams that are looked at for one that is not in use.
-pub(super) const STREAMS: u32 = 64;
+/// Flows that are looked at for one that is not in use.
+pub(super) const MOST_LOOKED_AT: u32 = 64;
 
 /// Resets a second that tell servers of flows that gave way.
 pub(super) const FAREWELLS_PER_SECOND: u64 = 100_000;
@@ -44,6 +44,14 @@ struct Wanted<'a> {
     held: Held,
     slots: &'a snapshot::Slots,
     limit: u32,
+}
+
+impl Wanted<'_> {
+    /// Whether more are taken than there may be, without those that are about to be given back.
+    fn is_exceeded(&self, workers: &Workers) -> bool {
+        let leaving = workers.leaving(self.held);
+        self.slots.open().saturating_sub(leaving) > self.limit
+    }
 }
 
 /// What flows may give way for.
@@ -134,26 +142,36 @@ impl Forwarder {
         server.ok_or(Stop::Refused(DropReason::MaxConnections))
     }
 
-    /// Ends flows for slots that other workers have taken beyond a limit because we have more that may give way.
+    /// Ends flows for slots that other workers have taken beyond a limit because we have more that may give way; no more of
+    /// them than there are slots beyond the limit, whatever was asked for.
     pub(super) fn give_way_to_others(&mut self, snapshot: &Snapshot, now: Timestamp) {
         if !self.workers.are_asking() {
             return;
         }
         let workers = self.workers.clone();
         let mut left = MOST_FAREWELLS;
-        for (held, asked) in workers.requests(now) {
+        for mut request in workers.requests() {
             // Nobody has more than the limit now, or there is none.
-            let Some(wanted) = wanted(held, snapshot).filter(|wanted| wanted.slots.open() > wanted.limit)
-            else {
-                workers.withdraw(held);
+            let wanted = wanted(request.held(), snapshot);
+            let Some(wanted) = wanted.filter(|wanted| wanted.slots.open() > wanted.limit) else {
+                workers.withdraw(request);
                 continue;
             };
             while left > 0
+                && wanted.is_exceeded(&workers)
                 && let Some(id) = self.find_for_slot(&wanted, Share::all(), now)
                 // What began after that may be what the slot was taken for.
-                && self.flows.get(id).since < asked.0
-                && workers.grant(held)
+                && self.flows.get(id).since < request.at(now).0
             {
+                // First: who sees the promise is to know what becomes of it.
+                let flow = self.flows.get(id);
+                let (frontend, server) = (flow.frontend_id(), flow.server_id());
+                workers.leave(frontend, server);
+                if !workers.grant(&mut request) {
+                    workers.have_left(frontend, server);
+                    break;
+                }
+                self.leaving.push((frontend, server));
                 self.evict(id, Shortage::ConnectionSlots, now);
                 left -= 1;
             }
@@ -171,7 +189,7 @@ impl Forwarder {
             if let Some(id) = *victim
                 && wanted.iter().flatten().all(|slot| slot.held.is_held_by(self.flows.get(id)))
             {
-                self.evict(id, Shortage::ConnectionSlots, now);
+                self.evict_for_slot(id, now);
                 return true;
             }
         }
@@ -181,8 +199,19 @@ impl Forwarder {
         if !wanted.iter().zip(&victims).all(is_there) {
             return false;
         }
-        victims.into_iter().flatten().for_each(|id| self.evict(id, Shortage::ConnectionSlots, now));
+        victims.into_iter().flatten().for_each(|id| self.evict_for_slot(id, now));
         true
+    }
+
+    /// Ends a flow whose slots are taken already: others are to know that they are given back.
+    fn evict_for_slot(&mut self, id: FlowId, now: Timestamp) {
+        let flow = self.flows.get(id);
+        let (frontend, server) = (flow.frontend_id(), flow.server_id());
+        if self.workers.len() > 1 {
+            self.workers.leave(frontend, server);
+            self.leaving.push((frontend, server));
+        }
+        self.evict(id, Shortage::ConnectionSlots, now);
     }
 
     /// Asks other workers to end a flow for a slot that is taken beyond the limit meanwhile. In DSR the half-open ones may have
@@ -217,7 +246,9 @@ impl Forwarder {
         let unestablished = shares.clone().find_map(|share| self.find_unestablished(scarce, share, now));
         let mut udp = shares.filter(|share| share.is_udp());
         unestablished
-            .or_else(|| udp.clone().find_map(|share| self.find_stream(scarce.held, share, now)))
+            .or_else(|| {
+                udp.clone().find_map(|share| self.find_idle(scarce.held, share, Class::Doubtful, now))
+            })
             .or_else(|| udp.find_map(|share| self.flows.first_of(scarce.held, share, Class::Closing)))
     }
 
@@ -236,63 +267,98 @@ impl Forwarder {
         if most_wait && let Some(id) = self.find_half_open(scarce, share, now) {
             return Some(id);
         }
-        let answered = self.flows.first_of(held, share, Class::Closing);
-        let over = answered.filter(|id| self.flows.silence(self.flows.get(*id), now) >= PATIENCE);
         let is_no_crowd = Scarce { all: u32::MAX, ..scarce };
-        over.or_else(|| self.find_half_open(is_no_crowd, share, now))
+        self.find_idle(held, share, Class::Closing, now)
+            .or_else(|| self.find_half_open(is_no_crowd, share, now))
     }
 
+    /// Of a crowd, who has been half-open for longest; of few, who has been silent for too long.
     fn find_half_open(&mut self, scarce: Scarce, share: Share, now: Timestamp) -> Option<FlowId> {
+        let held = scarce.held;
         for _ in 0..MOST_ASKED {
-            let half_open = self.flows.count_of(scarce.held, share, Class::HalfOpen);
-            let id = self.flows.first_of(scarce.held, share, Class::HalfOpen)?;
+            let half_open = self.flows.count_of(held, share, Class::HalfOpen);
+            let id = self.flows.first_of(held, share, Class::HalfOpen)?;
             if !self.has_got_further(id) {
                 let half_open = half_open.saturating_add(scarce.others.unestablished);
                 let is_crowd = half_open.saturating_mul(CROWD) > scarce.all;
-                let is_late = self.flows.silence(self.flows.get(id), now) >= PATIENCE;
-                return (is_crowd || is_late).then_some(id);
+                return if is_crowd { Some(id) } else { self.find_idle(held, share, Class::HalfOpen, now) };
             }
         }
         None
     }
 
-    /// Of some streams, the one that has not been in use for longest; none of those that were within a second.
+    /// Of some flows of this class, the one that has not been in use for longest; none of those that were within a second.
     ///
-    /// Packets do not move their stream. One that is found to have been in use since it was put in its queue goes to the end,
+    /// Packets do not move their flow. One that is found to have been in use since it was put in its queue goes to the end,
     /// so the next that was not is mostly the one that has been idle for longest.
-    pub(super) fn find_stream(&mut self, held: Held, share: Share, now: Timestamp) -> Option<FlowId> {
+    pub(super) fn find_idle(
+        &mut self,
+        held: Held,
+        share: Share,
+        class: Class,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        if self.in_use.are_all(held, share, class, now) {
+            return None;
+        }
         let idle = |last: Timestamp| now.since(last) >= PATIENCE;
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();
-        for _ in 0..self.flows.count_of(held, share, Class::Doubtful).min(STREAMS) {
-            let Some(id) = self.flows.first_of(held, share, Class::Doubtful) else { break };
+        let count = self.flows.count_of(held, share, class);
+        let (mut longest, mut was_looked_at) = (None, count <= MOST_LOOKED_AT);
+        for _ in 0..count.min(MOST_LOOKED_AT) {
+            let Some(id) = self.flows.first_of(held, share, class) else { break };
+            if class == Class::HalfOpen && self.has_got_further(id) {
+                continue;
+            }
             let since = Timestamp(self.flows.get(id).since);
             // Else it was in use a moment ago.
-            let last = if idle(since) { self.last_use(id).max(since) } else { since };
-            looked_at.push((last, id));
+            let last = if idle(since) { self.last_in_use(id, class).max(since) } else { since };
             if idle(last) && last == since {
+                longest = Some((last, id));
                 break;
             }
+            was_looked_at |= !idle(since);
+            looked_at.push((last, id));
             self.flows.put_last(id, last);
         }
         looked_at.sort_unstable_by_key(|(last, _)| *last);
         looked_at.iter().for_each(|(last, id)| self.flows.put_last(*id, *last));
-        let longest = looked_at.first().filter(|(last, _)| idle(*last)).map(|(_, id)| *id);
+        let idle_for_longest = looked_at.first().copied().filter(|(last, _)| idle(*last));
+        let longest = longest.into_iter().chain(idle_for_longest).min_by_key(|(last, _)| *last);
         self.looked_at = looked_at;
-        longest
+        if longest.is_none() && was_looked_at {
+            self.in_use.note(held, share, class, now);
+        }
+        longest.map(|(_, id)| id)
+    }
+
+    /// When a flow of this class was last in use: one that begins, by its client; one of UDP that was answered, by its server.
+    fn last_in_use(&mut self, id: FlowId, class: Class) -> Timestamp {
+        match class {
+            Class::HalfOpen => self.flows.last_kept(self.flows.get(id)),
+            _ => self.last_use(id),
+        }
     }
 
     /// Makes room for a flow of this kind at the cost of a stream, where nothing else may give way.
     pub(super) fn end_stream(&mut self, new: Share, full: Full, now: Timestamp) -> Result<(), Full> {
         for share in Share::all().filter(|share| share.is_udp()) {
             if self.flows.may_evict(share, new)
-                && let Some(id) = self.find_stream(Held::Place, share, now)
+                && let Some(id) = self.find_idle(Held::Place, share, Class::Doubtful, now)
             {
                 self.evict(id, Shortage::Table, now);
                 return Ok(());
             }
         }
         Err(full)
+    }
+
+    /// Slots of flows that gave way no longer count as taken once what ended was told of: they have been given back.
+    pub(super) fn know_what_has_left(&mut self) {
+        if self.news.ended.is_empty() {
+            self.leaving.drain(..).for_each(|(frontend, server)| self.workers.have_left(frontend, server));
+        }
     }
 
     fn evict(&mut self, id: FlowId, shortage: Shortage, now: Timestamp) {

@@ -143,12 +143,16 @@ fn take_oldest(known: &mut Vec<Known>, of: Share, which: impl Fn(&Known) -> bool
     Some(known.remove(oldest))
 }
 
-/// Takes the flow of a share that gives way. Whether streams of which both sides are seen do, is not the table's to say.
+/// Whether more questions of a share wait than were answered.
+fn most_wait(known: &[Known], of: Share) -> bool {
+    let count = |which: fn(&Known) -> bool| known.iter().filter(|f| f.share() == of && which(f)).count();
+    of.is_udp() && count(Known::half_open) > count(Known::closing)
+}
+
+/// Takes the flow of a share that gives way if none is over. Whether streams of which both sides are seen do, is not the table's to say.
 fn take_victim(known: &mut Vec<Known>, of: Share) -> Option<Known> {
     let is_last_resort = |flow: &Known| flow.doubtful() && flow.view() == View::ClientSide;
-    take_oldest(known, of, Known::closing)
-        .or_else(|| take_oldest(known, of, Known::half_open))
-        .or_else(|| take_oldest(known, of, is_last_resort))
+    take_oldest(known, of, Known::half_open).or_else(|| take_oldest(known, of, is_last_resort))
 }
 
 /// Makes room for a flow: `Err` if there is none, else whose place it takes.
@@ -171,8 +175,11 @@ fn make_room(known: &mut Vec<Known>, new: Share, present: &[Share]) -> Result<Op
     let mut first = |take: fn(&mut Vec<Known>, Share) -> Option<Known>| {
         by_excess.iter().find_map(|(_, share)| take(known, *share))
     };
-    let closing = first(|known, share| take_oldest(known, share, Known::closing));
-    closing.or_else(|| first(take_victim)).map(Some).ok_or(())
+    let over = first(|known, share| match most_wait(known, share) {
+        true => None,
+        false => take_oldest(known, share, Known::closing),
+    });
+    over.or_else(|| first(take_victim)).map(Some).ok_or(())
 }
 
 fn shares() -> [Share; Share::COUNT] {

@@ -28,6 +28,11 @@ told_over_both_families! {
     forged_streams_leave_every_client_a_slot,
     a_connection_gets_the_slot_of_a_stream_that_is_not_in_use,
     the_stream_that_was_idle_for_longest_makes_room_when_nothing_else_does,
+    of_those_that_were_answered_the_silent_give_way_before_one_that_is_in_use,
+    who_asks_again_and_again_hides_nobody_who_is_silent,
+    forged_questions_in_a_full_table_leave_who_was_answered_its_place,
+    where_all_are_in_use_nobody_looks_again_for_a_moment,
+    no_more_give_way_to_others_than_there_are_slots_beyond_the_limit,
 }
 
 /// Clients with whole connections, their numbers from 1 on.
@@ -301,6 +306,33 @@ fn a_worker_without_half_open_flows_has_others_give_way(family: Family) {
     }
 }
 
+fn no_more_give_way_to_others_than_there_are_slots_beyond_the_limit(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let mut others = eight_workers(&mut lab, |world| world.frontends[0].max_connections = Some(8));
+    for (n, other) in (0..).zip(&mut others[..2]) {
+        by(&mut lab, other, |lab| (0..4).for_each(|m| forge(lab, 1_000 + n * 4 + m)));
+    }
+    lab.now.0 += 2_000_000;
+    (1..5).for_each(|n| drop(connect(&mut lab, n)));
+    assert_eq!(lab.frontend_slots(), 12, "four are asked for");
+    lab.send(lab.client(1).rst().seq(101));
+    lab.send(lab.client(2).rst().seq(101));
+    settle(&mut lab);
+    // What gives way counts as taken until the end of its worker's batch.
+    for other in &mut others[..2] {
+        std::mem::swap(&mut lab.forwarder, other);
+        lab.tick();
+        std::mem::swap(&mut lab.forwarder, other);
+    }
+    others.iter_mut().for_each(|other| by(&mut lab, other, |_| {}));
+    assert_eq!(lab.frontend_slots(), 8, "two of four have ended by themselves");
+    others.iter_mut().for_each(|other| drop(by(&mut lab, other, Lab::tick)));
+    assert_eq!(lab.frontend_slots(), 8);
+    connect(&mut lab, 5);
+    others.iter_mut().for_each(|other| drop(by(&mut lab, other, Lab::tick)));
+    assert_eq!(lab.frontend_slots(), 8, "for the next one gives way again");
+}
+
 fn workers_do_not_ask_for_slots_of_connections(family: Family) {
     let mut lab = Lab::passthrough(family);
     let mut others = eight_workers(&mut lab, |world| world.frontends[0].max_connections = Some(80));
@@ -499,4 +531,84 @@ fn the_stream_that_was_idle_for_longest_makes_room_when_nothing_else_does(family
     }
     assert_eq!(lab.send(streams[2].reply()).to.to_string(), family.client_addr(3));
     assert_eq!(evicted(&lab), [3, 0, 0]);
+}
+
+fn of_those_that_were_answered_the_silent_give_way_before_one_that_is_in_use(family: Family) {
+    let few = || [with_ports(family, 4), Lab::passthrough_of(family, Size { capacity: 4, ..ENOUGH })];
+    for mut lab in few().map(Lab::udp) {
+        let seen: Vec<_> = (1..5).map(|n| exchange(&mut lab, n)).collect();
+        // One question, and an answer that does not end.
+        for _ in 0..8 {
+            lab.wait(Duration::from_millis(250));
+            lab.send(seen[0].reply());
+        }
+        for n in 5..8 {
+            exchange(&mut lab, n);
+            assert_eq!(lab.send(seen[0].reply()).to.to_string(), family.client_addr(1));
+        }
+        for seen in &seen[1..] {
+            assert!(
+                !matches!(lab.handle(&seen.reply()), Outcome::Sent(seen) if seen.to.to_string() == family.client_addr(2))
+            );
+        }
+        assert_eq!(evicted(&lab).iter().sum::<u64>(), 3);
+    }
+}
+
+fn who_asks_again_and_again_hides_nobody_who_is_silent(family: Family) {
+    let labs = [with_ports(family, 20).udp(), with_ports(family, 20)];
+    for (is_udp, mut lab) in [true, false].into_iter().zip(labs) {
+        let ask = |lab: &mut Lab, n: u16| {
+            let packet = lab.client(n);
+            lab.handle(&if is_udp { packet.udp() } else { packet.syn().seq(100) })
+        };
+        let open: Vec<_> =
+            (1..19).map(|n| if is_udp { stream(&mut lab, n) } else { connect(&mut lab, n) }).collect();
+        for n in [19, 20] {
+            assert!(matches!(ask(&mut lab, n), Outcome::Sent(_)));
+        }
+        for _ in 0..4 {
+            lab.wait(Duration::from_millis(500));
+            ask(&mut lab, 19);
+            if is_udp {
+                open.iter().for_each(|seen| drop(lab.send(seen.reply())));
+            }
+        }
+        let opened = lab.opened;
+        assert!(matches!(ask(&mut lab, 21), Outcome::Sent(_)), "{is_udp}: the silent one gives way");
+        assert!(matches!(ask(&mut lab, 19), Outcome::Sent(_)));
+        assert_eq!((lab.opened, evicted(&lab)), (opened + 1, [0, 1, 0]));
+    }
+}
+
+fn forged_questions_in_a_full_table_leave_who_was_answered_its_place(family: Family) {
+    let full = || Lab::passthrough_of(family, Size { capacity: 20, ..ENOUGH }).udp();
+    let mut lab = full();
+    let seen: Vec<_> = (1..6).map(|n| exchange(&mut lab, n)).collect();
+    (1_000..2_000).for_each(|n| drop(lab.send(lab.client(n).udp())));
+    for (n, seen) in (1..).zip(&seen) {
+        assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(n));
+    }
+    // In a balancer that is only busy, who waits is a client.
+    let mut lab = full();
+    let waits = lab.send(lab.client(1).udp());
+    (2..200).for_each(|n| drop(exchange(&mut lab, n)));
+    assert_eq!(lab.send(waits.reply()).to.to_string(), family.client_addr(1), "a slow answer");
+}
+
+fn where_all_are_in_use_nobody_looks_again_for_a_moment(family: Family) {
+    let mut lab = with_ports(family, 100).udp();
+    let streams: Vec<_> = (1..101).map(|n| stream(&mut lab, n)).collect();
+    lab.wait(Duration::from_secs(3));
+    streams.iter().for_each(|seen| drop(lab.send(seen.reply())));
+    let looks = |lab: &mut Lab| {
+        lab.forwarder.looked_at.clear();
+        assert_eq!(lab.answer(lab.client(200).udp()).1, DropReason::SnatExhausted);
+        lab.forwarder.looked_at.len()
+    };
+    assert_eq!([looks(&mut lab), looks(&mut lab), looks(&mut lab)], [64, 64, 0], "all in turn, 64 at once");
+    lab.wait(Duration::from_millis(60));
+    assert_eq!([looks(&mut lab), looks(&mut lab)], [64, 0]);
+    lab.wait(Duration::from_secs(1));
+    exchange(&mut lab, 200);
 }

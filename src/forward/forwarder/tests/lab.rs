@@ -412,6 +412,8 @@ impl Lab {
             let servers = self.world.servers.iter();
             servers.filter(|s| s.live.id == flow.server).for_each(|s| s.live.slots.release());
         }
+        // It is done.
+        self.forwarder.news();
         ended.into_iter().map(|ended| ended.how).collect()
     }
 
