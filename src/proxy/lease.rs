@@ -235,6 +235,11 @@ impl Lease {
         true
     }
 
+    /// Whether it is at a server of this backend.
+    pub(super) fn is_of(&self, pool: &Pool) -> bool {
+        Arc::ptr_eq(&self.pool.live, &pool.live)
+    }
+
     /// The session goes on here: it is the one that had `other`, and is timed as one.
     pub(super) fn go_on(&mut self, other: &mut Lease) {
         self.accepted = other.accepted.take();

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::own_sockets::Towards;
 use super::{Clients, OwnSockets, listener, pipe, udp, watch};
@@ -80,6 +81,8 @@ pub(super) struct Context {
     /// Index of the worker's counters.
     pub(super) core: usize,
     pub(super) shared: Shared,
+    /// What the worker's clock counts from.
+    pub(super) started: Instant,
     /// Closes its channel when the last holder of the context is gone: every listener and connection
     /// holds it.
     _alive: mpsc::Sender<Infallible>,
@@ -126,7 +129,7 @@ pub(super) fn start(core: usize, shared: Shared) -> io::Result<Worker> {
 async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<Command>) {
     pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
-    let context = Arc::new(Context { core, shared, _alive });
+    let context = Arc::new(Context { core, shared, started: Instant::now(), _alive });
     let mut listeners = HashMap::new();
     let mut udp_listeners: HashMap<SocketAddr, udp::Listener> = HashMap::new();
     let mut draining = None;

@@ -28,6 +28,9 @@ stories!("limits":
     one_client_with_all_sessions_it_can_get_leaves_some_for_others,
     a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share,
     streams_whose_server_is_silent_give_way_to_new_clients,
+    questions_at_one_port_of_a_range_keep_no_client_of_another_port_out,
+    questions_at_one_frontend_keep_no_client_of_another_out_of_the_process [Need::Prlimit],
+    questions_at_one_frontend_keep_no_client_of_another_out_of_their_server,
     a_limit_for_each_client_resets_its_excess_and_nobody_elses,
     beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served,
     who_waits_too_long_beyond_its_share_is_reset_and_counted,
@@ -321,6 +324,78 @@ fn streams_whose_server_is_silent_give_way_to_new_clients() {
     });
     assert!(is_answered(&new));
     assert_eq!(balancer.stat("/frontends/web/current_connections"), LIMIT);
+}
+
+fn questions_at_one_port_of_a_range_keep_no_client_of_another_port_out() {
+    let lab = Lab::new();
+    let _server = silent_for_the_forged(&lab);
+    let setup = Setup::new(&lab)
+        .listen_on(&[format!("{}:9000-9001", lab.ip(1))])
+        .frontend("protocol = \"udp\"\nmax_connections = 100");
+    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let [forged_at, other] = [9000, 9001].map(|port| SocketAddr::new(lab.ip(1), port));
+    forge(&lab, forged_at, 150);
+    balancer.wait_for_stat("/frontends/web/current_connections", 100);
+    (0..10).for_each(|n| serve_at(lab.ip(10 + n), other));
+    assert_eq!(balancer.stat("/frontends/web/current_connections"), 100);
+}
+
+fn questions_at_one_frontend_keep_no_client_of_another_out_of_the_process() {
+    let lab = Lab::new();
+    let _server = silent_for_the_forged(&lab);
+    let setup = two_frontends(&lab, "").server("a", lab.server(1), "");
+    let balancer = Balancer::start_with(&lab, &setup, limited("500:500"));
+    let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
+    // So many have descriptors: the next ones push out others of their own.
+    let mut asked = 0;
+    wait_for("no descriptor to be left", || {
+        forge(&lab, lab.vip(), 50);
+        asked += 50;
+        (number("/frontends/web/ended/evicted") > 0).then_some(())
+    });
+    assert!(number("/frontends/web/current_connections") < asked);
+    (0..10).for_each(|n| serve_at(lab.ip(10 + n), lab.second_vip()));
+}
+
+fn questions_at_one_frontend_keep_no_client_of_another_out_of_their_server() {
+    let lab = Lab::new();
+    let _server = silent_for_the_forged(&lab);
+    let setup =
+        two_frontends(&lab, "max_connections = 100").server("a", lab.server(1), "max_connections = 50");
+    let balancer = Balancer::start(&lab, &setup);
+    forge(&lab, lab.vip(), 100);
+    balancer.wait_for_stat("/frontends/web/current_connections", 50);
+    (0..10).for_each(|n| serve_at(lab.ip(10 + n), lab.second_vip()));
+}
+
+/// A server that leaves forged questions without an answer.
+fn silent_for_the_forged(lab: &Lab) -> UdpServer {
+    UdpServer::start(lab.server(1), |question, answer| {
+        if question != b"forged" {
+            answer(question);
+        }
+    })
+}
+
+/// So many questions, each from an address of its own.
+fn forge(lab: &Lab, at: SocketAddr, count: usize) {
+    for n in (100..250).cycle().take(count) {
+        UdpSocket::bind((lab.ip(n), 0)).unwrap().send_to(b"forged", at).unwrap();
+    }
+}
+
+/// Two frontends of UDP, one backend: `web` has these lines, `other` listens on the second VIP.
+fn two_frontends(lab: &Lab, lines: &str) -> Setup {
+    let other = format!(
+        "[frontends.other]\nprotocol = \"udp\"\nlisten_addr = \"{}\"\nbackend = \"pool\"\n",
+        lab.second_vip()
+    );
+    Setup::new(lab).frontend(&format!("protocol = \"udp\"\n{lines}")).and(&other)
+}
+
+/// Has a client be served. Each worker ends sessions of its own: a client whose worker has none tries from another port.
+fn serve_at(from: IpAddr, to: SocketAddr) {
+    wait_for("a session to give way", || is_answered(&udp_client(from, to)).then_some(()));
 }
 
 fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {

@@ -1,5 +1,6 @@
 //! The sessions of one listening socket, and the datagrams to and from their servers.
 
+use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +10,6 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use tokio::time::Instant;
 
 use super::send::{Run, To, is_refusal};
 use super::session::{Parties, Session};
@@ -28,15 +28,20 @@ const ATTEMPTS: usize = 4;
 /// Sessions that are told to have answers at once.
 const EVENTS: usize = 64;
 
+thread_local! {
+    /// The sessions of one worker. Those of all its addresses are in one table, for they make room for each other.
+    static SESSIONS: RefCell<Table<Session>> = RefCell::new(Table::new());
+}
+
 /// One worker's clients of one address.
 pub(super) struct Relay {
     vip: SocketAddr,
     context: Arc<Context>,
     listening: Listening,
-    sessions: Table<Session>,
+    /// Its number among the addresses of the worker's sessions.
+    address: usize,
     /// Whether no sessions begin any more.
     pub(super) drains: bool,
-    start: Instant,
     /// As last read; a removed one as it was.
     frontend: Option<Arc<Frontend>>,
     generation: u64,
@@ -48,16 +53,15 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Without sessions; the socket is bound to `vip`.
+    /// Without sessions; the socket is bound to `vip`. To be called in the worker's thread.
     pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Relay {
         Relay {
             vip,
             context,
             overruns: socket::overruns(listening.socket()),
             listening,
-            sessions: Table::new(),
+            address: SESSIONS.with_borrow_mut(Table::open),
             drains: false,
-            start: Instant::now(),
             frontend: None,
             generation: 0,
             idle: Duration::MAX,
@@ -67,16 +71,18 @@ impl Relay {
 
     /// Whether there are no sessions.
     pub(super) fn is_empty(&self) -> bool {
-        self.sessions.is_empty()
+        SESSIONS.with_borrow(|sessions| sessions.is_empty(self.address))
     }
 
     /// Ends sessions that were silent for the idle timeout, or for `at_most`. Returns which of the two it was.
     pub(super) fn expire(&mut self, at_most: Duration) -> Duration {
         self.read_snapshot();
         let (idle, now) = (self.idle.min(at_most), self.now());
-        while let Some(over) = self.sessions.expire(idle, now) {
-            over.end(None);
-        }
+        SESSIONS.with_borrow_mut(|sessions| {
+            while let Some(over) = sessions.expire(self.address, idle, now) {
+                over.end(None);
+            }
+        });
         idle
     }
 
@@ -98,7 +104,9 @@ impl Relay {
             let mut taken = 0;
             for datagrams in received {
                 taken += 1;
-                if let Err(reason) = self.forward_one(datagrams, now) {
+                let forwarded =
+                    SESSIONS.with_borrow_mut(|sessions| self.forward_one(sessions, datagrams, now));
+                if let Err(reason) = forwarded {
                     self.dropped(reason, datagrams.count());
                 }
             }
@@ -115,30 +123,37 @@ impl Relay {
         };
         let now = self.now();
         let mut is_all = events.len() < EVENTS;
-        for event in &*events {
-            is_all &= self.answer_one(event.data.u64() as usize, now);
-        }
+        SESSIONS.with_borrow_mut(|sessions| {
+            for event in &*events {
+                is_all &= self.answer_one(sessions, event.data.u64() as usize, now);
+            }
+        });
         is_all
     }
 
-    fn forward_one(&mut self, datagrams: Datagrams<'_>, now: Timestamp) -> Result<(), Counter> {
+    fn forward_one(
+        &mut self,
+        sessions: &mut Table<Session>,
+        datagrams: Datagrams<'_>,
+        now: Timestamp,
+    ) -> Result<(), Counter> {
         let asked = datagrams.meta.dst_ip.filter(|_| self.vip.ip().is_unspecified());
         let key = Key { client: datagrams.meta.addr, asked };
-        let number = match self.sessions.find(&key) {
+        let number = match sessions.find(self.address, &key) {
             Some(number) => {
-                if self.sessions.sent(number, now)
-                    && let Some((_, session)) = self.sessions.get_mut(number)
+                if sessions.sent(number, now)
+                    && let Some((_, session)) = sessions.get_mut(number)
                 {
                     session.become_stream();
                 }
                 number
             }
-            None => self.begin(key, now)?,
+            None => self.begin(sessions, key, now)?,
         };
         let mut is_too_long = false;
         for _ in 0..ATTEMPTS {
-            self.settle(number)?;
-            let Some((_, session)) = self.sessions.get_mut(number) else { break };
+            self.settle(sessions, number)?;
+            let Some((_, session)) = sessions.get_mut(number) else { break };
             match Run::of(datagrams).send(&session.socket, To::Server(session.server())) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
@@ -159,7 +174,7 @@ impl Relay {
     }
 
     /// A session for a client that has none; returns its number. Where there is no room, another gives way.
-    fn begin(&mut self, key: Key, now: Timestamp) -> Result<usize, Counter> {
+    fn begin(&mut self, sessions: &mut Table<Session>, key: Key, now: Timestamp) -> Result<usize, Counter> {
         let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
             return Err(Counter::DroppedDraining);
         };
@@ -183,31 +198,48 @@ impl Relay {
         let (generation, context) = (self.generation, self.context.clone());
         let open = || Session::open(from, path.clone(), &frontend, generation, &context);
         let mut opened = open();
-        if let Err(reason) = opened
-            && let Some(other) = self.evict_for(key, reason, now)
+        // It may need room at its frontend and in the process: for each reason one session gives way.
+        let mut found = None;
+        while let Err(reason) = opened
+            && found.replace(reason) != Some(reason)
+            && let Some(other) = self.evict_for(sessions, key, &frontend, reason, now)
         {
             other.end(Some(Counter::Evicted));
             opened = open();
         }
-        let number = self.sessions.insert(key, opened?, now);
-        self.listen_to(number)?;
+        let number = sessions.insert((self.address, frontend.live.id), key, opened?, now);
+        self.listen_to(sessions, number)?;
         Ok(number)
     }
 
     /// Takes out the session that gives way to a new one, which found no room for this reason. Clients with many
     /// questions make room among their own, so that they do not push out others'.
-    fn evict_for(&mut self, key: Key, reason: Counter, now: Timestamp) -> Option<Session> {
+    fn evict_for(
+        &self,
+        sessions: &mut Table<Session>,
+        key: Key,
+        frontend: &Frontend,
+        reason: Counter,
+        now: Timestamp,
+    ) -> Option<Session> {
         let client = client_of(key.client.ip());
         let is_own = |other: &Key| client.contains(other.client.ip());
-        let sessions = &mut self.sessions;
+        let id = frontend.live.id;
         match reason {
             Counter::DroppedFull | Counter::DroppedNoResources => {
                 let has_many = self.context.shared.clients.has_many_questions(key.client.ip());
-                let own = if has_many { sessions.evict_question_of(is_own) } else { None };
-                own.or_else(|| sessions.evict(now))
+                let own = if has_many { sessions.evict_question_of(id, is_own) } else { None };
+                own.or_else(|| {
+                    let is_here = reason == Counter::DroppedFull;
+                    if is_here && !frontend.live.slots.has_room(frontend.config.max_connections) {
+                        return sessions.evict_of(id, now);
+                    }
+                    // Its servers are full, or the process.
+                    sessions.evict(id, |other| !is_here || other.is_of(&frontend.pool), now)
+                })
             }
             Counter::DroppedClientLimit => {
-                sessions.evict_question_of(is_own).or_else(|| sessions.evict_stream_of(is_own, now))
+                sessions.evict_question_of(id, is_own).or_else(|| sessions.evict_stream_of(id, is_own, now))
             }
             _ => None,
         }
@@ -227,34 +259,34 @@ impl Relay {
     }
 
     /// Has the session go to a server that is there.
-    fn settle(&mut self, number: usize) -> Result<(), Counter> {
-        let (Some(frontend), Some((key, session))) = (&self.frontend, self.sessions.get_mut(number)) else {
+    fn settle(&self, sessions: &mut Table<Session>, number: usize) -> Result<(), Counter> {
+        let (Some(frontend), Some((key, session))) = (&self.frontend, sessions.get_mut(number)) else {
             return Ok(());
         };
         match session.settle(parties(self.vip, key), &frontend.pool, self.generation) {
             Ok(false) => Ok(()),
-            Ok(true) => self.listen_to(number),
+            Ok(true) => self.listen_to(sessions, number),
             Err(reason) => {
-                self.over(number);
+                over(sessions, number);
                 Err(reason)
             }
         }
     }
 
     /// Has the session's socket tell of answers. If it cannot, the session is over.
-    fn listen_to(&mut self, number: usize) -> Result<(), Counter> {
-        let Some((_, session)) = self.sessions.get_mut(number) else { return Ok(()) };
+    fn listen_to(&self, sessions: &mut Table<Session>, number: usize) -> Result<(), Counter> {
+        let Some((_, session)) = sessions.get_mut(number) else { return Ok(()) };
         let event = EventData::new_u64(number as u64);
         if epoll::add(self.listening.answers(), &session.socket, event, EventFlags::IN).is_err() {
-            self.over(number);
+            over(sessions, number);
             return Err(Counter::DroppedNoResources);
         }
         Ok(())
     }
 
     /// Returns whether nothing of the session's server is left.
-    fn answer_one(&mut self, number: usize, now: Timestamp) -> bool {
-        let Some((key, session)) = self.sessions.get_mut(number) else { return true };
+    fn answer_one(&self, sessions: &mut Table<Session>, number: usize, now: Timestamp) -> bool {
+        let Some((key, session)) = sessions.get_mut(number) else { return true };
         let (socket, to) = (self.listening.socket(), To::Client(key.client, key.asked));
         let mut taken = 0;
         let heard = BATCH.with_borrow_mut(|batch| {
@@ -277,7 +309,7 @@ impl Relay {
         match heard {
             Ok(()) => {
                 session.answered();
-                self.sessions.answered(number, now);
+                sessions.answered(number, now);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
@@ -289,12 +321,6 @@ impl Relay {
             }
         }
         taken < Batch::SIZE
-    }
-
-    fn over(&mut self, number: usize) {
-        if let Some(session) = self.sessions.remove(number) {
-            session.end(None);
-        }
     }
 
     fn dropped(&self, reason: Counter, n: u64) {
@@ -316,7 +342,19 @@ impl Relay {
     }
 
     fn now(&self) -> Timestamp {
-        Timestamp(self.start.elapsed().as_nanos() as u64)
+        Timestamp(self.context.started.elapsed().as_nanos() as u64)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        drop(SESSIONS.with_borrow_mut(|sessions| sessions.close(self.address)));
+    }
+}
+
+fn over(sessions: &mut Table<Session>, number: usize) {
+    if let Some(session) = sessions.remove(number) {
+        session.end(None);
     }
 }
 

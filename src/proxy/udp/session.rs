@@ -64,6 +64,11 @@ impl Session {
         self.server
     }
 
+    /// Whether its server is one of this backend's.
+    pub(super) fn is_of(&self, pool: &Pool) -> bool {
+        self.lease.is_of(pool)
+    }
+
     /// Stays with its server where that is there and up in the `pool` of this `generation`, and has not refused what it
     /// was sent last; else takes another. A server that has refused is kept if there is no other. Returns whether the
     /// session has another socket now.
