@@ -91,7 +91,47 @@ impl Clients {
         if frontend.config.max_connections_per_client.is_some() {
             return None;
         }
-        Some((counted, Some(self.beyond.enter(id, of, left)?)))
+        let has = || self.has_at(id, of);
+        Some((counted, Some(self.beyond.enter(id, of, left, has)?)))
+    }
+
+    /// Counts a connection that waits at the frontend, too, if it is its turn and its client has room there. Else it may be
+    /// another's turn. Once it is served [`Clients::call_next`] is to be called, for there may be more room.
+    pub(super) fn count_waiting(
+        self: &Arc<Self>,
+        frontend: &Frontend,
+        client: IpAddr,
+        counted: &mut Counted,
+        waiting: &mut Waiting,
+    ) -> bool {
+        let (id, of) = (frontend.live.id, client_of(client));
+        waiting.move_to(id, || self.has_at(id, of));
+        if !waiting.is_first() {
+            return false;
+        }
+        if !self.count_at(frontend, client, counted) {
+            self.call_next(frontend, client);
+            return false;
+        }
+        waiting.go_on(|| self.has_at(id, of));
+        if counted.frontend.is_none() {
+            waiting.call_behind(); // it has no share: neither have the others of its client
+        }
+        true
+    }
+
+    /// Calls the connection that goes on first, if its client has room at the frontend. To be called when there is more room,
+    /// or the number of this client's connections has changed.
+    pub(super) fn call_next(&self, frontend: &Frontend, client: IpAddr) {
+        let (id, of) = (frontend.live.id, client_of(client));
+        let may = |all| has_room(frontend, Held { all, questions: 0 });
+        self.beyond.call_next(id, of, || self.has_at(id, of), may);
+    }
+
+    /// How many connections a client has at a frontend.
+    fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
+        let key = Key { of: Of::Frontend(frontend), client };
+        self.shard(&key).get(&key).map_or(0, |held| held.all)
     }
 
     fn count_in_process(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
@@ -116,14 +156,7 @@ impl Clients {
             return true;
         }
         let key = Key { of: Of::Frontend(frontend.live.id), client: client_of(client) };
-        counted.frontend = match limit {
-            (Some(most), _) => self.try_add(key, frontend, |held| held.all < most),
-            (None, most) => {
-                let lasting = frontend.live.slots.open().saturating_sub(frontend.live.questions.open());
-                let left = most.unwrap_or(u32::MAX).saturating_sub(lasting);
-                self.try_add(key, frontend, |held| held.fits(left.into()))
-            }
-        };
+        counted.frontend = self.try_add(key, frontend, |held| has_room(frontend, held));
         counted.frontend.is_some()
     }
 
@@ -197,6 +230,16 @@ impl Drop for Place {
     }
 }
 
+/// Whether a client that has so many at a frontend may have one more there.
+fn has_room(frontend: &Frontend, held: Held) -> bool {
+    if let Some(most) = frontend.config.max_connections_per_client {
+        return held.all < most;
+    }
+    let lasting = frontend.live.slots.open().saturating_sub(frontend.live.questions.open());
+    let left = frontend.config.max_connections.unwrap_or(u32::MAX).saturating_sub(lasting);
+    held.fits(left.into())
+}
+
 /// What counts as one client.
 pub(super) fn client_of(ip: IpAddr) -> Prefix {
     Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
@@ -213,6 +256,9 @@ pub(super) fn fits(has: u32, left: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::snapshot::fixture;
 
@@ -345,6 +391,112 @@ mod tests {
         assert_eq!(sessions(&all, &udp, [192, 0, 2, 2], (0, 2_000), 900).len(), 89, "8 of 9 of the rest");
         drop(others);
         assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    }
+
+    /// A connection of a client at a frontend with limits: it waits, or is counted and may have a slot.
+    struct Connection {
+        client: IpAddr,
+        counted: Counted,
+        waiting: Option<Waiting>,
+        has_slot: bool,
+    }
+
+    /// Connections as workers handle them.
+    struct World {
+        all: Arc<Clients>,
+        frontend: Frontend,
+        open: Vec<Connection>,
+    }
+
+    impl World {
+        fn new(most: u32) -> World {
+            World { all: Arc::default(), frontend: frontend(Some(most), None, &[]), open: Vec::new() }
+        }
+
+        fn come(&mut self, client: u8) {
+            let client = [192, 0, 2, client].into();
+            if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, 1_000_000) {
+                self.open.push(Connection { client, counted, waiting, has_slot: false });
+            }
+            // Who waits looks once.
+            self.look(self.open.len() - 1);
+            self.settle();
+        }
+
+        fn end(&mut self, which: usize) {
+            let Connection { client, counted, waiting, has_slot } = self.open.swap_remove(which);
+            if has_slot {
+                self.frontend.live.slots.release();
+            }
+            drop((waiting, counted));
+            self.all.call_next(&self.frontend, client);
+            self.settle();
+        }
+
+        /// One that waits looks whether it may go on.
+        fn look(&mut self, which: usize) {
+            let Connection { client, counted, waiting, .. } = &mut self.open[which];
+            if let Some(place) = waiting
+                && self.all.count_waiting(&self.frontend, *client, counted, place)
+            {
+                *waiting = None;
+                self.take_slots();
+            }
+        }
+
+        fn take_slots(&mut self) {
+            for connection in self.open.iter_mut().filter(|open| open.waiting.is_none() && !open.has_slot) {
+                connection.has_slot = self.frontend.live.slots.try_take(self.frontend.config.max_connections);
+                if connection.has_slot {
+                    self.all.call_next(&self.frontend, connection.client);
+                }
+            }
+        }
+
+        /// Everybody who is called looks, until nobody is.
+        fn settle(&mut self) {
+            self.take_slots();
+            let is_called = |open: &Connection| {
+                open.waiting.as_ref().is_some_and(|waiting| waiting.called().now_or_never().is_some())
+            };
+            while let Some(which) = self.open.iter().position(is_called) {
+                self.look(which);
+            }
+        }
+
+        /// Whether somebody waits who could go on, though there is a slot and nobody is called any more.
+        fn is_stuck(&self) -> bool {
+            let could = |open: &Connection| {
+                let all = self.all.has_at(self.frontend.live.id, client_of(open.client));
+                let is_first = open.waiting.as_ref().is_some_and(Waiting::is_first);
+                is_first && has_room(&self.frontend, Held { all, questions: 0 })
+            };
+            let is_full = self.open.iter().any(|open| open.waiting.is_none() && !open.has_slot);
+            !is_full && self.open.iter().any(could)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_waits_for_a_share_is_called_once_there_is_room(
+            most in 20..60u32,
+            steps in prop::collection::vec((0..3u8, 1..4u8, any::<prop::sample::Index>()), 0..300),
+        ) {
+            let mut world = World::new(most);
+            for (kind, client, which) in steps {
+                if kind > 0 || world.open.is_empty() {
+                    world.come(client);
+                } else {
+                    world.end(which.index(world.open.len()));
+                }
+                prop_assert!(!world.is_stuck());
+            }
+            while !world.open.is_empty() {
+                world.end(0);
+                prop_assert!(!world.is_stuck());
+            }
+            prop_assert!(!world.all.some_wait());
+        }
     }
 
     #[test]

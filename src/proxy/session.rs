@@ -91,31 +91,44 @@ impl Session {
 
     /// Waits until its client has room at the frontend; as long as one would wait for a server.
     async fn wait_for_share(&mut self) -> Result<(), Counter> {
-        let Some(waiting) = self.waiting.take() else { return Ok(()) };
+        let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
         let give_up = self.accepted + self.context.shared.snapshot.load().timeouts.connect;
-        let share = async {
-            let _turn = waiting.turn().await;
-            self.wait_for_turn().await;
-        };
-        timeout_at(give_up, share).await.map_err(|_| Counter::ClientLimit)
+        timeout_at(give_up, self.wait_for_turn(&mut waiting)).await.map_err(|_| Counter::ClientLimit)?;
+        drop(waiting);
+        self.wait_for_seat().await;
+        // There may be room for more than this one.
+        self.context.shared.clients.call_next(&self.frontend, self.client.ip());
+        Ok(())
     }
 
-    /// The first of its client waits until there is room.
-    async fn wait_for_turn(&mut self) {
+    /// Waits until it is the first of its client, and there is room.
+    async fn wait_for_turn(&mut self, waiting: &mut Waiting) {
         loop {
             let live = self.frontend.live.clone();
-            let mut freed = pin!(live.share_freed.notified());
-            freed.as_mut().enable();
-            // Looked up only now: of any later change `share_freed` tells.
+            let mut changed = pin!(live.share_changed.notified());
+            changed.as_mut().enable();
+            // Looked up only now: of any later change `share_changed` tells.
             self.frontend = self.frontend();
+            if !Arc::ptr_eq(&live, &self.frontend.live) {
+                continue;
+            }
             let clients = &self.context.shared.clients;
-            if clients.count_at(&self.frontend, self.client.ip(), &mut self.counted) {
+            if clients.count_waiting(&self.frontend, self.client.ip(), &mut self.counted, waiting) {
                 return;
             }
-            if Arc::ptr_eq(&live, &self.frontend.live) {
-                freed.await;
+            tokio::select! {
+                () = waiting.called() => {}
+                () = changed => {}
             }
         }
+    }
+
+    /// Its frontend as configured now, if there still is one; the address may belong to another.
+    fn frontend_of_now(&self) -> Arc<Frontend> {
+        let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
+        let at_address = Some(self.frontend()).filter(|frontend| is_ours(&frontend));
+        let anywhere = || self.context.shared.snapshot.load().frontends.iter().find(is_ours).cloned();
+        at_address.or_else(anywhere).unwrap_or_else(|| self.frontend.clone())
     }
 
     /// Takes a seat if the frontend is below its limit.
@@ -265,9 +278,10 @@ impl Drop for Session {
             live.slots.release();
             live.freed.notify_one();
         }
-        drop(mem::take(&mut self.counted));
-        if self.context.shared.clients.some_wait() {
-            self.frontend.live.share_freed.notify_waiters();
+        drop((self.waiting.take(), mem::take(&mut self.counted)));
+        let clients = &self.context.shared.clients;
+        if clients.some_wait() {
+            clients.call_next(&self.frontend_of_now(), self.client.ip());
         }
     }
 }

@@ -100,8 +100,8 @@ pub struct FrontendLive {
     pub questions: Slots,
     /// Notified when one of them ends.
     pub freed: Notify,
-    /// The same, where connections wait for their client's share of them.
-    pub share_freed: Notify,
+    /// Notified when limits change, where connections wait for their client's share of them.
+    pub share_changed: Notify,
 }
 
 impl Frontend {
@@ -116,8 +116,8 @@ impl FrontendLive {
     /// The frontend number `id`, which nobody has connected to, counted by `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
         let (slots, questions) = (Slots::default(), Slots::default());
-        let (freed, share_freed) = (Notify::new(), Notify::new());
-        FrontendLive { id, traffic: Traffic::new(cores), slots, questions, freed, share_freed }
+        let (freed, share_changed) = (Notify::new(), Notify::new());
+        FrontendLive { id, traffic: Traffic::new(cores), slots, questions, freed, share_changed }
     }
 }
 
@@ -157,9 +157,10 @@ pub struct Ejected {
 impl Snapshot {
     /// Has every connection that waits for a free slot look again: limits or servers have changed.
     pub fn wake_waiting(&self) {
-        for FrontendLive { freed, share_freed, .. } in self.frontends.iter().map(|frontend| &*frontend.live) {
+        for FrontendLive { freed, share_changed, .. } in self.frontends.iter().map(|frontend| &*frontend.live)
+        {
             freed.notify_waiters();
-            share_freed.notify_waiters();
+            share_changed.notify_waiters();
         }
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
     }

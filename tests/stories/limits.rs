@@ -395,7 +395,11 @@ fn two_frontends(lab: &Lab, lines: &str) -> Setup {
 
 /// Has a client be served. Each worker ends sessions of its own: a client whose worker has none tries from another port.
 fn serve_at(from: IpAddr, to: SocketAddr) {
-    wait_for("a session to give way", || is_answered(&udp_client(from, to)).then_some(()));
+    wait_for("a session to give way", || {
+        let client = udp_client(from, to);
+        client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        is_answered(&client).then_some(())
+    });
 }
 
 fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {
