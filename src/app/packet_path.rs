@@ -22,7 +22,8 @@ use super::paths::Parts;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
-    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, Plan, PlannedCache, Selection, Terms,
+    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, Plan, PlannedCache, Selection,
+    Terms, WANTED,
 };
 use crate::model::{Interface, PacketSettings, Wanted};
 use crate::net::{Claim, Netlink, ReservedPorts};
@@ -96,7 +97,7 @@ impl PacketPath {
             let (filter, tally) = (offloader.filter()?, offloader.tally());
             Ok(PlannedCache { filter, tally, told: offloader.told()? })
         };
-        let (wanted, asked) = mpsc::channel::<Wanted>(256);
+        let (wanted, asked) = mpsc::channel::<Wanted>(WANTED);
         let pipeline = Pipeline::start(Plan {
             filter: Filter::new(&selection),
             dispatch: dispatch(config, workers, &snat_addresses),

@@ -253,4 +253,20 @@ mod tests {
         assert!(ledger.servers.is_empty() && ledger.frontends.is_empty());
         ledger.count(flow, Counter::PacketsRx, 1);
     }
+    #[test]
+    fn each_refusal_beyond_the_limit_is_told_so_that_the_next_stands_in_for_one_that_found_no_room() {
+        let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.11:80"), fixture::up())]);
+        let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
+        let flow = Parties { server: pool.servers[0].live.id, frontend: frontend.live.id };
+        let snapshot = Snapshot { generation: 1, ..fixture::snapshot(vec![frontend], vec![pool]) };
+        let mut ledger = Ledger::new(0);
+        ledger.follow(&snapshot);
+        let (direction, part) = (Direction::ToClient, Part::Refusal);
+        let forwarded = Forwarded { interface: WAN, direction, flow, part, cut: None };
+        let told: Vec<u32> = (0..2_000)
+            .filter_map(|_| ledger.refused(forwarded, LAN, &snapshot))
+            .map(|failures| failures.in_a_row)
+            .collect();
+        assert!(told.len() > 1_990 && told.ends_with(&[1_999, 2_000]), "{:?}", told.first());
+    }
 }

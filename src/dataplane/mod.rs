@@ -34,3 +34,4 @@ pub use pipeline::{Overruns, Pipeline, Plan, PlannedCache};
 pub use selection::{Replies, Selection};
 pub use spares::Spares;
 pub use transmit::Transmit;
+pub use worker::WANTED;

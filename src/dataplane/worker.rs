@@ -29,6 +29,12 @@ const HEARING: Duration = Duration::from_millis(10);
 /// How often what the flow cache has forwarded is added to the counters.
 const TALLY: Duration = Duration::from_millis(250);
 
+/// Requests for neighbours that may wait to be looked at.
+pub const WANTED: usize = 512;
+
+/// How many of them only servers and routers may have: anybody on the link can make up clients.
+const WANTED_OURS: usize = 256;
+
 /// What a worker needs.
 pub(super) struct Worker {
     /// Index of its counters.
@@ -239,7 +245,7 @@ impl Worker {
     fn report(&mut self, ledger: &Ledger) {
         self.settle(ledger);
         for wanted in self.forwarder.news().wanted.drain(..) {
-            let _ = self.wanted.try_send(wanted); // full: the next packet asks again
+            ask(&self.wanted, wanted);
         }
         for state in FlowState::ALL {
             let flows = self.forwarder.flows().count(state);
@@ -252,6 +258,13 @@ impl Worker {
         self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
         self.stats.set(self.core, Gauge::CachedFlows, self.forwarder.flows().cached().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
+    }
+}
+
+/// Asks for a neighbour. Where there is no room, the next packet asks again.
+fn ask(requests: &tokio::sync::mpsc::Sender<Wanted>, wanted: Wanted) {
+    if wanted.is_ours || requests.capacity() > WANTED_OURS {
+        let _ = requests.try_send(wanted);
     }
 }
 
@@ -297,5 +310,20 @@ mod tests {
         drop(inbox);
         worker.run();
         assert_eq!(stats.drops(DropReason::NextHopUnresolved), 3);
+    }
+    #[test]
+    fn forged_clients_leave_room_for_a_request_for_a_server() {
+        let (requests, mut asked) = tokio::sync::mpsc::channel(WANTED);
+        let neighbour = |n: u32, is_ours| Wanted {
+            interface: 2,
+            ip: std::net::Ipv4Addr::from(n).into(),
+            is_ours,
+            is_repeated: false,
+        };
+        (0..10_000).for_each(|n| ask(&requests, neighbour(n, false)));
+        ask(&requests, neighbour(10_000, true));
+        let waiting: Vec<Wanted> = std::iter::from_fn(|| asked.try_recv().ok()).collect();
+        assert_eq!(waiting.len(), WANTED - WANTED_OURS + 1);
+        assert!(waiting.last().unwrap().is_ours);
     }
 }

@@ -11,7 +11,7 @@ use convey::net::Netlink;
 use socket2::Socket;
 
 use super::lab::{self, DEADLINE, Namespace, accept, connecting, refused};
-use super::packet::endpoint;
+use super::packet::{Packet, endpoint, packet, send};
 use super::stories;
 
 /// A story that is told with each kind of guard, by its name.
@@ -27,6 +27,7 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
         a_reload_changes_what_is_guarded,
         an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout,
         what_begins_at_a_draining_frontend_is_the_hosts,
+        a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connection_of_the_host,
         a_guard_is_gone_when_its_process_is_killed,
     ];
     with(kind, stories)
@@ -249,6 +250,35 @@ fn what_begins_at_a_draining_frontend_is_the_hosts(kind: GuardKind) {
     drop(listener);
     assert!(!pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "refused by the host");
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
+}
+
+fn a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connection_of_the_host(
+    kind: GuardKind,
+) {
+    let pair = Pair::new();
+    let drains = Selection { draining: [endpoint("10.78.0.1:80")].into(), ..selection("10.78.0.1:443") };
+    let mut guard = pair.guard(kind, &selection("10.78.0.1:443"));
+    guard.select(&drains).unwrap();
+    let listener = pair.balancer.enter(|| TcpListener::bind("10.78.0.1:80").unwrap());
+    let mut client = pair.other.enter(|| {
+        let client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), DEADLINE).unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        client
+    });
+    let mut accepted = accept(&listener);
+    // More than there is room for, of hosts that no route leads to.
+    let forged = |n: u32| format!("198.18.{}.{}:{}", n / 60_000, n % 250 + 1, n % 60_000 + 1);
+    let mac = [2, 0, 0, 0, 0, 0x0b];
+    let syns: Vec<Packet> = (0..70_000).map(|n| packet(mac, &forged(n), "10.78.0.1:80")).collect();
+    send(&pair.other, "eth0", &syns);
+    if kind == GuardKind::Nftables {
+        let remembered = pair.balancer.exec("nft list ruleset").matches(" expires ").count();
+        assert!((60_000..=65_536).contains(&remembered), "{remembered}");
+    }
+    client.write_all(b"hello").unwrap();
+    accepted.read_exact(&mut [0; 5]).unwrap();
+    accepted.write_all(b"world").unwrap();
+    client.read_exact(&mut [0; 5]).unwrap();
 }
 
 fn a_guard_is_gone_when_its_process_is_killed(kind: GuardKind) {

@@ -20,6 +20,9 @@ use crate::wire::{self, Headers, Kind};
 /// Neighbours asked for at once.
 const MOST_WANTED: usize = 64;
 
+/// Clients among them: anybody on the link can make some up, and leaves room for servers and routers.
+const MOST_CLIENTS_WANTED: usize = 48;
+
 /// Means that a flow's next hop is not known yet.
 pub(super) const UNRESOLVED: u32 = u32::MAX;
 
@@ -295,7 +298,8 @@ impl Forwarder {
                 let neighbour = Wanted { interface, ip, is_ours: !is_client, is_repeated };
                 self.news.unresolved = Some((interface, ip));
                 let wanted = &mut self.news.wanted;
-                if wanted.len() < MOST_WANTED && !wanted.contains(&neighbour) {
+                let most = if is_client { MOST_CLIENTS_WANTED } else { MOST_WANTED };
+                if wanted.len() < most && !wanted.contains(&neighbour) {
                     wanted.push(neighbour);
                 }
                 Stop::Silent(DropReason::NextHopUnresolved)

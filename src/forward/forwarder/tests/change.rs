@@ -21,6 +21,7 @@ told_over_both_families! {
     timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest,
     a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given,
     a_client_on_the_link_is_asked_for_as_a_client,
+    forged_clients_on_the_link_leave_room_to_ask_for_a_server,
 }
 
 /// Clients 1 to 29, each with what its server saw.
@@ -221,4 +222,18 @@ fn a_client_on_the_link_is_asked_for_as_a_client(family: Family) {
     lab.send(TestPacket::from(client).to(family.vip()).syn());
     let asked = std::mem::take(&mut lab.forwarder.news().wanted);
     assert_eq!(asked, [Wanted { is_ours: false, ..wanted(LAN, family.server_ip(77)) }]);
+}
+
+fn forged_clients_on_the_link_leave_room_to_ask_for_a_server(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    // One batch of clients that nobody knows, and then a client of a server that nobody knows any more.
+    for n in 100..180 {
+        let client = SocketAddr::new(family.server_ip(n), 5_000).to_string();
+        lab.send(TestPacket::from(client).to(family.vip()).syn());
+    }
+    lab.change(|world| world.neighbours = vec![family.router()]);
+    lab.handle(&lab.client(1).syn());
+    lab.handle(&lab.client(2).syn());
+    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    assert!(asked.len() <= 64 && asked.iter().any(|wanted| wanted.is_ours), "{asked:?}");
 }
