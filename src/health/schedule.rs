@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use log::warn;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::probe::{Seen, probe};
@@ -40,7 +40,8 @@ pub struct Outcome {
 pub struct Schedule {
     outcomes: mpsc::Sender<Outcome>,
     tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
-    confirming: JoinSet<()>,
+    /// Probes that confirm, one for each server at most: those that wait for their turn are not limited otherwise.
+    confirming: HashMap<ServerKey, JoinHandle<()>>,
     budget: Arc<Budget>,
     /// For probes that confirm, which cannot wait for servers that keep silent.
     confirm_budget: Arc<Budget>,
@@ -100,7 +101,7 @@ impl Schedule {
         Schedule {
             outcomes,
             tasks: HashMap::new(),
-            confirming: JoinSet::new(),
+            confirming: HashMap::new(),
             budget: Budget::new(probes_at_once.saturating_sub(confirming).max(1)),
             confirm_budget: Budget::new(confirming),
         }
@@ -116,6 +117,7 @@ impl Schedule {
             }
             keep
         });
+        self.confirming.retain(|_, probe| !probe.is_finished());
         for (server, check) in wanted {
             if check.kind == ProbeKind::None || self.tasks.contains_key(&server) {
                 continue;
@@ -126,19 +128,22 @@ impl Schedule {
         }
     }
 
-    /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes.
+    /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes; one for all that is asked
+    /// until then.
     pub fn confirm(&mut self, confirmation: Confirmation) {
-        while self.confirming.try_join_next().is_some() {}
+        let server = confirmation.server.clone();
+        if self.confirming.get(&server).is_some_and(|probe| !probe.is_finished()) {
+            return;
+        }
         let (outcomes, budget) = (self.outcomes.clone(), self.confirm_budget.clone());
-        self.confirming.spawn(confirm(confirmation, outcomes, budget));
+        self.confirming.insert(server, tokio::spawn(confirm(confirmation, outcomes, budget)));
     }
 }
 
 impl Drop for Schedule {
     fn drop(&mut self) {
-        for (_, task) in self.tasks.values() {
-            task.abort();
-        }
+        let tasks = self.tasks.values().map(|(_, task)| task);
+        tasks.chain(self.confirming.values()).for_each(JoinHandle::abort);
     }
 }
 
@@ -472,5 +477,45 @@ mod tests {
         }
         // Of those that were given up some may not have been seen to be gone.
         assert!(most.load(Ordering::Relaxed) <= 2 * 6, "{most:?} were open at once");
+    }
+    #[tokio::test]
+    async fn of_the_probes_that_confirm_no_more_than_one_for_each_server_waits_for_its_turn() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let (sender, mut receiver) = mpsc::channel(1);
+        // One at once.
+        let mut schedule = Schedule::new(sender, 4);
+        let check = HealthCheck { timeout: Duration::from_millis(50), ..http() };
+        let server = |n: u8| ServerKey { server: format!("s{n}"), ..key(silent) };
+        for n in (0..100).map(|n| n % 3) {
+            let confirmation = Confirmation { server: server(n), check: check.clone(), from: None };
+            schedule.confirm(confirmation);
+        }
+        assert_eq!(schedule.confirming.len(), 3);
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            found.push(receiver.recv().await.unwrap().server);
+        }
+        found.sort();
+        assert_eq!(found, [0, 1, 2].map(server));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(receiver.try_recv().is_err(), "none besides");
+        // Whoever fails clients again is probed again.
+        schedule.confirm(Confirmation { server: server(1), check, from: None });
+        assert_eq!(receiver.recv().await.unwrap().server, server(1));
+    }
+
+    #[tokio::test]
+    async fn while_nobody_takes_what_probes_found_no_more_are_made() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (sender, receiver) = mpsc::channel(2);
+        let mut schedule = Schedule::new(sender, 16);
+        let server = key(listener.local_addr().unwrap());
+        schedule.set(HashMap::from([(server, check(ProbeKind::Tcp))]));
+        let mut probes = 0;
+        while tokio::time::timeout(Duration::from_millis(500), listener.accept()).await.is_ok() {
+            probes += 1;
+            assert!(probes <= 3, "two are told, and one waits for room");
+        }
+        assert_eq!((probes, receiver.len()), (3, 2));
     }
 }
