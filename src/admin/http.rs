@@ -76,6 +76,28 @@ const SEND_BUFFER: usize = 128 << 10;
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Between two lines of the log about that lack.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Accepts that failed.
+#[derive(Default)]
+struct Failures {
+    told: Option<Instant>,
+    untold: u64,
+}
+
+impl Failures {
+    /// One more. Returns how many the log does not know of, if it is told of this one.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        if self.told.is_some_and(|told| now.duration_since(told) < LINE_EVERY) {
+            self.untold += 1;
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
 /// A connection that is open.
 struct Open {
     task: AbortHandle,
@@ -95,11 +117,16 @@ async fn serve_within(limits: Limits, listener: TcpListener, source: Arc<Source>
     let pages = Arc::new(Pages::start(source.clone(), limits.connections)?);
     let mut tasks = JoinSet::new();
     let mut open: Vec<Open> = Vec::new();
+    let mut failures = Failures::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                log::warn!("statistics: cannot accept a connection: {error}");
+                if let Some(untold) = failures.take(Instant::now()) {
+                    log::warn!(
+                        "statistics: cannot accept a connection: {error} ({untold} more since the last line)"
+                    );
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -379,5 +406,11 @@ mod tests {
         client.writable().await.unwrap();
         client.try_write(b"GET /stats HTTP/1.1\r\nHost: con").unwrap();
         assert_eq!(heard(&client).await, 0, "half a request gets no answer");
+    }
+    #[test]
+    fn a_lack_of_descriptors_makes_a_line_in_ten_seconds() {
+        let (mut failures, start) = (Failures::default(), Instant::now());
+        let told: Vec<u64> = (0..301).filter_map(|n| failures.take(start + n * ACCEPT_PAUSE)).collect();
+        assert_eq!(told, [0, 99, 99, 99]);
     }
 }

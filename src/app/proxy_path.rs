@@ -44,6 +44,7 @@ impl ProxyPath {
             descriptors,
             clients: Arc::default(),
             own_sockets: Arc::default(),
+            lines: Arc::default(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath { workers, columns, listened: BTreeSet::new(), cut_off: BTreeSet::new(), open_files })

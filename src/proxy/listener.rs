@@ -10,8 +10,9 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
+use super::lines::Event;
 use super::session::Session;
 use super::socket::{self, Leg};
 use super::worker::Context;
@@ -37,10 +38,7 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
         match TcpListener::from_std(socket) {
-            Ok(listener) => {
-                let (backoff, refusals) = Default::default();
-                Acceptor { vip, listener, context, backoff, refusals }.run(stopped).await
-            }
+            Ok(listener) => Acceptor { vip, listener, context, pauses: 0 }.run(stopped).await,
             Err(error) => warn!("cannot accept on {vip}: {error}"),
         }
     });
@@ -51,8 +49,8 @@ struct Acceptor {
     vip: SocketAddr,
     listener: TcpListener,
     context: Arc<Context>,
-    backoff: Backoff,
-    refusals: Seldom,
+    /// Failed accepts in a row.
+    pauses: u32,
 }
 
 impl Acceptor {
@@ -92,7 +90,7 @@ impl Acceptor {
         }
         match self.listener.accept().await {
             Ok((stream, client)) => {
-                self.backoff.pauses = 0;
+                self.pauses = 0;
                 self.session(stream, client)
             }
             Err(error) if is_shortage(&error) => {
@@ -135,75 +133,51 @@ impl Acceptor {
         match session.admit(&leg.stream) {
             Ok(()) => {
                 if session.is_beyond_share() {
-                    self.tell(client, None);
+                    self.tell(&session, None);
                 }
                 Some((leg, session))
             }
             Err(reason) => {
                 session.end(Some(reason));
-                self.tell(client, Some(reason));
+                self.tell(&session, Some(reason));
                 None
             }
         }
     }
 
     /// Says that a connection was refused for this reason, or waits for its client's share.
-    fn tell(&mut self, client: SocketAddr, refused: Option<Counter>) {
-        if !self.refusals.is_time() {
-            return;
-        }
-        let (vip, ip) = (self.vip, client.ip());
-        if refused == Some(Counter::Loop) {
-            warn!(
-                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset"
-            );
-        } else {
-            let fate = if refused.is_some() { "are reset" } else { "wait" };
-            warn!(
-                "{vip}: client {ip} has its share of connections, more {fate} \
-                 (max_connections_per_client, trusted_clients)"
-            );
+    fn tell(&self, session: &Session, refused: Option<Counter>) {
+        let event = match refused {
+            Some(Counter::Loop) => Event::Loop,
+            Some(_) => Event::Refused,
+            None => Event::Waits,
+        };
+        let Some(untold) = self.context.shared.lines.take(session.frontend_id(), event) else { return };
+        let (vip, client, ip) = (self.vip, session.client, session.client.ip());
+        match event {
+            Event::Loop => warn!(
+                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{untold}"
+            ),
+            _ => {
+                let fate = if refused.is_some() { "are reset" } else { "wait" };
+                warn!(
+                    "{vip}: client {ip} has its share of connections, more {fate} \
+                     (max_connections_per_client, trusted_clients){untold}"
+                );
+            }
         }
     }
 
+    /// Pauses after a failed accept, longer each time.
     async fn back_off(&mut self, why: &str) {
-        if let Some(frontend) = self.context.frontend(self.vip) {
+        let vip = self.vip;
+        if let Some(frontend) = self.context.frontend(vip) {
             frontend.live.traffic.add(self.context.core, Counter::AcceptBackoff, 1);
-        }
-        self.backoff.pause(self.vip, why).await;
-    }
-}
-
-/// Growing pauses after failed accepts.
-#[derive(Default)]
-struct Backoff {
-    pauses: u32,
-    told: Seldom,
-}
-
-impl Backoff {
-    async fn pause(&mut self, vip: SocketAddr, why: &str) {
-        if self.told.is_time() {
-            warn!("cannot accept on {vip}: {why}; its clients wait");
+            if let Some(untold) = self.context.shared.lines.take(frontend.live.id, Event::Backoff) {
+                warn!("cannot accept on {vip}: {why}; its clients wait{untold}");
+            }
         }
         sleep(Duration::from_millis(5 << self.pauses.min(7))).await;
         self.pauses += 1;
-    }
-}
-
-/// Has what happens often be told seldom.
-#[derive(Default)]
-struct Seldom(Option<Instant>);
-
-impl Seldom {
-    const EVERY: Duration = Duration::from_secs(10);
-
-    /// Whether it may be told now.
-    fn is_time(&mut self) -> bool {
-        let is_time = self.0.is_none_or(|told| told.elapsed() >= Self::EVERY);
-        if is_time {
-            self.0 = Some(Instant::now());
-        }
-        is_time
     }
 }

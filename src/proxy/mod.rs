@@ -6,6 +6,7 @@
 
 mod clients;
 mod lease;
+mod lines;
 mod listener;
 mod own_sockets;
 mod pipe;
@@ -22,6 +23,7 @@ mod window_budget;
 mod worker;
 
 pub use clients::Clients;
+pub use lines::Lines;
 pub use own_sockets::OwnSockets;
 pub use socket::BindError;
 pub use udp::Sessions;

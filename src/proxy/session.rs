@@ -84,6 +84,11 @@ impl Session {
         Ok(())
     }
 
+    /// The number of its frontend.
+    pub(super) fn frontend_id(&self) -> u32 {
+        self.frontend.live.id
+    }
+
     /// Whether its client has its share of the frontend: others go before it.
     pub(super) fn is_beyond_share(&self) -> bool {
         self.waiting.is_some()

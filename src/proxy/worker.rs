@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::own_sockets::Towards;
-use super::{Clients, OwnSockets, listener, pipe, udp, watch};
+use super::{Clients, Lines, OwnSockets, listener, pipe, udp, watch};
 use crate::model::{ConnectFailures, Endpoint, Protocol};
 use crate::snapshot::{Frontend, Snapshot};
 
@@ -36,6 +36,8 @@ pub struct Shared {
     pub clients: Arc<Clients>,
     /// Sockets towards servers.
     pub own_sockets: Arc<OwnSockets>,
+    /// Lines of the log about clients.
+    pub lines: Arc<Lines>,
 }
 
 /// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a

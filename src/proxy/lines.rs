@@ -1,0 +1,92 @@
+//! Which lines of the log clients may cause, and how often.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Between two lines about the same.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// How long an event is remembered: its frontend may be gone.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// What clients can make happen as often as they like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Event {
+    /// A connection of our own came back.
+    Loop,
+    /// A client beyond its share is reset.
+    Refused,
+    /// A client beyond its share waits.
+    Waits,
+    /// There are too few descriptors to accept.
+    Backoff,
+}
+
+/// When each event was last told of each frontend, whichever of its ports and workers it happened at.
+#[derive(Debug, Default)]
+pub struct Lines(Mutex<HashMap<(u32, Event), Told>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    at: Instant,
+    untold: u64,
+}
+
+/// How often the same has happened since the last line about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Untold(u64);
+
+impl Lines {
+    /// Something has happened at the frontend with this number. Returns how often it was not told of if it is told now.
+    pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Untold> {
+        self.take_at(frontend, event, Instant::now())
+    }
+
+    fn take_at(&self, frontend: u32, event: Event, now: Instant) -> Option<Untold> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(told) = lines.get_mut(&(frontend, event))
+            && now.duration_since(told.at) < EVERY
+        {
+            told.untold += 1;
+            return None;
+        }
+        let before = lines.insert((frontend, event), Told { at: now, untold: 0 });
+        lines.retain(|_, told| now.duration_since(told.at) < KEPT);
+        Some(Untold(before.map_or(0, |told| told.untold)))
+    }
+}
+
+impl fmt::Display for Untold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            n => write!(f, " ({n} more since the last line)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_makes_a_line_in_ten_seconds_for_each_frontend_and_says_how_often() {
+        let (lines, start) = (Lines::default(), Instant::now());
+        let mut told = Vec::new();
+        // 200 a second for 31 s, of two frontends.
+        for n in 0..6_200 {
+            let now = start + n * Duration::from_millis(5);
+            for frontend in [1, 2] {
+                told.extend(lines.take_at(frontend, Event::Refused, now).map(|untold| untold.to_string()));
+            }
+        }
+        assert!(lines.take_at(3, Event::Loop, start + 2 * KEPT).is_some(), "another event");
+        assert_eq!(lines.0.lock().unwrap().len(), 1, "what is old is forgotten");
+        let more = " (1999 more since the last line)";
+        assert_eq!(told, ["", "", more, more, more, more, more, more]);
+    }
+}
