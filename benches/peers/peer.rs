@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,9 @@ use rustix::process::Signal;
 use crate::http::SMALL;
 use crate::site::{SERVERS, Site};
 use crate::support::{Process, ask, binary, clock, wait_for};
+
+/// How long one may take to end.
+const TO_STOP: Duration = Duration::from_secs(20);
 
 /// Where Debian keeps nginx's stream module.
 pub(crate) const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
@@ -218,7 +222,14 @@ impl Running<'_> {
             && process.ended().is_none()
         {
             process.signal(Signal::TERM);
-            process.wait();
+            let signalled = clock();
+            while process.ended().is_none() {
+                if signalled.elapsed() > TO_STOP {
+                    let log = fs::read_to_string(self.site.path("log"))?;
+                    bail!("it has not ended in {TO_STOP:?}\n{log}");
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
         }
         if self.peer == Peer::Nftables {
             self.forward_in_kernel(false)?;

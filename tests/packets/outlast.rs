@@ -1,8 +1,13 @@
 //! Connections in DSR mode that outlast the process: killed, stopped, or followed by another balancer.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use convey::demo::lab::{INTERFACE, Plan, Role};
 use rustix::process::Signal;
@@ -10,7 +15,7 @@ use rustix::process::Signal;
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
 use crate::network::{Network, PORT};
-use crate::support::{Nginx, Process, binary, check_to_end, run, send, wait_for};
+use crate::support::{Nginx, Process, binary, check_to_end, connect, run, send, wait_for};
 use crate::takeover::move_vip;
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -25,21 +30,22 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// What a client downloads, and how much of it a second, so that it is under way meanwhile.
-const BYTES: u64 = 16 << 20;
-const RATE: &str = "2M";
+/// What a client downloads, and in which pieces, so that it is under way meanwhile.
+const BYTES: u64 = 64 << 20;
+const PIECE: usize = 64 << 10;
+const PAUSE: Duration = Duration::from_millis(30);
 
 fn a_kill_and_a_new_start_cut_no_download(case: Case) {
     let (mut network, _servers) = balanced(case, Config::new(2));
-    let mut downloads: Vec<_> = (0..6).map(|number| under_way(&network, number)).collect();
+    let downloads: Vec<_> = (0..6).map(|_| under_way(&network)).collect();
     kill(&network);
     // A client that comes meanwhile tries again.
-    let late = download(&network, 6);
+    let late = late_download(&network);
     wait_for_acknowledgements(&network);
     network.start_again();
-    assert_under_way(&mut downloads);
-    downloads.push(late);
+    assert_under_way(&downloads);
     assert_whole(downloads);
+    assert_late_one_whole(late);
     assert!(
         network.log(Role::Balancer).contains("removed the guard of dsr frontends that an earlier convey")
     );
@@ -48,7 +54,7 @@ fn a_kill_and_a_new_start_cut_no_download(case: Case) {
 
 fn a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile(case: Case) {
     let (mut network, _servers) = balanced(case, Config { timeouts: "drain = 0.3", ..Config::new(2) });
-    let mut downloads: Vec<_> = (0..6).map(|number| under_way(&network, number)).collect();
+    let downloads: Vec<_> = (0..6).map(|_| under_way(&network)).collect();
     network.convey(|convey| convey.signal(Signal::TERM));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
     let log = network.log(Role::Balancer);
@@ -56,10 +62,10 @@ fn a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile
     assert!(log.contains("`convey clear` ends that"), "{log}");
     wait_for_acknowledgements(&network);
     let other = network.inside(Role::Balancer, || TcpListener::bind(network.vip()).unwrap());
-    let client = network.inside(Role::Client(1), || crate::support::connect(network.vip()));
+    let client = network.inside(Role::Client(1), || connect(network.vip()));
     drop((other.accept().unwrap(), client, other));
     network.start_again();
-    assert_under_way(&mut downloads);
+    assert_under_way(&downloads);
     assert_whole(downloads);
 }
 
@@ -68,18 +74,19 @@ fn another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download(cas
     let _servers = serve(&network);
     network.balance(&Config::new(2));
     let _standby = network.start_standby();
-    let mut downloads: Vec<_> = (0..6).map(|number| under_way(&network, number)).collect();
+    let downloads: Vec<_> = (0..6).map(|_| under_way(&network)).collect();
     kill(&network);
-    downloads.push(download(&network, 6));
+    let late = late_download(&network);
     wait_for_acknowledgements(&network);
     move_vip(&network, Role::Balancer, Role::Standby);
-    assert_under_way(&mut downloads);
+    assert_under_way(&downloads);
     assert_whole(downloads);
+    assert_late_one_whole(late);
 }
 
 fn what_stays_is_taken_away_by_a_command(case: Case) {
     let (network, _servers) = balanced(case, Config::new(2));
-    let (mut curl, _) = under_way(&network, 0);
+    let download = under_way(&network);
     assert_eq!(clear(&network), "nothing is left of a convey that no longer runs\n", "it is in use");
     assert_eq!(filters(&network), 1);
     kill(&network);
@@ -89,7 +96,7 @@ fn what_stays_is_taken_away_by_a_command(case: Case) {
     let removed = format!("removed the guard of dsr frontends that an earlier convey left on {INTERFACE}\n");
     assert_eq!((clear(&network), filters(&network)), (removed, 0));
     assert_eq!(clear(&network), "nothing is left of a convey that no longer runs\n");
-    assert!(!curl.wait().success(), "the host's stack answers again");
+    assert!(download.reader.join().is_err(), "the host's stack answers again");
 }
 
 fn neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away(case: Case) {
@@ -141,7 +148,7 @@ fn what_another_user_has_claimed_counts_as_in_use(case: Case) {
 
 fn a_start_takes_away_the_guards_of_its_own_frontends_only(case: Case) {
     let (mut network, _servers) = balanced(case, Config::new(2));
-    let mut downloads = vec![under_way(&network, 0)];
+    let downloads = vec![under_way(&network)];
     kill(&network);
     let left = guards(&network);
     let vip = network.vip();
@@ -156,7 +163,7 @@ fn a_start_takes_away_the_guards_of_its_own_frontends_only(case: Case) {
     assert_eq!(guards(&network).len(), 2);
     network.balance(&Config::new(2));
     assert_eq!(guards(&network).len(), 1, "that of the process that runs");
-    assert_under_way(&mut downloads);
+    assert_under_way(&downloads);
     assert_whole(downloads);
     // A reload is another set.
     network.save(&Config { web: false, timeouts: "drain = 0.1", ..Config::new(2) });
@@ -179,33 +186,71 @@ fn serve(network: &Network) -> [Nginx; 2] {
     })
 }
 
-type Download = (Process, PathBuf);
-
-fn download(network: &Network, number: u32) -> Download {
-    let path = network.path(&format!("got{number}"));
-    let mut curl = network.client(1, "curl");
-    curl.args(["-sS", "--fail", "-m", "60", "--limit-rate", RATE, "-o"]).arg(&path);
-    curl.arg(format!("http://{}/big", network.vip()));
-    (Process::spawn(&mut curl), path)
+/// A client that takes its time until it is told to hurry.
+struct Download {
+    received: Arc<AtomicU64>,
+    hurry: Arc<AtomicBool>,
+    reader: JoinHandle<u64>,
 }
 
-fn under_way(network: &Network, number: u32) -> Download {
-    let (curl, path) = download(network, number);
-    let begun = || fs::metadata(&path).is_ok_and(|file| file.len() > BYTES / 16).then_some(());
+struct Unhurried {
+    stream: TcpStream,
+    received: Arc<AtomicU64>,
+    hurry: Arc<AtomicBool>,
+}
+
+impl Read for Unhurried {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(PIECE);
+        if !self.hurry.load(Ordering::Relaxed) {
+            thread::sleep(PAUSE);
+        }
+        let n = self.stream.read(&mut buffer[..most])?;
+        self.received.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+fn under_way(network: &Network) -> Download {
+    let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
+    stream.write_all(b"GET /big HTTP/1.0\r\n\r\n").unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let (received, hurry) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+    let mut from = Unhurried { stream, received: received.clone(), hurry: hurry.clone() };
+    let download = Download { received, hurry, reader: thread::spawn(move || check_to_end(&mut from)) };
+    let begun = || (download.received.load(Ordering::Relaxed) > BYTES / 64).then_some(());
     wait_for("a download to be under way", begun);
-    (curl, path)
+    download
 }
 
-fn assert_under_way(downloads: &mut [Download]) {
-    let ended: Vec<_> = downloads.iter_mut().filter_map(|(curl, _)| curl.ended()).collect();
-    assert!(ended.is_empty(), "downloads were to be under way: {ended:?}");
+fn assert_under_way(downloads: &[Download]) {
+    let under_way = downloads.iter().filter(|download| !download.reader.is_finished()).count();
+    assert_eq!(under_way, downloads.len(), "downloads were to be under way");
 }
 
 fn assert_whole(downloads: Vec<Download>) {
-    for (mut curl, path) in downloads {
-        assert!(curl.wait().success());
-        assert_eq!(check_to_end(&mut File::open(path).unwrap()), BYTES);
+    downloads.iter().for_each(|download| download.hurry.store(true, Ordering::Relaxed));
+    for download in downloads {
+        assert_eq!(download.reader.join().unwrap(), BYTES);
     }
+}
+
+/// A client that comes while nobody forwards, and tries again.
+fn late_download(network: &Network) -> (Process, PathBuf) {
+    let path = network.path("late");
+    let mut curl = network.client(1, "curl");
+    curl.args(["-sS", "--fail", "-m", "60", "-o"]).arg(&path).arg(format!("http://{}/big", network.vip()));
+    (Process::spawn(&mut curl), path)
+}
+
+fn assert_late_one_whole((mut curl, path): (Process, PathBuf)) {
+    assert!(curl.wait().success());
+    assert_eq!(check_to_end(&mut File::open(path).unwrap()), BYTES);
 }
 
 fn kill(network: &Network) {
