@@ -26,6 +26,11 @@ impl Claims {
         Ok(Claims(new.into_iter().zip(claims).collect()))
     }
 
+    /// How many there are: each is a descriptor.
+    pub(super) fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     /// Keeps these too.
     pub(super) fn add(&mut self, new: Claims) {
         self.0.extend(new.0);

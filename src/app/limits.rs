@@ -15,6 +15,11 @@ pub(super) fn raise_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// The most that a start here would raise the limit to.
+pub(super) fn most_open_files() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
 /// How many probes may be on their way: each has a descriptor. Half of what the proxy leaves alone of so many.
 pub(super) fn probes_at_once(open_files: u64) -> usize {
     (open_files / 16).clamp(12, 512) as usize

@@ -115,6 +115,13 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
         Some(kernel) => packet_plan::resolve(config, &kernel.network, cores())?,
         None => config,
     };
+    // A service may have another limit than this shell.
+    let open_files = limits::most_open_files();
+    if let Some(refusal) =
+        proxy_path::too_many_ports(&config, paths::proxy_workers(&config, cores()), open_files)
+    {
+        eprintln!("warning: with {open_files} open files, the limit here, this would not start: {refusal}");
+    }
     print(&format!("{} is valid; it would run:\n\n", file.path.display()));
     print(&config::describe(&config));
     Ok(ExitCode::SUCCESS)

@@ -217,6 +217,11 @@ impl PacketPath {
         self.claims.missing(config).map_err(|error| format!("{error:#}"))
     }
 
+    /// How many frontends are claimed now.
+    pub(super) fn claims(&self) -> u64 {
+        self.claims.len()
+    }
+
     /// Keeps what was claimed for as long as it is forwarded.
     pub(super) fn own(&mut self, claims: Claims) {
         self.claims.add(claims);

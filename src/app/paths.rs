@@ -63,9 +63,10 @@ impl Paths {
             Some(kernel) => Some(PacketPath::start(parts, kernel, packet_workers).await?),
             None => None,
         };
+        let claims = packets.as_ref().map_or(0, PacketPath::claims);
         Ok(Paths {
             packets,
-            proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns)?) },
+            proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, claims)?) },
         })
     }
 
@@ -154,7 +155,7 @@ fn packet_workers(config: &Config, cores: usize) -> usize {
 }
 
 /// One for each core if there is a frontend in proxy mode.
-fn proxy_workers(config: &Config, cores: usize) -> usize {
+pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
     config.frontends_in(Mode::Proxy).next().map_or(0, |_| cores)
 }
 
@@ -180,10 +181,10 @@ impl DataPath for Paths {
     }
 
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
-        Ok(Ready {
-            claims: self.packets.as_ref().map(|packets| packets.claim(config)).transpose()?,
-            proxy: self.proxy.as_mut().map(|proxy| proxy.prepare(config)).transpose()?,
-        })
+        let claims = self.packets.as_ref().map(|packets| packets.claim(config)).transpose()?;
+        let new_claims = claims.as_ref().map_or(0, Claims::len);
+        let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_claims)).transpose()?;
+        Ok(Ready { proxy, claims })
     }
 
     async fn switch<T>(&mut self, ready: Self::Ready, snapshot: &Snapshot, publish: impl FnOnce() -> T) -> T {
@@ -207,6 +208,9 @@ impl DataPath for Paths {
         }
         if let Some(packets) = &mut self.packets {
             packets.follow(snapshot);
+        }
+        if let (Some(proxy), Some(packets)) = (&mut self.proxy, &self.packets) {
+            proxy.count_claims(packets.claims());
         }
     }
 }

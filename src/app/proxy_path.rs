@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
 
 use super::limits;
 use super::paths::Parts;
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode, OnDown, Protocol};
-use crate::proxy::{self, Descriptors, Ready, Sessions, Workers};
+use crate::model::{Endpoint, Frontend, Mode, OnDown};
+use crate::proxy::{self, Descriptors, Ready, Reserved, Sessions, Workers};
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
 
@@ -26,28 +27,43 @@ pub(super) struct ProxyPath {
     cut_off: BTreeSet<u32>,
     /// How many descriptors this process may have.
     open_files: u64,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    descriptors: Descriptors,
+    /// How many claims of packet modes were among the open files at the start, and those that have come since.
+    first_claims: u64,
+    new_claims: Reserved,
 }
 
 impl ProxyPath {
-    /// Starts a thread for each column; nothing is listened on yet. Packet modes have what they need already: ports and
-    /// descriptors that they have taken are not ours.
-    pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>) -> anyhow::Result<ProxyPath> {
-        let listeners = listening_sockets(&endpoints(parts.config), columns.len());
+    /// Starts a thread for each column; nothing is listened on yet. Packet modes have what they need already, so many
+    /// `claims` too: ports and descriptors that they have taken are not ours.
+    pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>, claims: u64) -> anyhow::Result<ProxyPath> {
+        let listeners = Workers::descriptors(&endpoints(parts.config), columns.len());
         let open_files = parts.open_files;
-        let taken = limits::open_files() + listeners;
-        let descriptors = Descriptors::share(parts.open_files.saturating_sub(taken), columns.len());
+        let left = open_files.saturating_sub(limits::open_files());
+        let descriptors = Descriptors::share(left, listeners, columns.len());
         let shared = proxy::Shared {
             columns: columns.clone(),
             snapshot: parts.snapshot.clone(),
             failures: parts.failures.clone(),
-            udp_sessions: Arc::new(Sessions::share(limits::local_ports(), descriptors.connections)),
-            descriptors,
+            udp_sessions: Arc::new(Sessions::share(limits::local_ports())),
+            descriptors: descriptors.clone(),
             clients: Arc::default(),
             own_sockets: Arc::default(),
             lines: Arc::default(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
-        Ok(ProxyPath { workers, columns, listened: BTreeSet::new(), cut_off: BTreeSet::new(), open_files })
+        Ok(ProxyPath {
+            workers,
+            columns,
+            listened: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
+            open_files,
+            snapshot: parts.snapshot.clone(),
+            descriptors,
+            first_claims: claims,
+            new_claims: Reserved::default(),
+        })
     }
 
     /// Where connections may be open that are ours.
@@ -61,19 +77,32 @@ impl ProxyPath {
         move |totals| totals.current_in(columns.clone())
     }
 
-    /// Binds what the configuration adds.
-    pub(super) fn prepare(&mut self, config: &Config) -> Result<Ready, String> {
+    /// Binds what the configuration adds, where packet modes have just made so many new `claims`.
+    pub(super) fn prepare(&mut self, config: &Config, claims: u64) -> Result<Ready, String> {
+        if let Some(refusal) = too_many_ports(config, self.columns.len(), self.open_files) {
+            return Err(refusal);
+        }
         let wanted = endpoints(config);
-        let taken = listening_sockets(&wanted, self.columns.len());
-        if taken > self.open_files / 2 {
+        let (new, open) = (self.workers.missing(&wanted) + claims, self.open_now());
+        let left = self.descriptors.left_beside(open);
+        // At worst as few connections may be open as after a start with this file: none is cut for a port.
+        if open > 0 && new > left {
             return Err(format!(
-                "the {} ports of frontends in proxy mode need {taken} descriptors of {}, more than half; allow more open \
-                 files (LimitNOFILE, ulimit -n), or listen on fewer ports",
-                wanted.len(),
+                "the new ports need {new} descriptors, and beside {open} open connections {left} are left of {}; \
+                 {ADVICE}, or reload when fewer are open",
                 self.open_files
             ));
         }
         self.workers.prepare(&wanted).map_err(|error| error.to_string())
+    }
+
+    /// Counts the claims that packet modes have now: each is a descriptor that connections cannot have.
+    pub(super) fn count_claims(&mut self, claims: u64) {
+        self.new_claims = self.descriptors.reserve(claims.saturating_sub(self.first_claims));
+    }
+
+    fn open_now(&self) -> u64 {
+        self.snapshot.load().totals.current_in(self.columns.clone())
     }
 
     /// Stops listening where that is no longer wanted; sessions of UDP have `patience` to end.
@@ -111,10 +140,20 @@ impl ProxyPath {
     }
 }
 
-/// Descriptors that so many workers listen with: one of UDP has two.
-fn listening_sockets(endpoints: &BTreeSet<Endpoint>, workers: usize) -> u64 {
-    let of_one = |endpoint: &Endpoint| if endpoint.protocol == Protocol::Udp { 2 } else { 1 };
-    endpoints.iter().map(of_one).sum::<u64>() * workers as u64
+/// What helps where descriptors are too few.
+const ADVICE: &str = "allow more open files (LimitNOFILE, ulimit -n), or listen on fewer ports";
+
+/// Why so many workers with so many open files at most cannot listen where the configuration says, if they cannot: connections
+/// would have less than half.
+pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -> Option<String> {
+    let wanted = endpoints(config);
+    let (ports, taken) = (wanted.len(), Workers::descriptors(&wanted, workers));
+    (taken > open_files / 2).then(|| {
+        format!(
+            "the {ports} ports of frontends in proxy mode need {taken} descriptors of {open_files}, more than half; \
+             {ADVICE}"
+        )
+    })
 }
 
 fn endpoints(config: &Config) -> BTreeSet<Endpoint> {

@@ -27,7 +27,7 @@ pub use lines::Lines;
 pub use own_sockets::OwnSockets;
 pub use socket::BindError;
 pub use udp::Sessions;
-pub use worker::{Descriptors, Shared};
+pub use worker::{Descriptors, Reserved, Shared};
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -46,6 +46,9 @@ pub struct Workers {
     listening: BTreeSet<Endpoint>,
     /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
     in_use: HashMap<SocketAddr, Weak<udp::Sockets>>,
+    descriptors: Descriptors,
+    /// What the sockets of TCP have; those of UDP know it themselves.
+    reserved: HashMap<SocketAddr, Reserved>,
 }
 
 /// Sockets that are bound and queue connections, and the places that are to be closed; for
@@ -57,7 +60,7 @@ pub struct Ready {
 
 /// Of one place, a socket for each worker.
 enum Sockets {
-    Tcp(Vec<std::net::TcpListener>),
+    Tcp(Vec<std::net::TcpListener>, Reserved),
     Udp(Arc<udp::Sockets>),
 }
 
@@ -73,7 +76,21 @@ impl Workers {
     pub fn start(shared: &Shared) -> io::Result<Self> {
         let columns = shared.columns.clone();
         let threads = columns.map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
-        Ok(Workers { threads, listening: BTreeSet::new(), in_use: HashMap::new() })
+        let descriptors = shared.descriptors.clone();
+        let (listening, in_use, reserved) = Default::default();
+        Ok(Workers { threads, listening, in_use, descriptors, reserved })
+    }
+
+    /// How many descriptors it takes to listen at these places.
+    pub fn descriptors<'a>(at: impl IntoIterator<Item = &'a Endpoint>, workers: usize) -> u64 {
+        // One of UDP has an epoll beside it.
+        let of_one = |at: &Endpoint| if at.protocol == Protocol::Udp { 2 } else { 1 };
+        at.into_iter().map(of_one).sum::<u64>() * workers as u64
+    }
+
+    /// How many more descriptors it takes to listen where that is wanted.
+    pub fn missing(&self, wanted: &BTreeSet<Endpoint>) -> u64 {
+        Self::descriptors(wanted.difference(&self.listening), self.threads.len())
     }
 
     /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound.
@@ -98,14 +115,15 @@ impl Workers {
         ours: impl Iterator<Item = SocketAddr>,
         receive_buffer: usize,
     ) -> io::Result<Sockets> {
+        let reserved = self.descriptors.reserve(Self::descriptors([&at], self.threads.len()));
         if at.protocol == Protocol::Tcp {
-            return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), ours)?));
+            return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), ours)?, reserved));
         }
         // Others beside those that are in use would get a part of their clients' datagrams.
         let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
         let runtimes = self.threads.iter().map(|worker| &worker.runtime);
-        let bind =
-            || udp::Sockets::bind(at.addr, runtimes, ours.chain(self.in_use.keys().copied()), receive_buffer);
+        let ours = ours.chain(self.in_use.keys().copied());
+        let bind = || udp::Sockets::bind(at.addr, runtimes, ours, receive_buffer, reserved);
         Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
     }
 
@@ -122,13 +140,18 @@ impl Workers {
             let _ = is_done.await;
         }
         self.listening.retain(|at| !ready.gone.contains(at));
+        let of_tcp = ready.gone.iter().filter(|at| at.protocol == Protocol::Tcp);
+        of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
     }
 
     /// Starts to accept at the new places.
     pub fn open(&mut self, ready: Ready) {
         for (at, sockets) in ready.new {
             let sockets: Vec<Socket> = match sockets {
-                Sockets::Tcp(sockets) => sockets.into_iter().map(Socket::Tcp).collect(),
+                Sockets::Tcp(sockets, reserved) => {
+                    self.reserved.insert(at.addr, reserved);
+                    sockets.into_iter().map(Socket::Tcp).collect()
+                }
                 Sockets::Udp(sockets) => {
                     self.in_use.insert(at.addr, Arc::downgrade(&sockets));
                     sockets.split().map(Socket::Udp).collect()

@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -42,21 +43,54 @@ pub struct Shared {
 
 /// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
 /// peak of connections does not blind us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Descriptors {
-    /// Most connections, of two descriptors each.
-    pub connections: u64,
+    /// For connections and listeners together.
+    shared: u64,
+    /// Of these, what listeners have now.
+    reserved: Arc<AtomicU64>,
     /// Most pipes for bulk transfers, of two descriptors each, in one worker.
-    pub pipes: usize,
+    pipes: usize,
 }
 
 impl Descriptors {
-    /// Shares `limit` descriptors out: an eighth stays in reserve, a quarter goes to the `workers`' pipes.
-    pub fn share(limit: u64, workers: usize) -> Descriptors {
-        let reserve = (limit / 8).clamp(24, 1024);
-        let pipes = limit / 4 / 2 / workers as u64;
-        let connections = limit.saturating_sub(reserve + pipes * 2 * workers as u64) / 2;
-        Descriptors { connections: connections.max(1), pipes: usize::try_from(pipes).unwrap_or(usize::MAX) }
+    /// Shares `limit` descriptors out: of what `listeners` leave an eighth stays in reserve, and a quarter goes to the
+    /// `workers`' pipes. Reloads may change how many listeners there are: connections have what these leave.
+    pub fn share(limit: u64, listeners: u64, workers: usize) -> Descriptors {
+        let left = limit.saturating_sub(listeners);
+        let reserve = (left / 8).clamp(24, 1024);
+        let pipes = left / 4 / 2 / workers as u64;
+        let shared = limit.saturating_sub(reserve + pipes * 2 * workers as u64);
+        Descriptors { shared, reserved: Arc::default(), pipes: usize::try_from(pipes).unwrap_or(usize::MAX) }
+    }
+
+    /// Most connections there may be now, of two descriptors each.
+    pub fn connections(&self) -> u64 {
+        (self.left_beside(0) / 2).max(1)
+    }
+
+    /// How many descriptors there are beside the listeners and so many connections.
+    pub fn left_beside(&self, connections: u64) -> u64 {
+        self.shared.saturating_sub(self.reserved.load(Ordering::Relaxed) + 2 * connections)
+    }
+
+    /// Takes some for listeners, for as long as what this returns lives.
+    pub fn reserve(&self, descriptors: u64) -> Reserved {
+        self.reserved.fetch_add(descriptors, Ordering::Relaxed);
+        Reserved { of: self.reserved.clone(), descriptors }
+    }
+}
+
+/// Descriptors that listeners have.
+#[derive(Debug, Default)]
+pub struct Reserved {
+    of: Arc<AtomicU64>,
+    descriptors: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.descriptors, Ordering::Relaxed);
     }
 }
 
@@ -99,7 +133,7 @@ impl Context {
     /// How many more connections leave enough descriptors for everything else.
     pub(super) fn connections_left(&self) -> u64 {
         let Shared { columns, snapshot, descriptors, .. } = &self.shared;
-        descriptors.connections.saturating_sub(snapshot.load().totals.current_in(columns.clone()))
+        descriptors.connections().saturating_sub(snapshot.load().totals.current_in(columns.clone()))
     }
 
     /// Sockets of ours that a client may be.
@@ -187,5 +221,25 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
                 }
             }
         } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_have_what_listeners_leave_at_the_start_and_after_each_reload() {
+        let descriptors = Descriptors::share(1_000, 200, 2);
+        let first = descriptors.reserve(200);
+        assert_eq!((descriptors.connections(), descriptors.pipes), (250, 50));
+        let more = descriptors.reserve(100);
+        assert_eq!((descriptors.connections(), descriptors.left_beside(150)), (200, 100));
+        assert_eq!(descriptors.left_beside(300), 0);
+        drop(first);
+        assert_eq!(descriptors.connections(), 300);
+        drop(more);
+        let _too_many = descriptors.reserve(10_000);
+        assert_eq!(descriptors.connections(), 1);
     }
 }

@@ -7,9 +7,11 @@ use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::{
-    Balancer, Lab, Need, Server, Setup, UdpServer, binary, clock, connect, connect_from, ping, stories, tool,
-    wait_for, was_reset,
+    Balancer, Lab, Need, Server, Setup, UdpServer, binary, clock, connect, connect_from, ping, run, stories,
+    tool, wait_for, was_reset,
 };
 
 stories!("limits":
@@ -37,6 +39,8 @@ stories!("limits":
     a_raised_limit_lets_in_those_who_wait_for_their_share,
     the_limit_of_open_files_is_raised_to_what_is_allowed [Need::Prlimit],
     without_descriptors_accepting_pauses_until_there_are_some_again [Need::Prlimit],
+    a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_it_leaves [Need::Prlimit],
+    check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes [Need::Prlimit],
 );
 
 fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
@@ -514,6 +518,75 @@ fn without_descriptors_accepting_pauses_until_there_are_some_again() {
     assert!(balancer.stat("/frontends/web/accept_backoffs").as_u64().unwrap() > 0);
     balancer.wait_for_stat("/current_connections", 0);
     wait_for("the descriptors to be given back", || (balancer.fds() == base).then_some(()));
+}
+
+fn a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_it_leaves() {
+    let workers = available_parallelism().unwrap().get();
+    let lab = Lab::new();
+    let _server = Server::echo(lab.server(1));
+    let listening = |last: u16| {
+        Setup::new(&lab).listen_on(&[format!("{}:9000-{last}", lab.ip(1))]).server("a", lab.server(1), "")
+    };
+    let at = |port| SocketAddr::new(lab.ip(1), port);
+    let limit = 300 * workers;
+    let balancer = Balancer::start_with(&lab, &listening(9_001), limited(&format!("{limit}:{limit}")));
+    // About two thirds of those that there may be.
+    let some = 60 * workers;
+    let open = || -> Vec<TcpStream> {
+        let client = |n: usize| connect_from(lab.ip(50 + (n % 200) as u8), at(9_000)).unwrap();
+        (0..some).map(client).collect()
+    };
+    let mut clients = open();
+    clients.iter_mut().for_each(|client| ping(client).unwrap());
+    balancer.save(&listening(9_101));
+    balancer.wait_for_log(&format!(
+        "the new ports need {} descriptors, and beside {some} open connections ",
+        100 * workers
+    ));
+    assert!(TcpStream::connect(at(9_101)).is_err());
+    clients.iter_mut().for_each(|client| ping(client).unwrap());
+
+    drop(clients);
+    balancer.wait_for_stat("/current_connections", 0);
+    balancer.signal(Signal::HUP);
+    balancer.wait_for_log("9000-9101");
+    ping(&mut connect(at(9_101))).unwrap();
+    // Now there may be fewer connections: the others wait, and statistics and the file have what they need.
+    let _clients = open();
+    wait_for("connections to have what is left", || {
+        (balancer.stat("/frontends/web/accept_backoffs").as_u64() > Some(0)).then_some(())
+    });
+    balancer.save(&listening(9_001));
+    balancer.wait_for_log("reload: frontend web: - ");
+    wait_for("the ports to be given back", || {
+        let served = balancer.stat("/current_connections").as_u64().unwrap();
+        (served == some as u64).then_some(())
+    });
+}
+
+fn check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes() {
+    let lab = Lab::new();
+    let setup = Setup::new(&lab).listen_on(&[format!("{}:20000-20199", lab.ip(1))]);
+    let setup = setup.server("a", lab.server(1), "");
+    fs::write(lab.directory().join("config.toml"), setup.to_string()).unwrap();
+    let ran = |open_files: &str, command: &str| {
+        let mut convey = limited(open_files);
+        run(convey.current_dir(lab.directory()).args(command.split_whitespace()))
+    };
+    let (check, start) = ("check --config config.toml", "--config config.toml");
+    let few = ran("100:200", check);
+    let refusal = format!(
+        "the 200 ports of frontends in proxy mode need {} descriptors of 200, more than half; ",
+        200 * available_parallelism().unwrap().get()
+    );
+    let warning = format!("warning: with 200 open files, the limit here, this would not start: {refusal}");
+    assert_eq!(few.code, Some(0), "a service may have another limit");
+    assert!(few.stderr.contains(&warning), "{few:?}");
+    let refused = ran("100:200", start);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!((refused.stderr + &refused.stdout).contains(&refusal));
+    let enough = ran(&format!("100:{}", 500 * available_parallelism().unwrap().get()), check);
+    assert_eq!((enough.code, enough.stderr.as_str()), (Some(0), ""));
 }
 
 fn vec_of(n: usize, make: impl Fn() -> TcpStream) -> Vec<TcpStream> {

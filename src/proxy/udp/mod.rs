@@ -22,31 +22,27 @@ pub struct Sessions {
     open: Slots,
     /// Of these, the ones that give way to any new one.
     questions: Slots,
-    most: u32,
+    /// How many ports they may have.
+    ports: u32,
 }
 
 impl Sessions {
     /// None yet. Each needs a port of its own, of `ports` that this host gives to sockets: an eighth stays for everybody
-    /// else. And it counts as one of the most `connections` there may be: half stays for those of TCP.
-    pub fn share(ports: u32, connections: u64) -> Sessions {
-        let half = u32::try_from(connections / 2).unwrap_or(u32::MAX);
-        let (open, questions) = (Slots::default(), Slots::default());
-        Sessions { open, questions, most: (ports - ports / 8).min(half).max(1) }
+    /// else.
+    pub fn share(ports: u32) -> Sessions {
+        Sessions { open: Slots::default(), questions: Slots::default(), ports: ports - ports / 8 }
     }
 
-    /// How many more there may be if all questions give way, where so many more `connections` of any kind fit.
-    fn left(&self, connections: u64) -> u64 {
+    /// How many there may be. Each counts as one of the most `connections`: half stays for those of TCP.
+    fn most(&self, connections: u64) -> u32 {
+        self.ports.min(u32::try_from(connections / 2).unwrap_or(u32::MAX)).max(1)
+    }
+
+    /// How many more of so many there may be if all questions give way, where so many more `connections` of any kind fit.
+    fn left(&self, most: u32, connections: u64) -> u64 {
         let questions = self.questions.open();
         let streams = self.open.open().saturating_sub(questions);
-        connections.saturating_add(questions.into()).min(self.most.saturating_sub(streams).into())
-    }
-
-    fn try_take(&self) -> bool {
-        self.open.try_take(Some(self.most))
-    }
-
-    fn release(&self) {
-        self.open.release();
+        connections.saturating_add(questions.into()).min(most.saturating_sub(streams).into())
     }
 }
 
@@ -56,15 +52,16 @@ mod tests {
 
     #[test]
     fn questions_are_left_for_others_and_streams_are_not() {
-        let sessions = Sessions::share(800, 200);
-        assert_eq!(sessions.left(1_000), 100);
+        let sessions = Sessions::share(800);
+        let most = sessions.most(200);
+        assert_eq!((sessions.left(most, 1_000), sessions.most(100_000)), (100, 700));
         for _ in 0..100 {
-            assert!(sessions.try_take() && sessions.questions.try_take(None));
+            assert!(sessions.open.try_take(Some(most)) && sessions.questions.try_take(None));
         }
-        assert!(!sessions.try_take());
-        assert_eq!([sessions.left(100), sessions.left(0)], [100, 100]);
+        assert!(!sessions.open.try_take(Some(most)));
+        assert_eq!([100, 0].map(|connections| sessions.left(most, connections)), [100, 100]);
         (0..30).for_each(|_| sessions.questions.release());
-        assert_eq!([sessions.left(100), sessions.left(0)], [70, 70], "30 are streams");
-        assert_eq!(Sessions::share(800, 200).left(7), 7, "TCP has the rest");
+        assert_eq!([100, 0].map(|connections| sessions.left(most, connections)), [70, 70], "30 are streams");
+        assert_eq!(Sessions::share(800).left(most, 7), 7, "TCP has the rest");
     }
 }

@@ -175,16 +175,17 @@ impl Seat {
     ) -> Result<Seat, Counter> {
         let shared = &context.shared;
         let connections = context.connections_left();
-        let left = shared.udp_sessions.left(connections);
+        let most = shared.udp_sessions.most(shared.descriptors.connections());
+        let left = shared.udp_sessions.left(most, connections);
         let counted = match shared.clients.count(client.ip(), frontend, left) {
             Some(counted) => counted,
             None => return Err(Counter::DroppedClientLimit),
         };
-        if connections == 0 || !shared.udp_sessions.try_take() {
+        if connections == 0 || !shared.udp_sessions.open.try_take(Some(most)) {
             return Err(Counter::DroppedNoResources);
         }
         if !frontend.live.slots.try_take(frontend.config.max_connections) {
-            context.shared.udp_sessions.release();
+            context.shared.udp_sessions.open.release();
             return Err(Counter::DroppedFull);
         }
         frontend.live.questions.try_take(None);
@@ -260,6 +261,6 @@ impl Drop for Seat {
             self.context.shared.udp_sessions.questions.release();
         }
         self.frontend.live.slots.release();
-        self.context.shared.udp_sessions.release();
+        self.context.shared.udp_sessions.open.release();
     }
 }

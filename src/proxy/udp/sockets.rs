@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 
 use super::socket::prepare;
 use crate::proxy::socket::{bound, check_is_free};
+use crate::proxy::worker::Reserved;
 
 /// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
 /// `net.core.rmem_max`.
@@ -37,6 +38,7 @@ pub(in crate::proxy) struct Sockets {
     places: Vec<Place>,
     /// Workers that are not done with theirs.
     busy: AtomicUsize,
+    _reserved: Reserved,
 }
 
 /// What one worker has.
@@ -57,12 +59,13 @@ pub(in crate::proxy) struct Listening {
 
 impl Sockets {
     /// Binds `addr` for the workers that have these runtimes: for all or, where there is an error, for none. `ours` are
-    /// the addresses that this process has bound.
+    /// the addresses that this process has bound; the descriptors are `reserved`.
     pub(in crate::proxy) fn bind<'a>(
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,
         ours: impl IntoIterator<Item = SocketAddr>,
         receive_buffer: usize,
+        reserved: Reserved,
     ) -> io::Result<Arc<Sockets>> {
         check_is_free(addr, Type::DGRAM, ours)?;
         let place = |runtime: &Handle| {
@@ -70,7 +73,7 @@ impl Sockets {
             Place::bind(addr, receive_buffer)
         };
         let places = runtimes.into_iter().map(place).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0) }))
+        Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
     /// Each worker's, in order.
@@ -165,15 +168,22 @@ mod tests {
     #[test]
     fn an_address_that_somebody_has_bound_is_refused() {
         let (runtime, addr) = (runtime(), free());
-        let _first = Sockets::bind(addr, [runtime.handle()], [], RECEIVE_BUFFER).unwrap();
-        assert!(Sockets::bind(addr, [runtime.handle(); 2], [], RECEIVE_BUFFER).is_err());
+        let _first =
+            Sockets::bind(addr, [runtime.handle()], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
+        assert!(Sockets::bind(addr, [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).is_err());
     }
 
     #[test]
     fn each_worker_is_told_of_what_comes_to_its_own_socket() {
         let runtimes = [(); 2].map(|()| runtime());
-        let sockets =
-            Sockets::bind(free(), runtimes.each_ref().map(Runtime::handle), [], RECEIVE_BUFFER).unwrap();
+        let sockets = Sockets::bind(
+            free(),
+            runtimes.each_ref().map(Runtime::handle),
+            [],
+            RECEIVE_BUFFER,
+            Reserved::default(),
+        )
+        .unwrap();
         for (listening, runtime) in sockets.split().zip(&runtimes) {
             let to = listening.socket().local_addr().unwrap();
             // So many that some of them come to each socket.
@@ -187,7 +197,8 @@ mod tests {
     #[test]
     fn no_worker_is_done_before_all_are() {
         let runtime = runtime();
-        let sockets = Sockets::bind(free(), [runtime.handle(); 2], [], RECEIVE_BUFFER).unwrap();
+        let sockets =
+            Sockets::bind(free(), [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
         let workers: Vec<Listening> = sockets.split().collect();
         workers.iter().for_each(Listening::busy);
         workers[0].done();
