@@ -52,27 +52,41 @@ static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct
 	if (packet->flags & TCP_RST)
 		return 1;
 	if (entry->flags & FLOW_OPENING && entry->flags & FLOW_TO_CLIENT)
-		return !answers(packet, entry) || !comes_from_server(packet, entry);
+		return !answers(packet, entry);
 	if (entry->flags & FLOW_OPENING)
 		return !completes(packet, entry);
 	return packet->flags & TCP_SYN || (packet->flags & TCP_FIN && !finishes(packet, entry));
+}
+
+/*
+ * Whether it came in where packets like it do. Anybody can send in a server's name; from elsewhere it may be forged, or come by a way
+ * that is as good: a worker knows.
+ */
+static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struct flow_entry *entry)
+{
+	return !entry->from || entry->from == (__u16)packet->interface;
 }
 
 /* FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. */
 static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, struct flow_entry **entry,
 					struct next_hop **hop)
 {
+	__u32 next_hop;
+
 	/* It has no flow yet, and there may be very many. */
 	if (is_opening(packet->flags))
 		return UNKNOWN;
 	*entry = bpf_map_lookup_elem(&flows, &packet->key);
 	if (!*entry)
 		return UNKNOWN;
+	if (!comes_as_usual(packet, *entry))
+		return OTHER_INTERFACE;
 	if (changes_state(packet, *entry))
 		return CHANGES_STATE;
 	if (packet->hops <= 1)
 		return EXPIRED;
-	*hop = bpf_map_lookup_elem(&next_hops, &(*entry)->next_hop);
+	next_hop = (*entry)->next_hop;
+	*hop = bpf_map_lookup_elem(&next_hops, &next_hop);
 	if (!*hop || !(*hop)->ifindex)
 		return NO_NEXT_HOP;
 	if ((gso_size ? packet->headers_len + gso_size : packet->len) > (*hop)->mtu)

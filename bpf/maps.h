@@ -22,7 +22,8 @@ struct flow_entry {
 	struct addr dst;
 	__u16 src_port; /* in the machine's order, as in the key */
 	__u16 dst_port;
-	__u32 next_hop;	   /* index into next_hops */
+	__u16 next_hop; /* index into next_hops */
+	__u16 from;	/* what its packets come in on: the lower half of that interface's index. 0: any */
 	__u16 address_sum; /* what the new addresses change in a checksum, and the new ports: see checksum.h */
 	__u16 port_sum;
 	__u16 party; /* index into traffic */
@@ -69,8 +70,10 @@ enum outcome {
 	EXPIRED,
 	/* one that is longer than its next hop takes; */
 	TOO_BIG,
-	/* one whose next hop leads nowhere. */
+	/* one whose next hop leads nowhere; */
 	NO_NEXT_HOP,
+	/* one of a server, from an interface that is not the one to that server. */
+	OTHER_INTERFACE,
 	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments. */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */

@@ -56,18 +56,6 @@ static ALWAYS_INLINE struct flow_entry *opposite(const struct packet *packet, co
 	return bpf_map_lookup_elem(&flows, &key);
 }
 
-/*
- * Whether an answer to a SYN came in where packets to its sender go out. From elsewhere it may be somebody else's, or come by a way
- * that is as good: a worker knows.
- */
-static ALWAYS_INLINE int comes_from_server(const struct packet *packet, const struct flow_entry *entry)
-{
-	const struct flow_entry *asked = opposite(packet, entry);
-	const struct next_hop *hop = asked ? bpf_map_lookup_elem(&next_hops, &asked->next_hop) : NULL;
-
-	return hop && hop->ifindex == packet->interface;
-}
-
 /* Whether it completes the handshake that its sender has begun: it knows the number of who answered it. */
 static ALWAYS_INLINE int completes(const struct packet *packet, const struct flow_entry *entry)
 {

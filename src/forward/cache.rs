@@ -32,6 +32,8 @@ pub struct CachedRoute {
     pub direction: Direction,
     /// Whose packets pass.
     pub view: View,
+    /// Where they come in, if they have to come in there: anybody can send in a server's name.
+    pub from: Option<u32>,
     /// Who they are counted for.
     pub flow: Parties,
     /// When the last one came that the cache has seen, if they only go another way from now on.

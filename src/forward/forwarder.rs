@@ -206,10 +206,18 @@ impl Forwarder {
         }
         let headers = &*headers;
         let packet = Packet { headers, snapshot, now };
-        let verdict = match self.flows.lookup(&headers.key) {
-            Some((id, Direction::ToClient)) if self.is_spoofed(id, frame, snapshot) => {
+        let found = self.flows.lookup(&headers.key);
+        if let Some((id, Direction::ToClient)) = found
+            && let Some(interface) = self.unusual_way(id, frame, snapshot)
+        {
+            if snapshot.network.is_spoofed(headers.key.src.ip(), interface) {
                 return Verdict::Drop(DropReason::WrongInterface);
             }
+            if !headers.is_error() {
+                self.follow_server(id, interface);
+            }
+        }
+        let verdict = match found {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
                 self.forward(id, direction, Part::Later, frame, packet)
@@ -257,14 +265,11 @@ impl Forwarder {
         self.ports.as_ref().map_or(0, NatPorts::in_use)
     }
 
-    /// Whether a packet of a flow's server, or an ICMP error about one to it, came in where the server is not.
+    /// Where a packet of a flow's server, or an ICMP error about one to it, came in, if packets to that server go out elsewhere.
     #[inline]
-    fn is_spoofed(&self, id: FlowId, frame: &Frame<'_>, snapshot: &Snapshot) -> bool {
-        let Some(interface) = frame.interface else { return false };
-        let (flow, network) = (self.flows.get(id), &snapshot.network);
-        let usual = network.get(flow.next_hop(Direction::ToServer));
-        usual.is_none_or(|hop| hop.interface != interface)
-            && network.is_spoofed(flow.server().src.ip(), interface)
+    fn unusual_way(&self, id: FlowId, frame: &Frame<'_>, snapshot: &Snapshot) -> Option<u32> {
+        let usual = snapshot.network.get(self.flows.get(id).next_hop(Direction::ToServer));
+        frame.interface.filter(|interface| usual.is_none_or(|hop| hop.interface != *interface))
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.

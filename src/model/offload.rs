@@ -85,6 +85,8 @@ pub enum CacheOutcome {
     TooBig,
     /// Of a known flow whose next hop's link-layer address is not known.
     NoNextHop,
+    /// Of a known flow's server, but not from the interface to that server.
+    OtherInterface,
     /// To an address of ours, with IP options, extension headers or in fragments.
     Unusual,
     /// A SYN that was dropped before, in a flood of SYNs: those of forged addresses do not come again.
@@ -99,6 +101,7 @@ impl CacheOutcome {
         CacheOutcome::Expired,
         CacheOutcome::TooBig,
         CacheOutcome::NoNextHop,
+        CacheOutcome::OtherInterface,
         CacheOutcome::Unusual,
         CacheOutcome::CameAgain,
     ];
@@ -111,6 +114,7 @@ impl CacheOutcome {
             CacheOutcome::Expired => "expired",
             CacheOutcome::TooBig => "too_big",
             CacheOutcome::NoNextHop => "no_next_hop",
+            CacheOutcome::OtherInterface => "other_interface",
             CacheOutcome::Unusual => "unusual",
             CacheOutcome::CameAgain => "came_again",
         }

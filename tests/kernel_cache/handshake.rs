@@ -119,8 +119,10 @@ fn an_answer_from_an_interface_that_does_not_lead_to_the_server_is_left_to_a_wor
     for setup in connections().filter(|setup| setup.mode == Mode::Passthrough) {
         let mut twin = Twin::new(setup);
         let ends = twin.begin(client(&setup));
-        twin.lead_elsewhere();
-        is_left(&mut twin, &answer(&ends));
+        twin.lead_elsewhere(&ends);
+        let left = Made::Left(Some(Outcome::OtherInterface));
+        assert_eq!(twin.see(&answer(&ends).bytes()), left);
+        assert!(twin.lets_in(&answer(&ends).bytes()));
         // Who forged it completes nothing either.
         is_left(&mut twin, &ends.to_server().seq(1).ack(501));
         assert!(entry(&twin, &answer(&ends)).is_opening());

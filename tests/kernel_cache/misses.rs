@@ -12,6 +12,7 @@ use super::{Story, stories};
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         what_takes_a_decision_is_left_to_userspace,
+        what_comes_in_a_servers_name_from_another_interface_is_left_to_userspace_and_changes_nothing,
         packets_without_a_whole_header_are_left_to_userspace,
         what_is_sent_to_somebody_else_is_left_alone,
         packets_of_flows_that_are_not_known_are_left_to_userspace,
@@ -68,6 +69,24 @@ fn what_takes_a_decision_is_left_to_userspace() {
                 twin.cache.set_next_hop(index, network.get(index)).unwrap();
             }
         }
+    }
+}
+
+fn what_comes_in_a_servers_name_from_another_interface_is_left_to_userspace_and_changes_nothing() {
+    for setup in setups().into_iter().filter(|setup| setup.mode == Mode::Passthrough) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let of_server = ends.to_client().seq(1).ack(1);
+        assert!(matches!(twin.see(&of_server.bytes()), Made::Sent(_)), "from the server");
+        twin.lead_elsewhere(&ends);
+        let key = convey::wire::parse(&of_server.bytes()).unwrap().key;
+        let before = twin.flows.get(&key).unwrap();
+        for forged in [of_server.clone().payload(b"a lie"), of_server.clone().fin(), of_server.clone().ack(9)]
+        {
+            is_left(&mut twin, &forged.bytes(), Outcome::OtherInterface);
+        }
+        assert_eq!(twin.flows.get(&key).unwrap(), before);
+        assert!(matches!(twin.see(&ends.to_server().ack(1).bytes()), Made::Sent(_)), "a client is anywhere");
     }
 }
 

@@ -89,9 +89,11 @@ impl Twin {
         ends
     }
 
-    /// Has all next hops lead by an interface that no frame comes in on.
-    pub(crate) fn lead_elsewhere(&mut self) {
-        lead_by(&mut self.cache, &self.balancer, LOOPBACK + 1);
+    /// Has the server of a flow be at an interface that no frame comes in on.
+    pub(crate) fn lead_elsewhere(&mut self, ends: &Ends) {
+        let key = wire::parse(&ends.to_client().bytes()).unwrap().key;
+        let entry = self.flows.get(&key).unwrap().unwrap();
+        self.flows.put(&[key], &[entry.coming_from(LOOPBACK + 1)]).unwrap();
     }
 
     fn send_syn(&mut self, client: &str) -> Ends {
@@ -118,7 +120,10 @@ impl Twin {
             ways.push((flow.server(), Direction::ToClient));
         }
         for (key, direction) in ways {
-            let entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, PARTY);
+            let mut entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, PARTY);
+            if direction == Direction::ToClient {
+                entry = entry.coming_from(LOOPBACK);
+            }
             assert_eq!(self.flows.put(&[key], &[made(entry, flow.view(), direction)]).unwrap(), 1);
         }
     }

@@ -1,19 +1,16 @@
-//! Frames that no ordinary socket sends.
+//! Frames that no ordinary socket sends, and what passes an interface.
+
+use std::time::Duration;
 
 use convey::demo::lab::INTERFACE;
-use pnet_datalink::{Channel, Config, DataLinkSender};
+use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender};
 
 /// Where the interface of the machine whose namespace the calling thread is in takes frames.
 pub(crate) struct Wire(Box<dyn DataLinkSender>);
 
 impl Wire {
     pub(crate) fn open() -> Wire {
-        let interfaces = pnet_datalink::interfaces();
-        let interface = interfaces.iter().find(|interface| interface.name == INTERFACE).unwrap();
-        match pnet_datalink::channel(interface, Config::default()).unwrap() {
-            Channel::Ethernet(sender, _) => Wire(sender),
-            _ => panic!("{INTERFACE} is no Ethernet interface"),
-        }
+        Wire(open().0)
     }
 
     pub(crate) fn send(&mut self, frame: &[u8]) {
@@ -22,5 +19,32 @@ impl Wire {
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
             sent => sent.unwrap(),
         }
+    }
+}
+
+/// What passes that interface from now on.
+pub(crate) struct Tap(Box<dyn DataLinkReceiver>);
+
+impl Tap {
+    pub(crate) fn open() -> Tap {
+        Tap(open().1)
+    }
+
+    /// Waits for a frame that says what is wanted.
+    pub(crate) fn find<T>(&mut self, mut read: impl FnMut(&[u8]) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = read(self.0.next().unwrap()) {
+                return found;
+            }
+        }
+    }
+}
+
+fn open() -> (Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>) {
+    let interface = pnet_datalink::interfaces().into_iter().find(|interface| interface.name == INTERFACE);
+    let config = Config { read_timeout: Some(Duration::from_secs(10)), ..Config::default() };
+    match pnet_datalink::channel(&interface.unwrap(), config).unwrap() {
+        Channel::Ethernet(sender, receiver) => (sender, receiver),
+        _ => panic!("{INTERFACE} is no Ethernet interface"),
     }
 }

@@ -50,30 +50,44 @@ const CLIENTS: usize = 100;
 const SERVED: usize = 95;
 
 fn forged_syns_leave_clients_their_snat_ports(case: Case) {
+    forged_syns_leave_ports(&mut Network::new(case, 2, 1));
+}
+
+pub(crate) fn forged_syns_leave_ports(network: &mut Network) {
     let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::new(1) };
-    syns_are_forged(case, &config, "/packets/snat_ports_in_use", "snat_ports");
+    syns_are_forged(network, &config, "/packets/snat_ports_in_use", "snat_ports");
 }
 
 fn forged_syns_leave_clients_the_slots_of_a_frontend(case: Case) {
     let config = Config { frontend: FEW_SLOTS, health: UNCHECKED, ..Config::new(1) };
-    syns_are_forged(case, &config, "/frontends/web/current_connections", "connection_slots");
+    syns_are_forged(
+        &mut Network::new(case, 2, 1),
+        &config,
+        "/frontends/web/current_connections",
+        "connection_slots",
+    );
 }
 
 fn forged_syns_leave_clients_the_slots_of_a_server(case: Case) {
     let config = Config { servers: vec![(1, FEW_SLOTS)], health: UNCHECKED, ..Config::new(1) };
-    syns_are_forged(case, &config, "/frontends/web/current_connections", "connection_slots");
+    syns_are_forged(
+        &mut Network::new(case, 2, 1),
+        &config,
+        "/frontends/web/current_connections",
+        "connection_slots",
+    );
 }
 
-fn syns_are_forged(case: Case, config: &Config, used: &str, shortage: &str) {
+fn syns_are_forged(network: &mut Network, config: &Config, used: &str, shortage: &str) {
     let _alone = alone();
-    let mut network = Network::new(case, 2, 1);
     network.balance(config);
+    let network = &*network;
     let _server = network.server(1, Server::echo);
     let mut before = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut before).unwrap();
     let mut random = fastrand::Rng::with_seed(7);
     let served = attacked(
-        &network,
+        network,
         || forge(network.vip(), &mut random),
         || {
             wait_for("all to be used up", || (network.stat(used).as_u64() >= Some(FEW)).then_some(()));

@@ -11,17 +11,21 @@ use convey::wire::{self, IcmpError, TestPacket};
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{link, snat, theirs};
-use crate::network::Network;
-use crate::raw::Wire;
-use crate::support::{clock, wait_for};
+use crate::network::{Network, PORT};
+use crate::raw::{Tap, Wire};
+use crate::support::{Server, clock, connect, ping, wait_for};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when |case| case.is_passthrough() && case.offload != Offload::Xdp =>
+    let mut stories = stories![when is_told =>
         forged_refusals_take_no_server_out,
         resets_that_a_client_forges_on_one_arm_eject_no_server,
         refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted,
     ];
+    stories.extend(stories![when |case| is_told(case) && case.is_cached() =>
+        datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
+        segments_in_a_servers_name_from_the_clients_side_reach_no_client,
+    ]);
     // Nobody but workers looks at where packets come from, and who proxies knows no offload.
     stories.extend(stories![when |case| case.is_passthrough() && case.offload == Offload::Off =>
         refusals_forged_through_the_servers_router_take_no_silent_server_out,
@@ -29,6 +33,11 @@ pub(crate) fn stories() -> Vec<Story> {
         forged_refusals_eject_no_proxied_server,
     ]);
     stories
+}
+
+/// What the driver of a link forwards has a room of its own.
+fn is_told(case: Case) -> bool {
+    case.is_passthrough() && case.offload != Offload::Xdp
 }
 
 const LIAR: Role = Role::Client(2);
@@ -75,14 +84,11 @@ fn refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted(ca
     let mut network = Network::new(case, 2, 1);
     link(&network);
     let server = theirs(case.family);
-    let ports = format!("{}\nsnat_ports = \"{}-{}\"", snat(case.family), PORTS.start(), PORTS.end()).leak();
-    let config = Config { health: UNCHECKED, passthrough: ports, ..Config::udp(ECHO, 1) };
-    let usual = SocketAddr::new(case.family.address(Role::Server(1)), ECHO).to_string();
     let place = SocketAddr::new(server, ECHO);
     let _server = network.inside(Role::Server(1), || UdpEcho::start(place));
     // Ejected by what no check can contradict.
     let backend = "outlier_detection = { consecutive_failures = 2 }\n[backends.pool.health_check]";
-    let text = config.text(case).replace(&usual, &place.to_string());
+    let text = behind_link(case, &Config::udp(ECHO, 1));
     network.balance_with(&text.replace("[backends.pool.health_check]", backend));
     let network = &network;
     // A stream: the cache knows it, if there is one.
@@ -96,6 +102,82 @@ fn refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted(ca
     network.inside(Role::Client(1), || {
         assert_eq!(exchange(&client, b"hello").unwrap(), b"hello");
     });
+}
+
+fn datagrams_in_a_servers_name_from_the_clients_side_reach_no_client(case: Case) {
+    forged_datagrams_reach_no_client(&mut Network::new(case, 2, 1), Network::balance_with);
+}
+
+fn segments_in_a_servers_name_from_the_clients_side_reach_no_client(case: Case) {
+    forged_segments_reach_no_client(&mut Network::new(case, 2, 1), Network::balance_with);
+}
+
+/// The liar sends answers in the name of a server that is at the end of a second link.
+pub(crate) fn forged_datagrams_reach_no_client(network: &mut Network, balance: fn(&mut Network, &str)) {
+    let case = network.case;
+    link(network);
+    let server = SocketAddr::new(theirs(case.family), ECHO);
+    balance(network, &behind_link(case, &Config::udp(ECHO, 1)));
+    let _server = network.inside(Role::Server(1), || UdpEcho::start(server));
+    let client = network.inside(Role::Client(1), || asking(case));
+    assert_eq!(exchange(&client, b"hello").unwrap(), b"hello", "a stream: the cache knows it");
+    wait_for("it to be in the cache", || (network.stat("/packets/cached_flows") == 1).then_some(()));
+    forge_until_dropped(network, |to| TestPacket::from(server).to(to).udp().payload(b"a lie"));
+    assert_eq!(exchange(&client, b"hello").unwrap(), b"hello", "it has heard no lie");
+}
+
+/// The same in a connection, whose numbers the liar knows.
+pub(crate) fn forged_segments_reach_no_client(network: &mut Network, balance: fn(&mut Network, &str)) {
+    let case = network.case;
+    link(network);
+    let server = SocketAddr::new(theirs(case.family), PORT);
+    balance(network, &behind_link(case, &Config::new(1)));
+    let network = &*network;
+    let _server = network.server(1, |_| Server::echo(server));
+    let mut client = network.inside(Role::Client(1), || connect(network.vip()));
+    let mut tap = network.inside(Role::Client(1), Tap::open);
+    ping(&mut client).unwrap();
+    let from_vip = |frame: &[u8]| {
+        let headers = wire::parse(frame).ok()?;
+        let is_echo = headers.key.source() == network.vip() && headers.payload_len == 1;
+        is_echo.then_some((headers.seq.wrapping_add(1), headers.ack))
+    };
+    let (seq, ack) = tap.find(from_vip);
+    let forged = |to| TestPacket::from(server).to(to).seq(seq).ack(ack).psh().fin().payload(b"a lie");
+    forge_until_dropped(network, forged);
+    assert_eq!(network.stat("/packets/flows/established"), 1, "it has not finished");
+    ping(&mut client).unwrap();
+}
+
+/// Has the liar send something to each port that the balancer sends to servers from, until it was dropped as a lie that the cache
+/// has left to a worker.
+fn forge_until_dropped(network: &Network, forged: impl Fn(SocketAddr) -> TestPacket + Sync) {
+    let ours = network.case.family.address(Role::Balancer);
+    let send_all = || {
+        let mut wire = Wire::open();
+        for port in PORTS {
+            let packet = forged(SocketAddr::new(ours, port));
+            wire.send(&packet.macs(LIAR.mac(), Role::Balancer.mac()).bytes());
+        }
+    };
+    wait_for("the lies to be dropped", || {
+        network.inside(LIAR, send_all);
+        (network.stat("/packets/drops/wrong_interface").as_u64() >= Some(5)).then_some(())
+    });
+    wait_for("the cache to have left them", || {
+        (network.stat("/packets/cache/other_interface").as_u64() >= Some(5)).then_some(())
+    });
+}
+
+/// A configuration whose server is at the end of the second link.
+fn behind_link(case: Case, config: &Config) -> String {
+    let ports = format!("{}\nsnat_ports = \"{}-{}\"", snat(case.family), PORTS.start(), PORTS.end()).leak();
+    let text = Config { health: UNCHECKED, passthrough: ports, ..config.clone() }.text(case);
+    let usual = case.family.address(Role::Server(1));
+    [PORT, ECHO].into_iter().fold(text, |text, port| {
+        let [usual, new] = [usual, theirs(case.family)].map(|ip| SocketAddr::new(ip, port).to_string());
+        text.replace(&usual, &new)
+    })
 }
 
 /// All are on one link, so by its interface a reset cannot be told from the server's. The liar has connections that the

@@ -6,9 +6,11 @@ use convey::demo::lab::{INTERFACE, Role};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
-use crate::interfaces::{LINK, ip, link, snat, through_link};
+use crate::interfaces::{LINK, ip, link, snat, theirs, through_link};
 use crate::network::{Network, PORT};
+use crate::scarce::forged_syns_leave_ports;
 use crate::silence::forged_syns_let_go_of_slots;
+use crate::spoofed::{forged_datagrams_reach_no_client, forged_segments_reach_no_client};
 use crate::support::{Server, connect, ping, wait_for};
 use crate::transfer::{MIB, download, upload};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
@@ -25,6 +27,9 @@ pub(crate) fn stories() -> Vec<Story> {
         clients_behind_an_interface_without_xdp_are_answered,
         a_reload_may_put_a_server_behind_an_interface_without_xdp,
         slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answers,
+        datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
+        segments_in_a_servers_name_from_the_clients_side_reach_no_client,
+        forged_syns_leave_clients_their_snat_ports,
     ]);
     stories
 }
@@ -130,12 +135,7 @@ fn a_reload_may_put_a_server_behind_an_interface_without_xdp(case: Case) {
     network.balance(&Config { passthrough: snat(case.family), ..Config::new(1) });
     assert_eq!(network.ask(1).unwrap(), "s1");
     link(network);
-    // The driver has no room for a frame of that length.
-    ip(network, Role::Server(1), &format!("link set {LINK} mtu 9000"));
-    network.save_with(&through_link(case));
-    wait_for("the link to be used", || {
-        network.log(Role::Balancer).contains("forwarding packets on back from now on").then_some(())
-    });
+    use_link_without_xdp(network, &through_link(case));
     network.wait_for_health(1, true);
     for _ in 0..10 {
         assert_eq!(network.ask(1).unwrap(), "s1");
@@ -150,6 +150,40 @@ fn slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answer
     forged_syns_let_go_of_slots(&mut lab.network);
     // The answer to each SYN, at least.
     lab.has_forwarded(50);
+}
+
+fn datagrams_in_a_servers_name_from_the_clients_side_reach_no_client(case: Case) {
+    let mut lab = Prepared::with_clients(case, 2);
+    forged_datagrams_reach_no_client(&mut lab.network, balance_through_link);
+    lab.has_forwarded(0);
+}
+
+fn segments_in_a_servers_name_from_the_clients_side_reach_no_client(case: Case) {
+    let mut lab = Prepared::with_clients(case, 2);
+    forged_segments_reach_no_client(&mut lab.network, balance_through_link);
+    lab.has_forwarded(0);
+}
+
+fn forged_syns_leave_clients_their_snat_ports(case: Case) {
+    let mut lab = Prepared::with_clients(case, 2);
+    forged_syns_leave_ports(&mut lab.network);
+    lab.has_forwarded(100);
+}
+
+/// Has servers be behind the second link, which takes no XDP. At a start it would have to.
+fn balance_through_link(network: &mut Network, text: &str) {
+    let [usual, new] = [network.case.family.address(Role::Server(1)), theirs(network.case.family)];
+    network.balance_with(&text.replace(&new.to_string(), &usual.to_string()));
+    use_link_without_xdp(network, text);
+}
+
+fn use_link_without_xdp(network: &Network, text: &str) {
+    // The driver has no room for a frame of that length.
+    ip(network, Role::Server(1), &format!("link set {LINK} mtu 9000"));
+    network.save_with(text);
+    wait_for("the link to be used", || {
+        network.log(Role::Balancer).contains("forwarding packets on back from now on").then_some(())
+    });
 }
 
 /// A network whose switch hands the balancer packets with finished checksums, and takes what its driver sends back.

@@ -12,7 +12,9 @@ pub struct FlowEntry {
     dst: Addr,
     src_port: u16,
     dst_port: u16,
-    next_hop: u32,
+    next_hop: u16,
+    /// The lower half of an interface's index; 0: any.
+    from: u16,
     /// In the order of the bytes on the wire, like a checksum.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
@@ -61,6 +63,13 @@ impl FlowEntry {
         self
     }
 
+    /// The same of packets that come in on one interface. What comes in on another is left to userspace; unless it is 65,536
+    /// interfaces later: there is no room for more of its index.
+    pub fn coming_from(mut self, interface: u32) -> FlowEntry {
+        self.from = interface as u16;
+        self
+    }
+
     /// Rewrites packets with this key so, and counts them for the party (an index below `Sizes::parties`).
     pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, party: u16) -> FlowEntry {
         let (addresses, ports) = wire::checksum_changes(key, to);
@@ -72,7 +81,9 @@ impl FlowEntry {
             dst: to.dst,
             src_port: to.src_port,
             dst_port: to.dst_port,
-            next_hop: to.next_hop,
+            // There are no more: `NextHops::MOST`.
+            next_hop: to.next_hop as u16,
+            from: 0,
             address_sum: addresses.to_be_bytes(),
             port_sum: ports.to_be_bytes(),
             party,

@@ -129,6 +129,9 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
             self.flush();
         }
         let mut entry = FlowEntry::new(key, &route.rewrite, route.direction, party).seen_from(route.view);
+        if let Some(interface) = route.from {
+            entry = entry.coming_from(interface);
+        }
         if let Some(view) = route.opening {
             entry = entry.opening(view);
         }
@@ -235,6 +238,7 @@ mod tests {
             rewrite: Rewrite { src, dst, src_port, dst_port, next_hop: 1 },
             direction: Direction::ToServer,
             view: View::BothSides,
+            from: None,
             flow: Parties { server: 0, frontend: 0 },
             last: Some(Timestamp(1)),
             progress: Progress::default(),

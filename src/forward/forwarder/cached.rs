@@ -9,6 +9,7 @@ use crate::forward::{
     Share, View,
 };
 use crate::model::{FlowKey, Timestamp};
+use crate::snapshot::NextHops;
 
 /// By when the cache has told of what it forwards.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
@@ -74,7 +75,7 @@ impl Forwarder {
         let Some(cache) = &mut self.cache else { return };
         let flow = self.flows.get(id);
         match (flow.is_cached(), flow.may_be_cached()) {
-            (false, true) => put(&mut **cache, flow),
+            (false, true) => put(&mut **cache, flow, server_side(flow, &self.network)),
             (true, false) => remove(&mut **cache, flow),
             _ => return,
         }
@@ -123,11 +124,22 @@ impl Forwarder {
         if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
             if flow.is_cached() {
-                put(&mut **cache, flow);
+                put(&mut **cache, flow, server_side(flow, &self.network));
                 if flow.state().is_handshake() {
                     self.handshakes_replaced = Some(now);
                 }
             }
+        }
+    }
+
+    /// After a packet of a flow's server that was believed, and came in on another interface than the usual one: routes that are as
+    /// good lead there. From now on the cache takes the server's packets from that one.
+    pub(super) fn follow_server(&mut self, id: FlowId, interface: u32) {
+        let flow = self.flows.get(id);
+        // What is known of a handshake is put in when it ends.
+        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
+        {
+            put_one(&mut **cache, flow, Direction::ToClient, &flow.server(), Some(interface));
         }
     }
 
@@ -214,19 +226,31 @@ impl Forwarder {
     }
 }
 
-/// Has a flow's packets forwarded by the cache. Those of the server first: the client's are what makes it answer.
-pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow) {
+/// The interface that packets of a flow's server come in by: the one that packets to it go out by.
+pub(super) fn server_side(flow: &Flow, network: &NextHops) -> Option<u32> {
+    let hop = network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
+    hop.or_else(|| Some(network.hop_to(flow.server().src.ip())?.interface))
+}
+
+/// Has the cache forward a flow's packets, those of its server from this interface alone. Those first: the client's packets make the
+/// server answer.
+pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, server_side: Option<u32>) {
     for (direction, key) in keys(flow).rev() {
-        let rewrite = flow.rewrite(direction);
-        let seen = if flow.is_cached() { cache.seen(&key) } else { None };
-        // What it has seen of a handshake is less than what was seen here.
-        let seen = seen.filter(|seen| !seen.is_opening);
-        let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
-        let view = flow.view();
-        let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
-        let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
-        cache.put(&key, &CachedRoute { rewrite, direction, view, flow, last, progress, opening });
+        put_one(cache, flow, direction, &key, server_side.filter(|_| direction == Direction::ToClient));
     }
+}
+
+/// The same of the packets that go one way, `from` one interface if there is one.
+fn put_one(cache: &mut dyn FlowCache, flow: &Flow, direction: Direction, key: &FlowKey, from: Option<u32>) {
+    let rewrite = flow.rewrite(direction);
+    let seen = if flow.is_cached() { cache.seen(key) } else { None };
+    // What it has seen of a handshake is less than what was seen here.
+    let seen = seen.filter(|seen| !seen.is_opening);
+    let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
+    let view = flow.view();
+    let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
+    let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
+    cache.put(key, &CachedRoute { rewrite, direction, view, from, flow, last, progress, opening });
 }
 
 /// Learns of the packets that the cache forwarded how far a flow's sides have got.

@@ -43,7 +43,7 @@ impl Forwarder {
                 match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                     Some(cache) if end.is_some() => cached::catch_up(cache, flow),
                     Some(cache) if is_rerouted => {
-                        cached::put(cache, flow);
+                        cached::put(cache, flow, cached::server_side(flow, &snapshot.network));
                         is_replaced |= flow.state().is_handshake();
                     }
                     _ => {}

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use super::lab::{
-    ENOUGH, Family, Kernel, Lab, Outcome, Seen, Size, TestServer, error_about, neighbour, told_with_cache,
+    ENOUGH, Family, Kernel, LAN, Lab, Outcome, Seen, Size, TestServer, WAN, error_about, neighbour,
+    told_with_cache,
 };
 use crate::forward::{ACK, FIN, FlowState, Segment};
 use crate::model::{DropReason, FlowKey, Mode};
 use crate::wire::IcmpError;
+
+const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 
 /// Has each of these stories told over IPv4 and over IPv6.
 macro_rules! told_with_a_cache {
@@ -44,6 +47,9 @@ told_with_a_cache! {
     a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
     a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
     packets_in_the_cache_follow_the_routes,
+    what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing,
+    a_server_that_another_route_leads_to_is_believed_there_from_then_on,
+    a_server_that_answers_by_another_way_that_is_as_good_is_followed,
     an_error_is_held_against_what_the_cache_has_seen,
     what_the_cache_cannot_do_is_done_here_as_before,
 }
@@ -376,7 +382,7 @@ mod stories {
         let syn = lab.send(lab.client(1).syn().seq(100));
         let other = family.pick("192.0.2.253", "2001:db8:2::fd");
         lab.publish(|world| {
-            world.neighbours.push(neighbour(super::super::lab::WAN, other.parse().unwrap(), 0xfd));
+            world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
             world.router = Some(other.parse().unwrap());
         });
         lab.forwarder.handle_timeout(&lab.snapshot, lab.now, |_, _| {});
@@ -425,11 +431,61 @@ mod stories {
         assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfe);
         let other = family.pick("192.0.2.253", "2001:db8:2::fd");
         lab.change(|world| {
-            world.neighbours.push(neighbour(super::super::lab::WAN, other.parse().unwrap(), 0xfd));
+            world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
             world.router = Some(other.parse().unwrap());
         });
         assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
         assert_eq!(forwarded(&lab, 1).1, Some(1), "counted from its new way on, and not seen here");
+    }
+
+    pub(super) fn what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let before = forwarded(&lab, 1);
+        for forged in [syn.reply().seq(501).ack(101).payload(b"a lie"), syn.reply().seq(501).ack(101).fin()] {
+            assert_eq!(lab.handle_from(WAN, &forged.bytes()), SPOOFED);
+        }
+        assert_eq!((forwarded(&lab, 1), state(&lab)), (before, FlowState::Established));
+        let truth = syn.reply().seq(501).ack(101).payload(b"the truth").bytes();
+        assert!(matches!(lab.handle_from(LAN, &truth), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, before.1.map(|packets| packets + 1));
+
+        let mut lab = Lab::passthrough(family).udp();
+        let question = lab.send(lab.client(1).udp());
+        lab.send(question.reply());
+        lab.send(lab.client(1).udp());
+        let before = kernel(&lab).forwarded(&datagram_key(&lab));
+        assert!(before.is_some(), "it is a stream");
+        assert_eq!(lab.handle_from(WAN, &question.reply().bytes()), SPOOFED);
+        assert!(matches!(lab.handle_from(LAN, &question.reply().bytes()), Outcome::Sent(_)));
+        assert_eq!(kernel(&lab).forwarded(&datagram_key(&lab)), before.map(|packets| packets + 1));
+    }
+
+    pub(super) fn a_server_that_another_route_leads_to_is_believed_there_from_then_on(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.change(|world| {
+            let moved = [11, 12, 13].map(|id| neighbour(WAN, family.server_ip(id), id));
+            world.neighbours.extend(moved);
+            world.servers_by_wan = true;
+        });
+        let packet = syn.reply().seq(501).ack(101).bytes();
+        assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
+    }
+
+    pub(super) fn a_server_that_answers_by_another_way_that_is_as_good_is_followed(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        lab.change(|world| world.servers_by_both = true);
+        let syn = lab.connect(1);
+        let packet = syn.reply().seq(501).ack(101).bytes();
+        // The first goes through a worker, which puts the entry in anew.
+        for by_cache in [0, 1, 2] {
+            assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
+            assert_eq!(forwarded(&lab, 1).1, Some(by_cache));
+        }
     }
 
     pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
@@ -487,6 +543,13 @@ fn go_far(lab: &mut Lab, syn: &Seen) -> (u32, u32) {
 
 fn client_key(lab: &Lab, n: u16) -> FlowKey {
     crate::wire::parse(&lab.client(n).bytes()).unwrap().key
+}
+
+/// Of what the server of the only flow of datagrams sends.
+fn datagram_key(lab: &Lab) -> FlowKey {
+    let flows = lab.forwarder.flows();
+    let (id, _) = flows.lookup(&crate::wire::parse(&lab.client(1).udp().bytes()).unwrap().key).unwrap();
+    flows.get(id).server()
 }
 
 /// How many packets the cache has forwarded of client `n`, and of its server.

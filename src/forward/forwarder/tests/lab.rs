@@ -176,6 +176,7 @@ impl Lab {
             router: None,
             server_router: None,
             servers_by_both: false,
+            servers_by_wan: false,
         };
         let kernel = Kernel::of_story();
         let cache = kernel.as_ref().map(Kernel::cache);

@@ -67,6 +67,9 @@ impl Kernel {
         }
         let mut entries = self.entries.lock().unwrap();
         let entry = entries.get(&headers.key)?;
+        if entry.route.from.is_some_and(|usual| frame.interface.is_some_and(|from| from != usual)) {
+            return None;
+        }
         let to_server = entry.route.direction == Direction::ToServer;
         let is_believed = headers.flags.ack() && is_believed(&entry.progress, headers.seq, headers.ack);
         let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
@@ -91,13 +94,7 @@ impl Kernel {
                     && (fits || view == View::ClientSide)
             }
             Some(_) => {
-                let asked = entries.get(&key_of_other).map(|asked| asked.route.rewrite.next_hop);
-                let way = asked.and_then(|next_hop| snapshot.network.get(next_hop));
-                let is_servers =
-                    way.is_some_and(|way| frame.interface.is_none_or(|from| from == way.interface));
-                is_servers
-                    && is_just(&headers, TcpFlags::SYN | TcpFlags::ACK)
-                    && is_next(headers.ack, entry.progress.acked)
+                is_just(&headers, TcpFlags::SYN | TcpFlags::ACK) && is_next(headers.ack, entry.progress.acked)
             }
         };
         if !goes_on {

@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) server_router: Option<IpAddr>,
     /// Whether the route to the servers leads by both interfaces.
     pub(crate) servers_by_both: bool,
+    /// Whether it leads by the clients' interface.
+    pub(crate) servers_by_wan: bool,
 }
 
 pub(crate) struct TestFrontend {
@@ -123,6 +125,10 @@ impl World {
         if self.servers_by_both {
             let to_servers = routes.iter_mut().filter(|route| route.hops[0].interface == LAN);
             to_servers.for_each(|route| route.hops.push(RouteHop { interface: WAN, ..route.hops[0] }));
+        }
+        if self.servers_by_wan {
+            let to_servers = routes.iter_mut().filter(|route| route.hops[0].interface == LAN);
+            to_servers.for_each(|route| route.hops[0].interface = WAN);
         }
         let mut network =
             before.network.update(&interfaces(self.wan_mtu, self.lan_mtu), routes, &self.neighbours);
