@@ -100,12 +100,14 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	__u64 now = bpf_ktime_get_coarse_ns();
 	__u32 party = entry->party;
 	struct traffic *sum = bpf_map_lookup_elem(&traffic, &party);
+	/* It has heard the server. */
+	int completes = (entry->flags & (FLOW_OPENING | FLOW_TO_CLIENT | FLOW_ALONE)) == FLOW_OPENING;
 
 	follow(packet, entry);
 	/* Of many packets in a tick, one writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
-		if (packet->key.protocol == IPPROTO_TCP && !(entry->flags & FLOW_TO_CLIENT) && limit_now())
+		if (packet->key.protocol == IPPROTO_TCP && !(entry->flags & FLOW_TO_CLIENT) && (completes || limit_now()))
 			know(&packet->key.src);
 	}
 	if (sum && entry->flags & FLOW_TO_CLIENT) {

@@ -17,13 +17,12 @@ struct {
 	MAP_TYPE(value, struct syn_limit);
 } syn_limit SEC(".maps");
 
-/* A /24 or /48 of clients. */
+/* A /24 or /48 that a connection has been completed from. */
 struct network {
-	__u64 due;	/* when its next SYN is, ns */
-	__u64 is_known; /* whether a connection from there has been completed */
+	__u64 due; /* when its next SYN is, ns */
 };
 
-/* A forged SYN enters nothing here, or a flood would push out everybody else. */
+/* No SYN enters anything here, heard or not: a flood would push out everybody else. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 65536);
@@ -39,10 +38,10 @@ struct {
 	MAP_TYPE(value, __u64);
 } strangers_due SEC(".maps");
 
-/* A SYN that was not heard. */
+/* A SYN that was not heard, at first. */
 struct refused {
-	__u32 digest;
-	__u32 at; /* ms */
+	__u32 digest; /* but for TIMES_HEARD of it */
+	__u32 at;     /* ms: when it first came, or was last heard, or came in vain */
 };
 
 /* The last that were, by their digests: 8 MiB. At 300,000 a second three in four of them are still there after one. */
@@ -57,6 +56,12 @@ struct {
 
 /* How long after the first a SYN comes again, ms: a TCP waits for a second, and twice as long every other time. */
 enum { AGAIN_FIRST = 500, AGAIN_LAST = 20000 };
+
+/*
+ * How often the same SYN is heard, and how long after the first time, ms: on its way to the server it may be lost. Who sends the same
+ * ones again and again takes no more than that from others, until they have not come for AGAIN_LAST.
+ */
+enum { TIMES_HEARD = 3, MOST_HEARD = 2, AGAIN_SECOND = 1500 };
 
 /* NULL in peace. */
 static ALWAYS_INLINE struct syn_limit *limit_now(void)
@@ -80,12 +85,10 @@ static ALWAYS_INLINE void know(const struct addr *client)
 {
 	struct addr name = network_of(client);
 	struct network *network = bpf_map_lookup_elem(&networks, &name);
-	struct network known = { .is_known = 1 };
+	struct network known = {};
 
 	if (!network)
 		bpf_map_update_elem(&networks, &name, &known, BPF_ANY);
-	else if (!network->is_known)
-		network->is_known = 1;
 }
 
 /*
@@ -114,39 +117,41 @@ static ALWAYS_INLINE __u64 digest(const struct packet *packet)
 	return digest;
 }
 
-/* Whether a SYN has come before; remembers it. */
-static ALWAYS_INLINE int comes_again(const struct packet *packet, __u64 now)
+/* What is remembered of a SYN if it is due to be heard, as it has come before; else remembers it. */
+static ALWAYS_INLINE struct refused *comes_again(const struct packet *packet, __u32 now)
 {
 	__u64 all = digest(packet);
 	__u32 slot = all % REFUSED_SLOTS;
 	struct refused *last = bpf_map_lookup_elem(&refused, &slot);
-	struct refused this = { .digest = all >> 32, .at = now / 1000000 };
-	__u32 age;
+	struct refused this = { .digest = (all >> 32) & ~TIMES_HEARD, .at = now };
+	__u32 age, heard;
 
 	if (!last)
-		return 0;
-	age = this.at - last->at;
-	if (last->digest != this.digest || age > AGAIN_LAST) {
+		return NULL;
+	age = now - last->at;
+	heard = last->digest & TIMES_HEARD;
+	if ((last->digest & ~TIMES_HEARD) != this.digest || age > AGAIN_LAST) {
 		*last = this;
-		return 0;
+		return NULL;
 	}
-	return age >= AGAIN_FIRST;
+	if (heard >= MOST_HEARD) {
+		last->at = now;
+		return NULL;
+	}
+	return age >= (heard ? AGAIN_SECOND : AGAIN_FIRST) ? last : NULL;
 }
 
 /* Whether a SYN of a network that is not known is heard. */
-static ALWAYS_INLINE int is_stranger_heard(const struct packet *packet, const struct addr *name, struct network *network,
-					   const struct syn_limit *limit, __u64 now)
+static ALWAYS_INLINE int is_stranger_heard(const struct packet *packet, const struct syn_limit *limit, __u64 now)
 {
-	struct network first = { .due = now + limit->network.interval };
-	__u32 only = 0;
+	__u32 only = 0, ms = now / 1000000;
 	__u64 *due = bpf_map_lookup_elem(&strangers_due, &only);
+	struct refused *last = comes_again(packet, ms);
 
-	if (!comes_again(packet, now) || !due || !take(due, now, &limit->strangers))
+	if (!last || !due || !take(due, now, &limit->strangers))
 		return 0;
-	if (network && !take(&network->due, now, &limit->network))
-		return 0;
-	if (!network)
-		bpf_map_update_elem(&networks, name, &first, BPF_ANY);
+	last->digest++;
+	last->at = ms;
 	count(CAME_AGAIN);
 	return 1;
 }
@@ -158,9 +163,7 @@ static ALWAYS_INLINE int is_heard(const struct packet *packet, const struct syn_
 	struct network *network = bpf_map_lookup_elem(&networks, &name);
 	__u64 now = bpf_ktime_get_coarse_ns();
 
-	if (network && network->is_known)
-		return take(&network->due, now, &limit->network);
-	return is_stranger_heard(packet, &name, network, limit, now);
+	return network ? take(&network->due, now, &limit->network) : is_stranger_heard(packet, limit, now);
 }
 
 /* The same of TCP whose ports and numbers were not read: nobody could tell when it comes again. */
@@ -169,5 +172,5 @@ static ALWAYS_INLINE int is_unread_heard(const struct packet *packet, const stru
 	struct addr name = network_of(&packet->key.src);
 	struct network *network = bpf_map_lookup_elem(&networks, &name);
 
-	return network && network->is_known && take(&network->due, bpf_ktime_get_coarse_ns(), &limit->network);
+	return network && take(&network->due, bpf_ktime_get_coarse_ns(), &limit->network);
 }

@@ -18,6 +18,9 @@ pub(crate) fn stories() -> Vec<Story> {
         a_client_is_heard_when_it_asks_again,
         a_syn_that_is_repeated_at_once_is_not_taken_for_a_clients,
         clients_of_a_network_that_has_completed_a_connection_are_heard_at_once,
+        networks_that_connections_were_completed_from_in_peace_are_known,
+        a_syn_that_is_sent_again_and_again_is_heard_twice,
+        strangers_push_no_known_network_out,
         strangers_are_heard_no_more_often_than_they_may_all_together,
         a_network_is_heard_again_in_time,
         syns_that_are_not_for_a_frontend_are_left_alone,
@@ -112,6 +115,69 @@ fn clients_of_a_network_that_has_completed_a_connection_are_heard_at_once() {
         assert_eq!(heard, [true, true, true, false, false], "as many as a network may");
         assert!(!hears(&mut twin, other), "of another network");
     }
+}
+
+/// In DSR nobody can tell whether a client has heard the server.
+fn networks_that_connections_were_completed_from_in_peace_are_known() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.begin(client(&setup));
+        let last = ends.to_server().seq(1).ack(501).bytes();
+        let hears = |twin: &mut Twin| {
+            let neighbour = if setup.is_v6 { "[2001:db8:9:ff::1]:1" } else { "198.51.100.200:1" };
+            twin.cache.limit_syns(Some(&FEW)).unwrap();
+            let hears = twin.lets_in(&setup.packet(neighbour).macs([2; 6], US).syn().bytes());
+            twin.cache.limit_syns(None).unwrap();
+            hears
+        };
+        if setup.mode == Mode::Passthrough {
+            kernel::run(twin.cache.tc().unwrap(), &last);
+            assert!(!hears(&mut twin), "it has not heard the server");
+            kernel::run(twin.cache.tc().unwrap(), &ends.to_client().syn().seq(500).ack(1).bytes());
+            assert!(!hears(&mut twin), "the server alone has spoken");
+        }
+        kernel::run(twin.cache.tc().unwrap(), &last);
+        assert_eq!(hears(&mut twin), setup.mode == Mode::Passthrough);
+    }
+}
+
+fn a_syn_that_is_sent_again_and_again_is_heard_twice() {
+    let strangers = Rate { interval: Duration::from_nanos(1), burst: 1_000 };
+    let mut filter = limited(SynLimit { strangers, ..FEW });
+    let again = syn("198.51.100.9:1", "203.0.113.1:80");
+    until_heard(&mut filter, &again);
+    let waited = until_heard(&mut filter, &again);
+    assert!(waited > 1_500_000_000 - TICK, "after {waited} ns: the first may have been lost on its way");
+    let begin = kernel::now();
+    while kernel::now() - begin < 3_500_000_000 {
+        assert!(!filter.accepts(again.clone()), "it takes what others need");
+    }
+    until_heard(&mut filter, &again.seq(7));
+    assert_eq!(filter.0.count(Outcome::CameAgain).unwrap(), 3);
+}
+
+fn strangers_push_no_known_network_out() {
+    // More than there is room for.
+    const STRANGERS: u32 = 80_000;
+    let setup = Setup::passthrough(1, 100);
+    let mut twin = Twin::new(setup);
+    let ends = twin.establish(client(&setup));
+    let often = Rate { interval: Duration::from_nanos(1), burst: u32::MAX };
+    let limit = SynLimit { network: often, strangers: often };
+    twin.cache.limit_syns(Some(&limit)).unwrap();
+    twin.see(&ends.to_server().ack(1).bytes());
+    for _ in 0..2 {
+        let begin = kernel::now();
+        for n in 0..STRANGERS {
+            let [_, a, b, c] = n.to_be_bytes();
+            let syn = setup.packet(format!("{}.{b}.{c}.9:1", 20 + a)).macs([2; 6], US).syn();
+            twin.lets_in(&syn.bytes());
+        }
+        while kernel::now() - begin < 600_000_000 {}
+    }
+    let heard = twin.cache.count(Outcome::CameAgain).unwrap();
+    assert!(heard > u64::from(STRANGERS) * 8 / 10, "{heard} were heard");
+    assert!(twin.lets_in(&setup.packet("198.51.100.200:1").macs([2; 6], US).syn().bytes()), "still known");
 }
 
 fn strangers_are_heard_no_more_often_than_they_may_all_together() {
