@@ -4,10 +4,14 @@ mod balancer;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use balancer::{Balancer, Setup};
 use convey::forward::{Direction, Part, Verdict};
-use convey::model::{Addr, DropReason, Mode, Protocol};
+use convey::model::{Addr, DropReason, Endpoint, Frontend, Mode, Protocol};
+use convey::snapshot::{self, Draining, Snapshot};
 use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
 
 /// The system's allocator, counting what each thread asks it for.
@@ -15,10 +19,12 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
-fn count_one() {
+fn count_one(size: usize) {
     ALLOCATIONS.with(|count| count.set(count.get() + 1));
+    BYTES.with(|count| count.set(count.get() + size as u64));
 }
 
 #[expect(unsafe_code, reason = "an allocator cannot be written without")]
@@ -26,19 +32,19 @@ fn count_one() {
 // neither allocates nor unwinds: the counter is a plain number, made at compile time.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count_one();
+        count_one(layout.size());
         // SAFETY: the caller keeps the contract of this same function.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count_one();
+        count_one(layout.size());
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count_one();
+        count_one(new_size);
         // SAFETY: as above.
         unsafe { System.realloc(block, layout, new_size) }
     }
@@ -57,6 +63,13 @@ fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
     ALLOCATIONS.get() - before
+}
+
+/// How many bytes it asks for.
+fn bytes(work: impl FnOnce()) -> u64 {
+    let before = BYTES.get();
+    work();
+    BYTES.get() - before
 }
 
 const FLOWS: u32 = 10_000;
@@ -194,4 +207,40 @@ fn a_new_flow_allocates_less_than_once_in_a_hundred() {
         println!("{name}: {count} allocations for {FLOWS} new flows, half of which took another's place");
         assert!(count * 100 < u64::from(FLOWS), "{name}: {count}");
     }
+}
+
+/// What the second snapshot costs where the frontend listens here, and so much drains.
+fn cost_of_a_snapshot(listen: &str, drained: u16) -> u64 {
+    let mut balancer = Balancer::new(Setup::passthrough(3, FLOWS));
+    let place = |port| Endpoint::tcp(([192, 0, 2, 1], port).into());
+    let listening = (0..drained).map(|n| place(1_000 + n)).collect();
+    let draining = Arc::new(Draining { listen: listening, servers: BTreeSet::new() });
+    for generation in 2..4 {
+        let before = &balancer.snapshot.frontends[0];
+        let config = Frontend { listen: vec![listen.parse().expect("an address")], ..before.config.clone() };
+        let (pool, live) = (before.pool.clone(), before.live.clone());
+        let next = Snapshot {
+            generation,
+            frontends: vec![Arc::new(snapshot::Frontend { config, pool, live })],
+            pools: balancer.snapshot.pools.clone(),
+            servers: balancer.snapshot.servers.clone(),
+            network: balancer.snapshot.network.clone(),
+            draining: draining.clone(),
+            ..Snapshot::empty(1)
+        };
+        let before = std::mem::replace(&mut balancer.snapshot, Arc::new(next));
+        let cost = bytes(|| balancer.pass_time(Duration::ZERO));
+        if generation == 3 {
+            return cost;
+        }
+        drop(before);
+    }
+    unreachable!("the third is the last")
+}
+
+#[test]
+fn a_snapshot_costs_no_more_where_a_frontend_has_ten_thousand_ports() {
+    let one = cost_of_a_snapshot("192.0.2.1:10000", 1);
+    assert!(one > 0);
+    assert_eq!(cost_of_a_snapshot("192.0.2.1:10000-19999", 5_000), one);
 }

@@ -1,6 +1,7 @@
 //! What a reload took away, for as long as flows may still finish with it. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::config::Config;
 use crate::model::{Endpoint, Timestamp};
@@ -11,6 +12,8 @@ use crate::snapshot;
 pub(super) struct Draining {
     listen: Deadlines,
     servers: Deadlines,
+    /// The same as snapshots have it: each has the one before, unless something has changed.
+    places: Arc<snapshot::Draining>,
 }
 
 type Deadlines = BTreeMap<Endpoint, Timestamp>;
@@ -22,7 +25,8 @@ impl Draining {
         let until = now.after(after.timeouts.drain);
         follow(&mut self.listen, listen(before), listen(after), until);
         follow(&mut self.servers, servers(before), servers(after), until);
-        self.expire(now);
+        self.forget_those_due(now);
+        self.list_places();
     }
 
     /// When the next place is due to go; `None` if nothing drains.
@@ -33,15 +37,29 @@ impl Draining {
     /// Drops the places whose time is over. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Timestamp) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
-        self.listen.retain(|_, until| *until > now);
-        self.servers.retain(|_, until| *until > now);
+        if is_due {
+            self.forget_those_due(now);
+            self.list_places();
+        }
         is_due
     }
 
     /// The places.
-    pub(super) fn places(&self) -> snapshot::Draining {
+    pub(super) fn places(&self) -> Arc<snapshot::Draining> {
+        self.places.clone()
+    }
+
+    fn forget_those_due(&mut self, now: Timestamp) {
+        self.listen.retain(|_, until| *until > now);
+        self.servers.retain(|_, until| *until > now);
+    }
+
+    fn list_places(&mut self) {
         let (listen, servers) = (self.listen.keys().copied(), self.servers.keys().copied());
-        snapshot::Draining { listen: listen.collect(), servers: servers.collect() }
+        let places = snapshot::Draining { listen: listen.collect(), servers: servers.collect() };
+        if *self.places != places {
+            self.places = Arc::new(places);
+        }
     }
 }
 

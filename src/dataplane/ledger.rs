@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::forward::{End, Ended, Forwarded, Parties};
-use crate::model::{ConnectFailures, Protocol, ServerKey};
+use crate::model::{ConnectFailures, Listen, Protocol, ServerKey};
 use crate::snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 use crate::stats::{Counter, Traffic};
 
@@ -40,7 +40,8 @@ impl Ledger {
         self.generation = Some(snapshot.generation);
         self.totals = Some(snapshot.totals.clone());
         // An address may have thousands of ports.
-        let vips: HashSet<_> = snapshot.listeners.keys().map(|endpoint| endpoint.addr.ip()).collect();
+        let listen = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen);
+        let vips: HashSet<_> = listen.map(Listen::ip).collect();
         let vips: Vec<_> = vips.into_iter().collect();
         self.clients_side = snapshot.network.interfaces_of_clients(&vips);
         for pool in &snapshot.pools {

@@ -14,6 +14,8 @@ mod list;
 mod loops;
 mod nat_ports;
 mod numbers;
+mod port_pools;
+mod port_ranges;
 mod queues;
 mod shares;
 mod state;

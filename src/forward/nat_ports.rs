@@ -3,15 +3,12 @@
 //! A port may be in use for many servers at once, once for each: replies are told apart by where they come
 //! from.
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::port_pools::PortPools;
+use super::port_ranges::PortRanges;
 use crate::model::Addr;
-
-/// So many numbers of ports that were handed out are remembered over all servers, 4 bytes each: a pool for each port of a
-/// server that keeps clients' ports would else remember the whole range.
-const MOST_FRESH: usize = 1 << 24;
 
 /// The SNAT ports of one worker, on every SNAT address.
 #[derive(Debug)]
@@ -21,16 +18,13 @@ pub struct NatPorts {
     v4: usize,
     ports: RangeInclusive<u16>,
     seed: u64,
-    pools: HashMap<Endpoint, Pool>,
-    /// How many numbers the pools have handed out; beyond `most_fresh`, those that are free go first.
-    fresh: usize,
-    most_fresh: usize,
+    pools: PortPools,
     /// How many are in use, towards all servers.
     in_use: usize,
     /// Those left out of the split: their replies would not come to this worker.
     not_ours: Arc<[u16]>,
     /// Those of frontends, among `ports`.
-    of_frontends: HashSet<u16>,
+    of_frontends: PortRanges<()>,
 }
 
 impl NatPorts {
@@ -39,9 +33,8 @@ impl NatPorts {
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
-        let (not_ours, of_frontends) = (Arc::default(), HashSet::new());
-        let (pools, fresh, most_fresh) = (HashMap::new(), 0, MOST_FRESH);
-        NatPorts { addresses, v4, ports, seed, pools, fresh, most_fresh, in_use: 0, not_ours, of_frontends }
+        let (pools, not_ours, of_frontends) = (PortPools::new(), Arc::default(), PortRanges::default());
+        NatPorts { addresses, v4, ports, seed, pools, in_use: 0, not_ours, of_frontends }
     }
 
     /// Those of a worker, of each of these addresses.
@@ -52,14 +45,14 @@ impl NatPorts {
 
     /// Hands out no port where a frontend listens from now on: what a server sends late would begin something there. A
     /// port in use stays with its flow, which is told apart by where packets come from.
-    pub fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, u16)>) {
-        let ours = frontends.into_iter().filter(|place| self.holds(*place));
-        let of_frontends: HashSet<u16> = ours.map(|(_, port)| port).collect();
-        if of_frontends != self.of_frontends {
+    pub fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, RangeInclusive<u16>)>) {
+        let (first, last) = (*self.ports.start(), *self.ports.end());
+        let ours = frontends.into_iter().filter(|(addr, _)| self.addresses.contains(addr));
+        let ours = ours.map(|(_, ports)| first.max(*ports.start())..=last.min(*ports.end()));
+        let of_frontends = ours.filter(|ports| !ports.is_empty()).map(|ports| ((), ports)).collect();
+        if self.of_frontends != of_frontends {
             self.of_frontends = of_frontends;
-            for pool in self.pools.values_mut() {
-                pool.freed.extend(pool.left_out.drain(..));
-            }
+            self.pools.have_others_left_out();
         }
     }
 
@@ -69,22 +62,13 @@ impl NatPorts {
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
         let total = self.towards(&server.0);
         let addresses = of_family(&self.addresses, self.v4, &server.0);
-        let pool = self.pools.entry((server, protocol)).or_default();
-        loop {
-            let number = if pool.fresh < total && (self.fresh < self.most_fresh || pool.freed.is_empty()) {
-                pool.fresh += 1;
-                self.fresh += 1;
-                ((u64::from(pool.fresh) + self.seed % u64::from(total)) % u64::from(total)) as u32
-            } else {
-                pool.freed.pop_front()?
-            };
-            let port = self.ports.start() + (number / addresses.len() as u32) as u16;
-            if !self.of_frontends.contains(&port) && self.not_ours.binary_search(&port).is_err() {
-                self.in_use += 1;
-                return Some((addresses[number as usize % addresses.len()], port));
-            }
-            pool.left_out.push(number);
-        }
+        let first = *self.ports.start();
+        let port = |number: u32| first + (number / addresses.len() as u32) as u16;
+        let (of_frontends, not_ours) = (&self.of_frontends, &self.not_ours);
+        let fits = |port: u16| !of_frontends.contain(&(), port) && not_ours.binary_search(&port).is_err();
+        let number = self.pools.take((server, protocol), total, self.seed, |number| fits(port(number)))?;
+        self.in_use += 1;
+        Some((addresses[number as usize % addresses.len()], port(number)))
     }
 
     /// Takes back what was allocated for this server. What is not of these addresses and ports is ignored:
@@ -92,11 +76,10 @@ impl NatPorts {
     pub fn release(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) {
         let addresses = of_family(&self.addresses, self.v4, &server.0);
         let Some(index) = addresses.iter().position(|a| *a == address) else { return };
-        let Some(pool) = self.pools.get_mut(&(server, protocol)) else { return };
         if self.ports.contains(&port) {
             let offset = u32::from(port - self.ports.start());
-            pool.freed.push_back(offset * addresses.len() as u32 + index as u32);
-            self.in_use -= 1;
+            let number = offset * addresses.len() as u32 + index as u32;
+            self.in_use -= usize::from(self.pools.give_back((server, protocol), number));
         }
     }
 
@@ -120,36 +103,27 @@ impl NatPorts {
         &self.addresses
     }
 
-    /// Forgets the servers for which `keep` is false and no port is in use.
-    pub fn retain_servers(&mut self, keep: impl Fn((Addr, u16), u8) -> bool) {
-        self.pools.retain(|(server, protocol), pool| pool.in_use() > 0 || keep(*server, *protocol));
-        self.fresh = self.pools.values().map(|pool| pool.fresh as usize).sum();
+    /// Servers have come or gone: all are to be looked at.
+    pub(super) fn begin_to_check(&mut self) {
+        self.pools.begin_to_check();
+    }
+
+    /// Looks at some of the servers' addresses and ports, and forgets those for which `keep` is false and no port is in use;
+    /// the others when their last port comes back. Returns whether there are more to be looked at.
+    pub(super) fn check(&mut self, budget: usize, keep: impl Fn((Addr, u16), u8) -> bool) -> bool {
+        self.pools.check(budget, |(server, protocol)| keep(server, protocol))
+    }
+
+    /// How many servers' addresses and ports are remembered.
+    #[cfg(test)]
+    pub(super) fn pools(&self) -> usize {
+        self.pools.len()
     }
 }
 
 /// Those of `addresses` that can stand for clients towards `server`; the first `v4` are of IPv4.
 fn of_family<'a>(addresses: &'a [Addr], v4: usize, server: &Addr) -> &'a [Addr] {
     if server.is_v4() { &addresses[..v4] } else { &addresses[v4..] }
-}
-
-/// A server's address and port, and a protocol.
-type Endpoint = ((Addr, u16), u8);
-
-/// Ports towards one endpoint, numbered through all addresses.
-#[derive(Debug, Default)]
-struct Pool {
-    /// How many have ever been handed out.
-    fresh: u32,
-    /// Those that came back, the first in front.
-    freed: VecDeque<u32>,
-    /// Those that would have been handed out, were they not left out.
-    left_out: Vec<u32>,
-}
-
-impl Pool {
-    fn in_use(&self) -> usize {
-        self.fresh as usize - self.freed.len() - self.left_out.len()
-    }
 }
 
 /// The SNAT port range, split evenly between workers: the port of a reply says whose flow it is.
@@ -275,41 +249,6 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_gone_is_forgotten_when_its_last_flow_ends() {
-        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
-        let taken = take(&mut ports, 1);
-        ports.retain_servers(|_, _| false);
-        assert_eq!(ports.in_use(), 1);
-        ports.release(SERVER, TCP, taken[0]);
-        ports.retain_servers(|server, protocol| (server, protocol) == (SERVER, TCP));
-        assert_eq!(ports.pools.len(), 1);
-        ports.retain_servers(|_, _| false);
-        assert!(ports.pools.is_empty());
-    }
-
-    #[test]
-    fn what_is_remembered_of_many_servers_is_bounded_and_every_port_is_still_handed_out() {
-        let mut ports = NatPorts { most_fresh: 6, ..NatPorts::new(vec![addr(1)], 1000..=1003, 0) };
-        for port in 1..=20 {
-            let server = (SERVER.0, port);
-            for _ in 0..4 {
-                let taken = ports.allocate(server, TCP).unwrap();
-                ports.release(server, TCP, taken);
-            }
-        }
-        let remembered = |ports: &NatPorts| ports.pools.values().map(|pool| pool.freed.len()).sum::<usize>();
-        assert_eq!(
-            (remembered(&ports), ports.fresh),
-            (24, 24),
-            "one server has four, one two, each of the others one"
-        );
-        let all: HashSet<_> = std::iter::from_fn(|| ports.allocate((SERVER.0, 20), TCP)).collect();
-        assert_eq!(all.len(), 4);
-        ports.retain_servers(|(_, port), _| port == 1);
-        assert_eq!(ports.fresh, 8);
-    }
-
-    #[test]
     fn without_an_address_there_is_no_port() {
         assert_eq!(NatPorts::new(vec![], 1000..=1001, 3).allocate(SERVER, TCP), None);
     }
@@ -317,13 +256,13 @@ mod tests {
     #[test]
     fn a_port_where_a_frontend_listens_is_left_out_while_it_does() {
         let mut ports = NatPorts::new(vec![addr(1), addr(2)], 1000..=1003, 3);
-        let elsewhere = [(addr(9), 1002), (addr(1), 999)];
-        ports.leave_out([(addr(2), 1001)].into_iter().chain(elsewhere));
+        let elsewhere = [(addr(9), 1002..=1002), (addr(1), 990..=999), (addr(1), 1004..=9999)];
+        ports.leave_out([(addr(2), 1001..=1001)].into_iter().chain(elsewhere));
         let taken = take(&mut ports, 8);
         assert!(taken.len() == 6 && taken.iter().all(|(_, port)| *port != 1001), "{taken:?}");
         assert_eq!(ports.in_use(), 6);
         // One that is in use stays with its flow, and is not handed out again.
-        ports.leave_out([(addr(1), 1000)]);
+        ports.leave_out([(addr(1), 900..=1000)]);
         let more = take(&mut ports, 8);
         assert!(more.len() == 2 && more.iter().all(|(_, port)| *port == 1001), "{more:?}");
         taken.iter().for_each(|port| ports.release(SERVER, TCP, *port));

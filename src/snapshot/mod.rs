@@ -50,7 +50,7 @@ pub struct Snapshot {
     /// The addresses that this host has.
     pub own_addresses: Arc<BTreeSet<IpAddr>>,
     /// What a reload took away and flows may still finish with; empty in proxy mode.
-    pub draining: Draining,
+    pub draining: Arc<Draining>,
     /// Whether the program is about to end and begins no new flows (packet modes).
     pub stopping: bool,
     /// Frontends whose flows we leave as they are at our end, for they go on without us (packet modes).
@@ -207,7 +207,7 @@ impl Snapshot {
             server_endpoints: Arc::default(),
             names: Vec::new(),
             own_addresses: Arc::default(),
-            draining: Draining::default(),
+            draining: Arc::default(),
             stopping: false,
             outlasting: BTreeSet::new(),
             network: Arc::default(),

@@ -16,11 +16,12 @@ impl Forwarder {
         self.generation = Some(snapshot.generation);
         let has_other_timeouts = self.flows.set_timeouts(&snapshot.flow_timeouts);
         self.flows.divide_among(snapshot.frontends.iter().filter_map(|frontend| share(&frontend.config)));
-        let served = Served::new(snapshot, self.ports.as_ref());
+        let served = Served::new(snapshot, self.ports.as_ref(), &self.served);
         if let Some(ports) = &mut self.ports {
-            ports.retain_servers(|server, protocol| served.has_server(server, protocol));
-            let listening = snapshot.listeners.keys().chain(&snapshot.draining.listen);
-            ports.leave_out(listening.map(|endpoint| (endpoint.addr.ip().into(), endpoint.addr.port())));
+            if served.may_be_asked_elsewhere_than(&self.served) {
+                ports.begin_to_check();
+            }
+            ports.leave_out(served.listening());
         }
         if has_other_timeouts
             || served.may_end_flows_of(&self.served)

@@ -14,6 +14,9 @@ pub(super) const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
 /// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
 const BUDGET: u32 = 4_096;
 
+/// Pools of SNAT ports looked at in one call.
+const POOLS: usize = 1_024;
+
 impl Forwarder {
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
     /// `reset` is given frames that tell clients their server is gone, and both sides of a connection that they have been
@@ -66,7 +69,10 @@ impl Forwarder {
             }
         }
         gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
-        !expired_all || self.sweep.is_some()
+        let served = &self.served;
+        let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
+        let has_more_pools = self.ports.as_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
+        !expired_all || self.sweep.is_some() || has_more_pools
     }
 
     /// Forgets flows that have been silent for too long. Returns whether that was all of them.

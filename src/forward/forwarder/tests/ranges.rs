@@ -18,6 +18,7 @@ told_over_both_families! {
     who_answers_from_another_port_of_the_range_is_nobody,
     connections_go_on_when_their_server_loses_its_port,
     who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another,
+    snat_ports_of_a_port_that_nobody_listens_on_any_more_are_given_back,
 }
 
 const FIRST: u16 = 21_000;
@@ -135,6 +136,31 @@ fn who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another
         lab.wait(Duration::from_secs(2));
         assert_eq!(lab.send(client(family, 8, LAST).syn().seq(100)).to.port(), LAST);
     }
+}
+
+fn snat_ports_of_a_port_that_nobody_listens_on_any_more_are_given_back(family: Family) {
+    let mut lab = ranging(family, Lab::passthrough);
+    lab.change(|world| world.servers.truncate(1));
+    let pools = |lab: &Lab| lab.forwarder.ports.as_ref().unwrap().pools();
+    for port in FIRST..=LAST {
+        let syn = lab.send(client(family, port, port).syn().seq(100));
+        lab.handle(&syn.reply().rst().ack(101));
+    }
+    let last = lab.send(client(family, 1, LAST).syn().seq(100));
+    lab.send(last.reply().syn().seq(500).ack(101));
+    lab.send(client(family, 1, LAST).seq(101).ack(501));
+    lab.wait(Duration::from_secs(60));
+    assert_eq!(pools(&lab), 4);
+    lab.change(|world| {
+        world.frontends[0].listen = vec![range(family, FIRST)];
+        world.draining.listen = [Endpoint::tcp(at(family, LAST))].into();
+    });
+    assert_eq!(pools(&lab), 2, "one that is listened on, one in use");
+    lab.send(client(family, 1, LAST).rst().seq(101));
+    lab.wait(Duration::from_secs(60));
+    assert_eq!(pools(&lab), 1, "it has gone with its last flow");
+    assert_eq!(lab.send(client(family, 1, FIRST).syn()).to.port(), FIRST);
+    assert_eq!(pools(&lab), 1);
 }
 
 #[derive(Debug, Clone)]

@@ -136,7 +136,7 @@ impl World {
         Snapshot {
             generation: before.generation + 1,
             network: Arc::new(network),
-            draining: self.draining.clone(),
+            draining: Arc::new(self.draining.clone()),
             stopping: self.stopping,
             outlasting: self.outlasting.clone(),
             flow_timeouts: self.flow_timeouts,
