@@ -165,7 +165,8 @@ fn a_silent_client_is_forgotten_and_starts_anew() {
     assert_eq!(balancer.stat("/backends/pool/current_connections"), 0);
     assert_ne!(client.ask(), first, "the other one's turn");
     balancer.wait_for_stat("/frontends/web/current_connections", 0);
-    wait_for("its socket to be closed", || (balancer.fds().sockets == sockets).then_some(()));
+    // Fewer: the connection that asked for statistics was about to be closed.
+    wait_for("its socket to be closed", || (balancer.fds().sockets <= sockets).then_some(()));
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 2);
     let ended = balancer.stat("/frontends/web/ended");
     assert!(ended.as_object().unwrap().values().all(|n| n == 0), "an end like any other: {ended}");

@@ -6,6 +6,8 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
@@ -155,9 +157,17 @@ impl Balancer {
 
     /// Lowers or raises its limit of open files, so that it can open this many more.
     pub(crate) fn leave_descriptors(&self, n: usize) {
-        let open = fs::read_dir(self.proc("fd")).unwrap().flatten();
-        let open: BTreeSet<u64> =
-            open.map(|entry| entry.file_name().to_string_lossy().parse().unwrap()).collect();
+        let open = || -> BTreeSet<u64> {
+            let open = fs::read_dir(self.proc("fd")).unwrap().flatten();
+            open.map(|entry| entry.file_name().to_string_lossy().parse().unwrap()).collect()
+        };
+        // The connection that asked for statistics last may be about to be closed.
+        let mut before = BTreeSet::new();
+        let open = wait_for("the same descriptors to be open twice", || {
+            thread::sleep(Duration::from_millis(20));
+            let now = open();
+            (std::mem::replace(&mut before, now.clone()) == now).then_some(now)
+        });
         // The next to be opened always gets the lowest number that is free.
         let last = (0..).filter(|number| !open.contains(number)).nth(n).unwrap();
         let pid = Pid::from_raw(self.process.id() as i32);
