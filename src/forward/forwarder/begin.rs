@@ -185,10 +185,11 @@ impl Forwarder {
         // A client that tries again after a reset comes back to the same server; see `allocate`.
         let reset = self.replaced.as_ref().filter(|old| old.state() == FlowState::Closed);
         let again = reset.and_then(|old| {
-            let is_same = |server: &&Arc<Server>| server.live.id == old.server_id();
-            let same = frontend.pool.servers.iter().find(is_same)?;
+            let is_same = |server: &Arc<Server>| server.live.id == old.server_id();
+            let index = frontend.pool.servers.iter().position(is_same)?;
+            let same = &frontend.pool.servers[index];
             let has_room = same.live.slots.has_room(same.config.settings.max_connections);
-            (same.health.is_in_service() && has_room).then_some(same)
+            (frontend.pool.is_eligible(index) && has_room).then_some(same)
         });
         let picked = || match frontend.pool.pick(client, vip, &[]) {
             Pick::Server(index) => Ok(&frontend.pool.servers[index]),

@@ -270,3 +270,18 @@ fn who_tries_again_after_a_reset_goes_elsewhere_if_the_place_is_taken() {
     });
     assert_ne!(lab.send(lab.client(1).syn().seq(100)).to, first.to);
 }
+
+#[test]
+fn who_tries_again_after_a_reset_goes_elsewhere_if_the_server_is_out_of_rotation() {
+    for mut lab in Lab::both_modes(Family::V4) {
+        let first = lab.send(lab.client(1).syn().seq(100));
+        lab.send(lab.client(1).rst().seq(101));
+        assert_eq!(lab.send(lab.client(1).syn().seq(200)).to.ip(), first.to.ip());
+        lab.send(lab.client(1).rst().seq(201));
+        lab.change(|world| {
+            let server = world.servers.iter_mut().find(|server| server.ip == first.to.ip());
+            server.unwrap().weight = 0;
+        });
+        assert_ne!(lab.send(lab.client(1).syn().seq(300)).to.ip(), first.to.ip());
+    }
+}
