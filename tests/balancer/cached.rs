@@ -1,4 +1,4 @@
-//! A balancer with a flow cache before it, as the kernel's is, or without one.
+//! Workers with a flow cache before them, as the kernel's is, or without one.
 
 #[path = "../../src/forward/forwarder/tests/lab/kernel.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "a part of tests, of which the forwarder's own use all")]
@@ -7,16 +7,21 @@ mod kernel;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::{FIN, FlowTable, Frame, Segment, Verdict};
-use convey::model::{FlowKey, FlowTimeouts, Timestamp};
+use convey::forward::{Dispatch, FIN, Flow, FlowTable, Frame, Segment, Verdict};
+use convey::model::{FlowKey, Timestamp};
 use convey::snapshot::Snapshot;
+use convey::wire::parse;
 
 use self::kernel::Kernel;
 use crate::balancer::{Balancer, Setup};
 
 pub(super) struct Cached {
-    balancer: Balancer,
+    workers: Vec<Balancer>,
+    /// Whose a packet is.
+    dispatch: Dispatch,
     kernel: Option<Kernel>,
+    /// The first snapshot: it has all frontends and servers.
+    first: Arc<Snapshot>,
     /// What the cache has told of and the balancer has not read.
     unread: Vec<(FlowKey, Segment)>,
     /// Whether the balancer reads nothing just now.
@@ -26,24 +31,37 @@ pub(super) struct Cached {
 }
 
 impl Cached {
-    pub(super) fn new(setup: Setup, has_cache: bool) -> Cached {
-        let kernel = has_cache.then(Kernel::default);
-        let balancer = Balancer::with_cache(setup, kernel.as_ref().map(Kernel::cache));
-        Cached { balancer, kernel, unread: Vec::new(), is_deaf: false, has_lost_some: false }
+    /// So many workers; the cache has room for so many entries.
+    pub(super) fn new(setup: Setup, workers: u16, room: Option<usize>) -> Cached {
+        let kernel = room.map(Kernel::with_room);
+        let (workers, dispatch) = Balancer::of_workers(setup, workers, || kernel.as_ref().map(Kernel::cache));
+        let first = workers[0].snapshot.clone();
+        // Other balancers of the thread have had the same.
+        let of_frontends = first.frontends.iter().map(|frontend| &frontend.live.slots);
+        for slots in of_frontends.chain(first.servers.values().map(|server| &server.live.slots)) {
+            (0..slots.open()).for_each(|_| slots.release());
+        }
+        Cached { workers, dispatch, kernel, first, unread: Vec::new(), is_deaf: false, has_lost_some: false }
+    }
+
+    fn number(&self, key: &FlowKey) -> usize {
+        self.dispatch.worker(key).into()
     }
 
     /// Has a packet arrive. `None`: the cache has sent it on.
     pub(super) fn handle(&mut self, bytes: &mut [u8]) -> Option<Verdict> {
-        let Balancer { snapshot, now, .. } = &self.balancer;
+        let number = self.number(&parse(bytes).expect("a packet").key);
+        let worker = &mut self.workers[number];
+        let Balancer { snapshot, now, .. } = worker;
         let mut frame = Frame::new(bytes);
         // None is longer than a link takes.
         let forwards = |kernel: &Kernel| kernel.forward(&mut frame, |_, _, _| true, snapshot, *now).is_some();
         if self.kernel.as_ref().is_some_and(forwards) {
             return None;
         }
-        let verdict = self.balancer.handle(bytes);
-        while self.balancer.forwarder.next_farewell(&self.balancer.snapshot).is_some() {}
-        self.balancer.forwarder.flush_cache();
+        let verdict = worker.handle(bytes);
+        while worker.forwarder.next_farewell(&worker.snapshot).is_some() {}
+        worker.forwarder.flush_cache();
         Some(verdict)
     }
 
@@ -51,14 +69,18 @@ impl Cached {
     pub(super) fn hear(&mut self) {
         self.unread.extend(self.kernel.iter().flat_map(Kernel::told));
         if !self.is_deaf {
-            for (key, segment) in self.unread.drain(..) {
-                self.balancer.forwarder.on_cached(&key, segment, self.balancer.now);
+            for (key, segment) in std::mem::take(&mut self.unread) {
+                let number = self.number(&key);
+                let worker = &mut self.workers[number];
+                worker.forwarder.on_cached(&key, segment, worker.now);
             }
-            self.balancer.forwarder.flush_cache();
         }
-        let news = self.balancer.forwarder.news();
-        news.answered.clear();
-        news.wanted.clear();
+        for worker in &mut self.workers {
+            worker.forwarder.flush_cache();
+            let news = worker.forwarder.news();
+            news.answered.clear();
+            news.wanted.clear();
+        }
     }
 
     /// There was no room to tell of what opened since; FINs would not have been forwarded then.
@@ -70,39 +92,55 @@ impl Cached {
     }
 
     pub(super) fn pass_time(&mut self, duration: Duration) {
-        self.balancer.pass_time(duration);
-        self.balancer.forwarder.flush_cache();
+        for worker in &mut self.workers {
+            worker.pass_time(duration);
+            worker.forwarder.flush_cache();
+        }
     }
 
-    pub(super) fn change_timeouts(&mut self, timeouts: FlowTimeouts) {
-        self.balancer.change_timeouts(timeouts);
+    pub(super) fn publish(&mut self, snapshot: Snapshot) {
+        let snapshot = Arc::new(snapshot);
+        self.workers.iter_mut().for_each(|worker| worker.snapshot = snapshot.clone());
     }
 
     /// Gives back the slots of flows that are over. Returns how many are.
     pub(super) fn give_slots_back(&mut self) -> usize {
-        let Balancer { forwarder, snapshot, .. } = &mut self.balancer;
-        let ended = std::mem::take(&mut forwarder.news().ended);
+        let ended =
+            self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.forwarder.news().ended));
+        let ended: Vec<_> = ended.collect();
         for ended in &ended {
-            let frontend = snapshot.frontends.iter().find(|frontend| frontend.live.id == ended.flow.frontend);
-            frontend.expect("frontends stay").live.slots.release();
-            snapshot.servers[&ended.flow.server].live.slots.release();
+            let mut frontends = self.first.frontends.iter();
+            let frontend = frontends.find(|frontend| frontend.live.id == ended.flow.frontend);
+            frontend.expect("one of those there are").live.slots.release();
+            self.first.servers[&ended.flow.server].live.slots.release();
         }
         ended.len()
     }
 
-    pub(super) fn flows(&self) -> &FlowTable {
-        self.balancer.forwarder.flows()
+    /// The flow that packets with this key belong to.
+    pub(super) fn flow(&self, key: &FlowKey) -> Option<&Flow> {
+        let flows = self.workers[self.number(key)].forwarder.flows();
+        flows.lookup(key).map(|(id, _)| flows.get(id))
+    }
+
+    /// Those of each worker.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &FlowTable> {
+        self.workers.iter().map(|worker| worker.forwarder.flows())
     }
 
     pub(super) fn snat_ports_in_use(&self) -> usize {
-        self.balancer.forwarder.snat_ports_in_use()
+        self.workers.iter().map(|worker| worker.forwarder.snat_ports_in_use()).sum()
     }
 
-    pub(super) fn snapshot(&self) -> &Arc<Snapshot> {
-        &self.balancer.snapshot
+    pub(super) fn first(&self) -> &Snapshot {
+        &self.first
+    }
+
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.workers[0].snapshot
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        self.balancer.now
+        self.workers[0].now
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Connection {
     server: Side,
     /// When something of it last came by, true or forged.
     pub(super) last: Timestamp,
+    /// When its server's last packet came by.
+    pub(super) served: Timestamp,
     /// When its SYN last came by, or it got further.
     pub(super) begun: Timestamp,
     /// What its flow was after the event before.
@@ -105,6 +107,7 @@ impl Connection {
             client: Side::default(),
             server: Side::default(),
             last: Timestamp(0),
+            served: Timestamp(0),
             begun: Timestamp(0),
             before: None,
             is_met: false,
@@ -273,9 +276,9 @@ impl Events {
     }
 
     /// Its ends know nothing of it any more; the next SYN begins another.
-    fn is_gone(&mut self, n: usize) {
-        let Connection { client, server, last, begun, before, is_met, .. } = self.connections[n];
-        let mut connection = Connection { last, begun, before, is_met, ..Connection::new() };
+    pub(super) fn is_gone(&mut self, n: usize) {
+        let Connection { client, server, last, served, begun, before, is_met, .. } = self.connections[n];
+        let mut connection = Connection { last, served, begun, before, is_met, ..Connection::new() };
         connection.client.begin(client.next.wrapping_add(1 << 20));
         connection.server.begin(server.next);
         self.connections[n] = connection;

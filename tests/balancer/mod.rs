@@ -8,10 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::{FlowCache, Forwarder, Frame, Loops, NatPorts, Settings, Verdict, Workers};
+use convey::forward::{
+    Dispatch, FlowCache, Forwarder, Frame, Loops, NatPorts, PortSplit, Settings, Verdict, Workers,
+};
 use convey::model::{
-    Addr, Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode,
-    Neighbour, ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
+    Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode, Neighbour,
+    ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
@@ -95,21 +97,37 @@ impl Balancer {
 
     /// One whose open flows something else forwards.
     pub(crate) fn with_cache(setup: Setup, cache: Option<Box<dyn FlowCache>>) -> Balancer {
-        let snat = if setup.is_v6 { Addr::from(IpAddr::from(v6(254))) } else { Addr::v4([10, 0, 0, 254]) };
-        let range = FIRST_PORT..=FIRST_PORT + setup.ports - 1;
-        let ports = (setup.mode == Mode::Passthrough).then(|| NatPorts::new(vec![snat], range, 7));
-        let settings = Settings {
-            ports,
-            capacity: setup.capacity,
-            workers: Workers::alone(),
-            seed: 0x5eed,
-            cache,
-            loops: Loops::new(1),
+        let mut cache = Some(cache);
+        let (mut alone, _) = Balancer::of_workers(setup, 1, || cache.take().flatten());
+        alone.pop().expect("one")
+    }
+
+    /// Workers of one process, each with a part of the SNAT ports, and whose a packet is.
+    pub(crate) fn of_workers(
+        setup: Setup,
+        workers: u16,
+        mut cache: impl FnMut() -> Option<Box<dyn FlowCache>>,
+    ) -> (Vec<Balancer>, Dispatch) {
+        let snat = [if setup.is_v6 { IpAddr::from(v6(254)) } else { IpAddr::from([10, 0, 0, 254]) }];
+        let split = PortSplit::new(FIRST_PORT..=FIRST_PORT + setup.ports - 1, workers);
+        let has_ports = setup.mode == Mode::Passthrough;
+        let dispatch = Dispatch::new(workers, has_ports.then(|| (&snat[..], split.clone())));
+        let (loops, snapshot) = (Loops::new(1), made(setup));
+        let new = |(number, together): (u16, Workers)| {
+            let settings = Settings {
+                ports: has_ports.then(|| NatPorts::of_worker(vec![snat[0].into()], &split, number, 7)),
+                capacity: setup.capacity,
+                workers: together,
+                seed: 0x5eed,
+                cache: cache(),
+                loops: loops.clone(),
+            };
+            let (forwarder, snapshot) = (Forwarder::new(settings), snapshot.clone());
+            let mut balancer = Balancer { forwarder, snapshot, now: Timestamp(0) };
+            balancer.pass_time(Duration::ZERO);
+            balancer
         };
-        let snapshot = made(setup);
-        let mut balancer = Balancer { forwarder: Forwarder::new(settings), snapshot, now: Timestamp(0) };
-        balancer.pass_time(Duration::ZERO);
-        balancer
+        ((0..).zip(Workers::together(workers.into())).map(new).collect(), dispatch)
     }
 
     /// Has a packet arrive.
@@ -122,21 +140,6 @@ impl Balancer {
     #[inline]
     pub(crate) fn handle_frame(&mut self, frame: &mut Frame<'_>) -> Verdict {
         self.forwarder.handle_frame(frame, &self.snapshot, self.now)
-    }
-
-    /// Publishes other timeouts.
-    pub(crate) fn change_timeouts(&mut self, flow_timeouts: FlowTimeouts) {
-        let before = &self.snapshot;
-        self.snapshot = Arc::new(Snapshot {
-            listeners: before.listeners.clone(),
-            frontends: before.frontends.clone(),
-            pools: before.pools.clone(),
-            servers: before.servers.clone(),
-            network: before.network.clone(),
-            flow_timeouts,
-            generation: before.generation + 1,
-            ..Snapshot::empty(1)
-        });
     }
 
     /// Lets time pass.

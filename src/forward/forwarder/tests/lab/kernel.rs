@@ -28,6 +28,8 @@ pub(crate) struct Kernel {
     told: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
     /// How often it was asked for an entry.
     asked: Arc<AtomicUsize>,
+    /// Most entries, if there is a limit.
+    room: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,12 @@ impl Kernel {
     /// None where this story is told without.
     pub(crate) fn of_story() -> Option<Kernel> {
         HAS_CACHE.get().then(Kernel::default)
+    }
+
+    /// One that takes no more entries than that.
+    #[allow(dead_code, reason = "the forwarder's own tests have no use for it")]
+    pub(crate) fn with_room(room: usize) -> Kernel {
+        Kernel { room: Some(room), ..Kernel::default() }
     }
 
     /// The forwarder's end of it.
@@ -185,7 +193,9 @@ impl FlowCache for Writer {
     fn flush(&mut self) {
         let mut entries = self.kernel.entries.lock().unwrap();
         for (key, route) in self.changes.drain(..) {
+            let is_full = self.kernel.room.is_some_and(|room| entries.len() >= room);
             match route {
+                Some(_) if is_full && !entries.contains_key(&key) => {}
                 Some(route) => {
                     let CachedRoute { last, progress, .. } = route;
                     let is_alone = route.view == View::ClientSide;

@@ -1,0 +1,228 @@
+//! What an operator and the health checks do: servers and frontends come and go, timeouts change, the program stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convey::forward::FlowState;
+use convey::model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
+use convey::snapshot::{Draining, Frontend, Health, Pool, Server, Snapshot};
+
+use super::Events;
+
+/// What has become of a server or a frontend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    Serving,
+    /// Of a server: its health check has failed.
+    Down,
+    /// Of a server: `weight = 0`.
+    OutOfRotation,
+    /// Removed, and what is open may finish.
+    Draining,
+    Gone,
+}
+
+impl Life {
+    fn ends_flows(self) -> bool {
+        matches!(self, Life::Down | Life::Gone)
+    }
+}
+
+/// What is configured, and how servers are.
+#[derive(Debug)]
+pub(super) struct Changes {
+    pub(super) servers: [Life; 2],
+    pub(super) frontends: [Life; 3],
+    pub(super) is_stopping: bool,
+    /// Since when which timeouts have been in force.
+    timeouts: Vec<(Timestamp, FlowTimeouts)>,
+}
+
+impl Changes {
+    pub(super) fn none() -> Changes {
+        let timeouts = vec![(Timestamp(0), FlowTimeouts::default())];
+        Changes { servers: [Life::Serving; 2], frontends: [Life::Serving; 3], is_stopping: false, timeouts }
+    }
+
+    /// When a flow in this state ends at the latest whose last packet came then: shorter timeouts hold from when they are
+    /// published, longer ones from the next packet. (The flow cache alone may know of that; then those of now hold for it.)
+    pub(super) fn end(&self, state: FlowState, last: Timestamp) -> Timestamp {
+        let then = self.since(last).take_while(|(from, _)| *from <= last);
+        let then = then.map(|(_, timeouts)| last.after(timeout(state, timeouts))).max().expect("one");
+        let later = self.timeouts.iter().filter(|(from, _)| *from > last);
+        let end =
+            later.map(|(from, timeouts)| from.after(timeout(state, timeouts))).fold(then, Timestamp::min);
+        end.max(last.after(timeout(state, &self.timeouts.last().expect("one").1)))
+    }
+
+    /// How long a flow in this state is at least kept whose last packet came then.
+    pub(super) fn least(&self, state: FlowState, last: Timestamp) -> Duration {
+        self.since(last).map(|(_, timeouts)| timeout(state, timeouts)).min().expect("one")
+    }
+
+    /// Those that were in force then or later. At one time there may have been several, one after the other.
+    fn since(&self, then: Timestamp) -> impl Iterator<Item = &(Timestamp, FlowTimeouts)> {
+        let from = self.timeouts.iter().rposition(|(from, _)| *from < then).unwrap_or(0);
+        self.timeouts[from..].iter()
+    }
+
+    fn snapshot(&self, first: &Snapshot, generation: u64) -> Snapshot {
+        let pool = &first.pools[0];
+        let servers: Vec<Arc<Server>> = pool
+            .servers
+            .iter()
+            .zip(self.servers)
+            .filter_map(|(server, life)| changed(server, life))
+            .collect();
+        let by_id = servers.iter().map(|server| (server.live.id, server.clone())).collect();
+        let pool = Arc::new(Pool::new(pool.config.clone(), servers, pool.live.clone(), None));
+        let with = |life: Life| {
+            let all = first.frontends.iter().zip(self.frontends);
+            all.filter(move |(_, of)| *of == life).map(|(frontend, _)| frontend)
+        };
+        let serves = |frontend: &Arc<Frontend>| {
+            let Frontend { config, live, .. } = &**frontend;
+            Arc::new(Frontend { config: config.clone(), pool: pool.clone(), live: live.clone() })
+        };
+        let frontends: Vec<_> = with(Life::Serving).map(serves).collect();
+        let endpoints = |frontend: &Arc<Frontend>| {
+            let of = |endpoint| (endpoint, frontend.clone());
+            frontend.config.endpoints().map(of).collect::<Vec<_>>()
+        };
+        let listeners = frontends.iter().flat_map(endpoints).collect();
+        // Servers speak what the frontends speak that have them.
+        let is_spoken = |protocol| frontends.iter().any(|frontend| frontend.config.protocol == protocol);
+        let leaves = |life: Life, protocol| match life {
+            Life::Gone => false,
+            Life::Draining => true,
+            _ => !is_spoken(protocol),
+        };
+        let all = first.pools[0].servers.iter().zip(self.servers);
+        let leaving = |protocol| {
+            let of_protocol = all.clone().filter(move |(_, life)| leaves(*life, protocol));
+            of_protocol.map(move |(server, _)| Endpoint { protocol, addr: server.config.addr })
+        };
+        let draining = Draining {
+            listen: with(Life::Draining).flat_map(|frontend| frontend.config.endpoints()).collect(),
+            servers: [Protocol::Tcp, Protocol::Udp].into_iter().flat_map(leaving).collect(),
+        };
+        Snapshot {
+            generation,
+            listeners,
+            frontends,
+            pools: vec![pool],
+            servers: by_id,
+            draining: draining.into(),
+            stopping: self.is_stopping,
+            network: first.network.clone(),
+            flow_timeouts: self.timeouts.last().expect("one").1,
+            ..Snapshot::empty(1)
+        }
+    }
+}
+
+/// The server as it is now; none if it is no longer configured.
+fn changed(server: &Arc<Server>, life: Life) -> Option<Arc<Server>> {
+    let Server { config, health, live } = &**server;
+    let mut config = config.clone();
+    match life {
+        Life::Serving => return Some(server.clone()),
+        Life::Draining | Life::Gone => return None,
+        Life::OutOfRotation => config.settings.weight = 0,
+        Life::Down => {}
+    }
+    let health = Health { up: life != Life::Down, ..health.clone() };
+    Some(Arc::new(Server { config, health, live: live.clone() }))
+}
+
+impl Events {
+    /// A server or a frontend becomes what these bytes say, or the program stops, or goes on.
+    pub(super) fn change(&mut self, who: u8, which: u8, how: u8) {
+        let life = match how % 16 {
+            0 | 1 => Life::Down,
+            2 | 3 => Life::OutOfRotation,
+            4 | 5 => Life::Draining,
+            6 | 7 => Life::Gone,
+            _ => Life::Serving,
+        };
+        match who % 8 {
+            0 => self.changes.is_stopping = how.is_multiple_of(4),
+            1 | 2 if how % 16 > 3 => self.changes.frontends[usize::from(which % 3)] = life,
+            1 | 2 => {}
+            _ => self.changes.servers[usize::from(which % 2)] = life,
+        }
+        let lost: Vec<usize> = (0..self.connections.len()).filter(|n| self.loses_its_flow(*n)).collect();
+        self.publish();
+        for n in lost {
+            // Its ends are told, or find out.
+            self.is_gone(n);
+            self.connections[n].before = None;
+        }
+        self.check_that_what_is_gone_has_no_flows();
+    }
+
+    /// Whether this connection has a flow that ends with what has become of servers and frontends.
+    fn loses_its_flow(&self, n: usize) -> bool {
+        let Some(flow) = self.balancer.flow(&self.key(n)) else { return false };
+        let first = self.balancer.first();
+        let mut servers = first.pools[0].servers.iter().zip(self.changes.servers);
+        let mut frontends = first.frontends.iter().zip(self.changes.frontends);
+        servers.any(|(server, life)| server.live.id == flow.server_id() && life.ends_flows())
+            || frontends.any(|(frontend, life)| frontend.live.id == flow.frontend_id() && life.ends_flows())
+    }
+
+    /// Whoever began them.
+    fn check_that_what_is_gone_has_no_flows(&mut self) {
+        self.ended += self.balancer.give_slots_back();
+        let first = self.balancer.first();
+        let servers =
+            first.pools[0].servers.iter().map(|server| &server.live.slots).zip(self.changes.servers);
+        let frontends = first.frontends.iter().map(|frontend| &frontend.live.slots);
+        for (slots, life) in servers.chain(frontends.zip(self.changes.frontends)) {
+            assert!(!life.ends_flows() || slots.open() == 0, "{} flows of what is {life:?}", slots.open());
+        }
+    }
+
+    /// Short timeouts, or those by default, hold from now on.
+    pub(super) fn change_timeouts(&mut self, are_short: bool) {
+        let now = self.balancer.now();
+        self.changes.timeouts.push((now, timeouts(are_short)));
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let generation = self.balancer.snapshot().generation + 1;
+        let snapshot = self.changes.snapshot(self.balancer.first(), generation);
+        self.balancer.publish(snapshot);
+        self.settle();
+    }
+}
+
+/// Short ones, or those by default.
+fn timeouts(are_short: bool) -> FlowTimeouts {
+    let long = FlowTimeouts::default();
+    if !are_short {
+        return long;
+    }
+    FlowTimeouts {
+        half_open: Duration::from_secs(5),
+        established: Duration::from_secs(600),
+        half_closed: Duration::from_secs(20),
+        udp_stream: Duration::from_secs(20),
+        ..long
+    }
+}
+
+fn timeout(state: FlowState, timeouts: &FlowTimeouts) -> Duration {
+    match state {
+        FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted => timeouts.half_open,
+        FlowState::HandshakeOnly => timeouts.handshake_only,
+        FlowState::Established => timeouts.established,
+        FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => timeouts.half_closed,
+        FlowState::Closing => timeouts.closing,
+        FlowState::TimeWait => timeouts.time_wait,
+        FlowState::Closed => timeouts.closed,
+        FlowState::UdpNew | FlowState::UdpAnswered => timeouts.udp_single,
+        FlowState::UdpStream => timeouts.udp_stream,
+    }
+}
