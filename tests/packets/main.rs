@@ -20,6 +20,7 @@ mod host;
 mod interfaces;
 mod l2;
 mod lab;
+mod log;
 mod loops;
 mod mixed;
 mod modes;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),
         ("l2", l2::stories()),
+        ("log", log::stories()),
         ("loops", loops::stories()),
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use convey::demo::lab::{INTERFACE, Lab, Plan, Role};
@@ -101,6 +101,23 @@ impl Network {
     pub(crate) fn balance_by(&mut self, command: Command, config: &Config) {
         fs::write(self.path("config.toml"), config.text(self.case)).unwrap();
         *self.convey.lock().unwrap() = Some(self.start_by(command, Role::Balancer));
+    }
+
+    /// The same with a log that goes elsewhere.
+    pub(crate) fn balance_telling(&mut self, log: impl Into<Stdio>, config: &Config) {
+        fs::write(self.path("config.toml"), config.text(self.case)).unwrap();
+        let mut command = self.lab.command(Role::Balancer, binary().get_program());
+        command.arg(format!("--{}", self.case.mode.name())).arg("--config").arg(self.path("config.toml"));
+        let convey = Process::spawn(command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(log));
+        *self.convey.lock().unwrap() = Some(convey);
+        wait_for("the balancer to serve", || {
+            self.inside(Role::Balancer, || ask(STATS.into(), "/healthz").ok()).map(drop)
+        });
+    }
+
+    /// The status that `/healthz` answers with.
+    pub(crate) fn health(&self) -> u16 {
+        self.inside(Role::Balancer, || ask(STATS.into(), "/healthz").unwrap().0)
     }
 
     /// Starts a second balancer with the configuration of the first.

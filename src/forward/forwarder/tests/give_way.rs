@@ -117,6 +117,21 @@ fn who_has_waited_for_longest_gives_way_and_its_server_is_told(family: Family) {
     assert_eq!((late.0.flags.as_str(), late.1), ("R", DropReason::NoFlow));
 }
 
+#[test]
+fn no_more_servers_are_told_in_a_second_than_the_limit() {
+    const LIMIT: usize = 100_000;
+    let mut lab = with_ports(Family::V4, 3);
+    let mut told = 0;
+    for n in 0..LIMIT as u32 + 1_003 {
+        lab.send(lab.client((n % 60_000) as u16 + 1).syn().seq(n));
+        told += lab.farewells.drain(..).count();
+    }
+    assert_eq!((told, evicted(&lab)[1] as usize), (LIMIT, LIMIT + 1_000));
+    lab.wait(Duration::from_secs(1));
+    lab.send(lab.client(60_001).syn());
+    assert_eq!(lab.farewells.len(), 1, "a second later they are told again");
+}
+
 fn where_few_are_half_open_they_may_finish_first(family: Family) {
     let mut lab = with_ports(family, 20);
     (1..20).for_each(|n| drop(connect(&mut lab, n)));
