@@ -96,7 +96,8 @@ impl Balancer {
         let cores = cores();
         // A reload compares with what the file says.
         let (with_ports, other_ports) = snat_ports::choose(&config)?;
-        other_ports.iter().for_each(|warning| warn!("{warning}"));
+        let few_ports = limits::few_local_ports(&with_ports);
+        other_ports.iter().chain(&few_ports).for_each(|warning| warn!("{warning}"));
         let columns = Paths::columns(&with_ports, cores);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let draining = Arc::new(AtomicBool::new(false));

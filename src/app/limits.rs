@@ -3,6 +3,8 @@
 use log::{debug, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::config::Config;
+use crate::model::Mode;
 use crate::net::PortRanges;
 
 /// Raises the limit on open files to the most we may have: each connection takes two. Returns the limit.
@@ -35,33 +37,56 @@ pub(super) fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// How many ports this host gives to sockets that ask for none in particular. Those that are reserved, as packet modes
+/// Fewer local ports than this are told of: a port is one connection to a server at a time.
+const FEW_PORTS: u32 = 4_096;
+
+/// The ports that this host gives to sockets that ask for none in particular. Those that are reserved, as packet modes
 /// do with the ports that servers see, are none of them.
-pub(super) fn local_ports() -> u32 {
+pub(super) fn local_ports() -> PortRanges {
     let sysctl = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
     free_ports(&sysctl("ip_local_port_range"), &sysctl("ip_local_reserved_ports"))
 }
 
+/// A line for an operator if proxy mode has few local ports. SNAT ports of the same file are none of them, reserved or not yet.
+pub(super) fn few_local_ports(config: &Config) -> Option<String> {
+    config.frontends_in(Mode::Proxy).next()?;
+    let mut ports = local_ports();
+    if config.frontends_in(Mode::Passthrough).next().is_some() {
+        ports = ports.without(&config.passthrough.snat_ports.clone().into());
+    }
+    let count = ports.count();
+    (count < FEW_PORTS).then(|| {
+        format!(
+            "proxy mode has {count} local ports, so {count} connections at once to one server \
+             (net.ipv4.ip_local_port_range, ip_local_reserved_ports, passthrough.snat_ports)"
+        )
+    })
+}
+
 /// Ports of `range` ("first last") that are not in the list `reserved`; of what cannot be read the kernel's default.
-fn free_ports(range: &str, reserved: &str) -> u32 {
+fn free_ports(range: &str, reserved: &str) -> PortRanges {
     let ends: Vec<u16> = range.split_whitespace().filter_map(|port| port.parse().ok()).collect();
     let range = match ends[..] {
         [first, last] => first..=last,
         _ => 32_768..=60_999,
     };
-    PortRanges::from(range).without(&reserved.parse().unwrap_or_default()).count()
+    PortRanges::from(range).without(&reserved.parse().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::free_ports;
 
+    fn count(range: &str, reserved: &str) -> u32 {
+        free_ports(range, reserved).count()
+    }
+
     #[test]
     fn ports_that_are_reserved_are_not_ours_to_use() {
-        assert_eq!(free_ports("32768\t60999\n", "\n"), 28_232);
-        assert_eq!(free_ports("32768\t60999\n", "8080,33768-61000\n"), 1_000);
-        assert_eq!(free_ports("1024\t65535\n", "2000-2009,33768-61000\n"), 64_512 - 10 - 27_233);
-        assert_eq!(free_ports("40000\t50000\n", "33768-61000\n"), 0);
-        assert_eq!(free_ports("", ""), 28_232, "the kernel's default");
+        assert_eq!(count("32768\t60999\n", "\n"), 28_232);
+        assert_eq!(count("32768\t60999\n", "8080,33768-61000\n"), 1_000);
+        assert_eq!(count("1024\t65535\n", "2000-2009,33768-61000\n"), 64_512 - 10 - 27_233);
+        assert_eq!(count("40000\t50000\n", "33768-61000\n"), 0);
+        assert_eq!(count("", ""), 28_232, "the kernel's default");
     }
 }

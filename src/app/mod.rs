@@ -110,7 +110,8 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
     }
     runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
     let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
-    other_ports.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let few_ports = limits::few_local_ports(&config);
+    other_ports.iter().chain(&few_ports).for_each(|warning| eprintln!("warning: {warning}"));
     let config = match kernel {
         Some(kernel) => packet_plan::resolve(config, &kernel.network, cores())?,
         None => config,

@@ -12,7 +12,7 @@ use super::limits;
 use super::paths::Parts;
 use crate::config::Config;
 use crate::model::{Endpoint, Frontend, Mode, OnDown};
-use crate::proxy::{self, Descriptors, Ready, Reserved, Sessions, Workers};
+use crate::proxy::{self, Descriptors, LocalPorts, Ready, Reserved, Sessions, Workers};
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
 
@@ -42,14 +42,16 @@ impl ProxyPath {
         let open_files = parts.open_files;
         let left = open_files.saturating_sub(limits::open_files());
         let descriptors = Descriptors::share(left, listeners, columns.len());
+        let local_ports = limits::local_ports();
         let shared = proxy::Shared {
             columns: columns.clone(),
             snapshot: parts.snapshot.clone(),
             failures: parts.failures.clone(),
-            udp_sessions: Arc::new(Sessions::share(limits::local_ports())),
+            udp_sessions: Arc::new(Sessions::share(local_ports.count())),
             descriptors: descriptors.clone(),
             clients: Arc::default(),
             own_sockets: Arc::default(),
+            local_ports: Arc::new(LocalPorts::new(local_ports.ranges())),
             lines: Arc::default(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;

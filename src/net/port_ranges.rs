@@ -27,6 +27,11 @@ impl PortRanges {
         self.0.iter().map(|range| range.clone().len() as u32).sum()
     }
 
+    /// The ranges, in their order.
+    pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u16>> {
+        self.0.iter().cloned()
+    }
+
     /// The ports of either.
     #[must_use]
     pub fn with(&self, other: &PortRanges) -> PortRanges {

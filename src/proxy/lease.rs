@@ -12,6 +12,7 @@ use socket2::Socket;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::LocalPorts;
 use super::own_sockets::OwnSocket;
 use super::session::Session;
 use super::socket::{self, Leg};
@@ -46,7 +47,7 @@ impl Session {
     ) -> Result<(Leg, Lease), Counter> {
         let mut pool = self.frontend().pool.clone();
         // Allocate only once a connect has failed.
-        let (mut failed, mut tried) = (Vec::new(), Vec::new());
+        let (mut failed, mut tried, mut reason) = (Vec::new(), Vec::new(), Counter::ConnectFailed);
         for attempt in 0..ATTEMPTS {
             if attempt > 0 && !Arc::ptr_eq(&pool, &self.frontend().pool) {
                 pool = self.frontend().pool.clone();
@@ -63,22 +64,29 @@ impl Session {
                 lease.count(Counter::Retries, 1);
             }
             match lease
-                .connect(self.vip.port(), timeouts.connect, data_waits, |socket, server| {
-                    self.note(socket, server)
-                })
+                .connect(
+                    self.vip.port(),
+                    timeouts.connect,
+                    data_waits,
+                    &self.context.shared.local_ports,
+                    |socket, server| self.note(socket, server),
+                )
                 .await
             {
                 Ok(server) => return Ok((server, lease)),
                 Err(error) => {
                     let addr = lease.server().config.addr_for(self.vip.port());
                     debug!("{} -> {}: cannot connect to server {addr}: {error}", self.client, self.vip);
+                    if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) {
+                        reason = Counter::NoLocalPort;
+                    }
                     tried.push(lease.index);
                     failed.push(lease.server().live.id);
                     lease.failed(&error, Protocol::Tcp, &self.context.shared.failures);
                 }
             }
         }
-        Err(Counter::ConnectFailed)
+        Err(reason)
     }
 
     /// A place at the server the pool picks. Where somebody queues already, nobody gets past.
@@ -167,11 +175,12 @@ impl Lease {
         port: u16,
         patience: Duration,
         data_waits: bool,
+        ports: &LocalPorts,
         note: impl FnOnce(&Socket, SocketAddr) -> Option<OwnSocket>,
     ) -> io::Result<Leg> {
         let began = Instant::now();
         let server = self.server().config.addr_for(port);
-        let socket = socket::connect(server, data_waits)?;
+        let socket = socket::connect(server, data_waits, ports)?;
         self.own = note(&socket, server);
         let attempt = timeout(patience, socket::connected(socket)).await;
         let stream = attempt.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;

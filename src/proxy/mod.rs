@@ -8,6 +8,7 @@ mod clients;
 mod lease;
 mod lines;
 mod listener;
+mod local_ports;
 mod own_sockets;
 mod pipe;
 mod relay;
@@ -24,6 +25,7 @@ mod worker;
 
 pub use clients::Clients;
 pub use lines::Lines;
+pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
 pub use socket::BindError;
 pub use udp::Sessions;

@@ -78,7 +78,7 @@ impl Session {
             return Err(Counter::Loop);
         }
         // This one is open already.
-        let left = self.context.connections_left() + 1;
+        let left = self.context.connections_left().min(self.context.ports_left(&self.frontend.pool)) + 1;
         let counted = self.context.shared.clients.count_or_wait(self.client.ip(), &self.frontend, left);
         (self.counted, self.waiting) = counted.ok_or(Counter::ClientLimit)?;
         Ok(())

@@ -1,7 +1,7 @@
 //! Sockets with the options the proxy wants.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use super::LocalPorts;
 use crate::model::Endpoint;
 
 /// An address cannot be listened on.
@@ -102,12 +103,24 @@ pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
 
 /// Begins to connect to a server; [`connected`] waits for it. `data_waits` says that there is something to send once that
 /// has worked: then it goes with the acknowledgement that ends the handshake, which saves a segment.
-pub(super) fn connect(addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
+pub(super) fn connect(addr: SocketAddr, data_waits: bool, ports: &LocalPorts) -> io::Result<Socket> {
+    ports.connect(|port| connect_from(port, addr, data_waits))
+}
+
+/// The same from a port, or from one that the kernel chooses.
+fn connect_from(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // Whether the server is still there is only asked of connections that last: see `keep_alive`.
     socket.set_tcp_nodelay(true)?;
     if data_waits {
         let _ = set_tcp_quickack(&socket, false);
+    }
+    // Of every one, or none could have its port again before it is forgotten.
+    socket.set_reuse_address(true)?;
+    if let Some(port) = port {
+        let any: IpAddr =
+            if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        socket.bind(&SocketAddr::new(any, port).into())?;
     }
     match socket.connect(&addr.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}

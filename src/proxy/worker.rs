@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::own_sockets::Towards;
-use super::{Clients, Lines, OwnSockets, listener, pipe, udp, watch};
+use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch};
 use crate::model::{ConnectFailures, Endpoint, Protocol};
-use crate::snapshot::{Frontend, Snapshot};
+use crate::snapshot::{Frontend, Pool, Snapshot};
 
 /// What all workers share.
 #[derive(Clone)]
@@ -37,6 +37,8 @@ pub struct Shared {
     pub clients: Arc<Clients>,
     /// Sockets towards servers.
     pub own_sockets: Arc<OwnSockets>,
+    /// Ports of connections to servers.
+    pub local_ports: Arc<LocalPorts>,
     /// Lines of the log about clients.
     pub lines: Arc<Lines>,
 }
@@ -134,6 +136,13 @@ impl Context {
     pub(super) fn connections_left(&self) -> u64 {
         let Shared { columns, snapshot, descriptors, .. } = &self.shared;
         descriptors.connections().saturating_sub(snapshot.load().totals.current_in(columns.clone()))
+    }
+
+    /// How many more connections the backend's servers can have from local ports.
+    pub(super) fn ports_left(&self, pool: &Pool) -> u64 {
+        let Shared { columns, local_ports, .. } = &self.shared;
+        let all = u64::from(local_ports.count()).saturating_mul(pool.servers.len() as u64);
+        all.saturating_sub(pool.live.traffic.current_in(columns.clone()))
     }
 
     /// Sockets of ours that a client may be.

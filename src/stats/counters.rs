@@ -30,6 +30,8 @@ pub enum Counter {
     NoServer,
     /// Ended with nothing sent: every server tried refused or timed out.
     ConnectFailed,
+    /// Ended with nothing sent: no local port was left for a connection to a server.
+    NoLocalPort,
     /// Ended with nothing sent: every server stayed at its limit.
     QueueTimeout,
     /// Ended because no byte moved for the idle timeout; packet modes: no packet came of an open connection (TCP).
@@ -75,9 +77,10 @@ impl Counter {
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 11] = [
+    pub const ENDS: [(Counter, &'static str); 12] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
+        (Counter::NoLocalPort, "no_local_port"),
         (Counter::QueueTimeout, "queue_timeout"),
         (Counter::IdleTimeout, "idle_timeout"),
         (Counter::ClientReset, "client_reset"),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use convey::demo::lab::Role;
-use convey::model::Mode;
+use convey::model::{Mode, Offload};
 use convey::wire::TestPacket;
 
 use crate::case::{Case, Family, Story, stories};
@@ -19,7 +19,10 @@ pub(crate) fn stories() -> Vec<Story> {
     // All modes are in one process, whichever is said.
     let once = stories![when |case| case.is_passthrough() =>
         forged_connections_of_dsr_keep_nobody_out_of_passthrough];
-    [anyhow, once].concat()
+    // Of the proxy, which knows no offload; by IPv6 all clients of the lab are one, for they have one network.
+    let proxied = stories![when |case| case.is_passthrough() && case.offload == Offload::Tc && case.family == Family::V4 =>
+        one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_them];
+    [anyhow, once, proxied].concat()
 }
 
 /// The mode that is told becomes that of the frontend that says none.
@@ -105,6 +108,45 @@ fn forged_connections_of_dsr_keep_nobody_out_of_passthrough(case: Case) {
     assert!(pinged(least).is_err());
     assert!(refused() > before);
     let _clients = [(); 10].map(|()| pinged(hashed).unwrap());
+}
+
+/// The host has 100 local ports. A client that half-closes leaves each that it had in TIME-WAIT.
+fn one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_them(case: Case) {
+    let mut network = Network::new(case, 2, 1);
+    network.inside(Role::Balancer, || {
+        for (name, value) in [("ip_local_port_range", "40000 40099"), ("tcp_tw_reuse", "0")] {
+            std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
+        }
+    });
+    let vip = case.family.vip(PORT);
+    let server = SocketAddr::new(case.family.address(Role::Server(1)), PORT);
+    network.balance_with(&format!(
+        "[frontends.web]\nmode = \"proxy\"\nlisten_addr = \"{vip}\"\nbackend = \"web\"\n\
+         [backends.web]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{server}\"\n"
+    ));
+    assert!(network.log(Role::Balancer).contains("proxy mode has 100 local ports"));
+    let network = &network;
+    let _server = network.server(1, |_| Server::echo(server));
+    let pinged = |client| {
+        network.inside(Role::Client(client), || {
+            let mut stream = TcpStream::connect(vip)?;
+            ping(&mut stream).map(|()| stream)
+        })
+    };
+    for n in 0..300 {
+        let mut stream = pinged(1).unwrap_or_else(|error| panic!("connection {n}: {error}"));
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
+    // Nor does one that keeps all that it gets.
+    let held: Vec<TcpStream> = std::iter::from_fn(|| pinged(1).ok()).take(100).collect();
+    assert!((50..100).contains(&held.len()), "{}", held.len());
+    let _others = [(); 5].map(|()| pinged(2).unwrap());
+    let ended = |reason: &str| network.stat(&format!("/frontends/web/ended/{reason}"));
+    assert_eq!(
+        (ended("no_local_port"), ended("connect_failed"), ended("client_limit")),
+        (0.into(), 0.into(), 1.into())
+    );
 }
 
 /// What somebody sends who makes up a client of DSR, and data of its.

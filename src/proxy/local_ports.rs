@@ -1,0 +1,127 @@
+//! Local ports of connections to servers, also where the kernel has none left to choose.
+//!
+//! Whoever ends a connection first keeps its port for a minute (TIME-WAIT). A client that half-closes has convey do so, and 470
+//! short connections a second would use up all ports towards a server. For sockets without a port the kernel passes over all of these,
+//! unless `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect: timestamps tell old segments from new.
+
+use std::cell::Cell;
+use std::io;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+/// Ports that are tried, chosen at random, about 0.5 ms. In TIME-WAIT each of them will do; those in use will not.
+const TRIES: usize = 128;
+
+/// How long the kernel is not asked again: it looks at every port.
+const SHORT: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Until when this thread chooses ports itself.
+    static SHORT_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// The ports that this host hands out to connections.
+#[derive(Debug, Default)]
+pub struct LocalPorts {
+    ranges: Vec<RangeInclusive<u16>>,
+    count: u32,
+}
+
+impl LocalPorts {
+    /// Those in these ranges, which have no port in common.
+    pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u16>>) -> LocalPorts {
+        let ranges: Vec<_> = ranges.into_iter().collect();
+        let count = ranges.iter().map(|range| range.len() as u32).sum();
+        LocalPorts { ranges, count }
+    }
+
+    /// How many there are towards one address and port of a server.
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Has `connect` begin a connection, from a port that the kernel chooses or, where it has none, from one of these.
+    ///
+    /// # Errors
+    /// Those of `connect`: `ADDRNOTAVAIL` if no port was found.
+    pub(super) fn connect<T>(&self, mut connect: impl FnMut(Option<u16>) -> io::Result<T>) -> io::Result<T> {
+        let now = Instant::now();
+        let is_short = SHORT_UNTIL.get().is_some_and(|until| now < until);
+        if !is_short {
+            match connect(None) {
+                Err(error) if is_taken(&error) => SHORT_UNTIL.set(Some(now + SHORT)),
+                begun => return begun,
+            }
+        }
+        for port in (0..TRIES).filter_map(|_| self.any()) {
+            match connect(Some(port)) {
+                Err(error) if is_taken(&error) => {}
+                begun => return begun,
+            }
+        }
+        // There may be a single one that only the kernel finds.
+        if is_short { connect(None) } else { Err(Errno::ADDRNOTAVAIL.into()) }
+    }
+
+    fn any(&self) -> Option<u16> {
+        let mut at = (self.count > 0).then(|| fastrand::u32(..self.count))?;
+        for range in &self.ranges {
+            let len = range.len() as u32;
+            if at < len {
+                return Some(*range.start() + at as u16);
+            }
+            at -= len;
+        }
+        None
+    }
+}
+
+/// Whether a port cannot be had: none at all, not that one towards this server, or not that one here.
+fn is_taken(error: &io::Error) -> bool {
+    let errnos = [Errno::ADDRNOTAVAIL, Errno::ADDRINUSE];
+    errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_kernel_has_no_port_left_one_is_used_again_and_the_kernel_is_not_asked_for_a_while() {
+        SHORT_UNTIL.set(None);
+        let ports = LocalPorts::new([10..=19, 30..=39]);
+        assert_eq!(ports.count(), 20);
+        let mut asked = Vec::new();
+        let mut connect = |free: fn(u16) -> bool| {
+            asked.clear();
+            let port = ports.connect(|port| {
+                asked.push(port);
+                port.filter(|port| free(*port)).ok_or_else(|| Errno::ADDRNOTAVAIL.into())
+            });
+            (port.ok(), asked.clone())
+        };
+        let (port, asked) = connect(|_| true);
+        assert!((10..=39).contains(&port.unwrap()) && asked == [None, port], "{asked:?}");
+        let (port, asked) = connect(|_| true);
+        assert_eq!(asked, [port], "the kernel is not asked");
+        let (port, asked) = connect(|_| false);
+        assert_eq!((port, asked.len()), (None, TRIES + 1), "it gives up");
+        assert_eq!(asked.last(), Some(&None), "when the kernel has none either");
+        SHORT_UNTIL.set(None);
+    }
+
+    #[test]
+    fn what_fails_for_another_reason_is_not_tried_at_other_ports() {
+        SHORT_UNTIL.set(None);
+        let ports = LocalPorts::new([10..=19]);
+        let mut asked = 0;
+        let refused = ports.connect(|_| {
+            asked += 1;
+            Err::<(), _>(Errno::CONNREFUSED.into())
+        });
+        assert_eq!((asked, refused.unwrap_err().kind()), (1, io::ErrorKind::ConnectionRefused));
+    }
+}
