@@ -1,6 +1,7 @@
 //! What a configuration runs, in a few aligned lines. Pure.
 
 use std::array;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Config;
@@ -14,9 +15,12 @@ use crate::model::{
 /// are set to, statistics.
 pub fn describe(config: &Config) -> String {
     let mut text = table(config.frontends.iter().map(frontend_row));
+    let mut modes: HashMap<&str, Vec<Mode>> = HashMap::new();
+    for frontend in &config.frontends {
+        modes.entry(&frontend.backend).or_default().push(frontend.mode);
+    }
     for backend in &config.backends {
-        let modes = config.frontends.iter().filter(|frontend| frontend.backend == backend.name);
-        text.push_str(&backend_line(backend, &modes.map(|frontend| frontend.mode).collect::<Vec<_>>()));
+        text.push_str(&backend_line(backend, modes.get(&*backend.name).map_or(&[][..], Vec::as_slice)));
         let mut servers: Vec<_> =
             backend.servers.iter().map(server_row).chain(backend.named.iter().map(named_row)).collect();
         servers.sort();

@@ -3,6 +3,7 @@
 
 mod server;
 
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -104,10 +105,16 @@ impl File {
         }
         let frontends: Vec<Frontend> =
             frontends.named().into_iter().map(|(name, t)| frontend(name, t, report)).collect();
-        let backends = root.table("backends").named().into_iter();
+        let of_backend = by_backend(&frontends);
+        let read_backend = |(name, table): (String, Table<'_>)| {
+            let users = of_backend.get(&*name).map_or(&[][..], Vec::as_slice);
+            backend(name, table, users, report)
+        };
+        let backends = root.table("backends").named().into_iter().map(read_backend).collect();
+        drop(of_backend);
         let file = File {
             mode: root.or("mode", Mode::Proxy, choice(&Mode::ALL, Mode::name)),
-            backends: backends.map(|(name, t)| backend(name, t, &frontends, report)).collect(),
+            backends,
             frontends,
             stats: stats(root.table("stats")),
             timeouts: timeouts(root.table("timeouts")),
@@ -141,8 +148,8 @@ impl File {
         };
         let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
+        let backend = backend(BACKEND.to_owned(), absent(), &[&frontend], report);
         let frontends = vec![frontend];
-        let backend = backend(BACKEND.to_owned(), absent(), &frontends, report);
         File {
             mode: Mode::Proxy,
             frontends,
@@ -157,8 +164,11 @@ impl File {
     /// What the program uses if each frontend has this mode. Right only if nothing was reported.
     pub(super) fn config(&self, mode_of: impl Fn(&Frontend) -> Mode) -> Config {
         let frontends: Vec<_> = self.frontends.iter().filter_map(|f| f.model(mode_of(f))).collect();
+        let packets = frontends.iter().filter(|frontend| frontend.mode.is_packet());
+        let gets_packets: HashSet<&str> = packets.map(|frontend| &*frontend.backend).collect();
+        let model = |backend: &Backend| backend.model(gets_packets.contains(&*backend.name));
         Config {
-            backends: self.backends.iter().map(|backend| backend.model(&frontends)).collect(),
+            backends: self.backends.iter().map(model).collect(),
             frontends,
             stats: self.stats,
             timeouts: self.timeouts.model(),
@@ -173,11 +183,6 @@ impl Frontend {
     /// TCP, unless it says otherwise.
     pub(super) fn protocol(&self) -> Protocol {
         value(&self.protocol).unwrap_or_default()
-    }
-
-    /// Whether the backend of this name serves its clients.
-    pub(super) fn uses(&self, backend: &str) -> bool {
-        self.backend.as_ref().is_some_and(|name| name.value == backend)
     }
 
     fn model(&self, mode: Mode) -> Option<model::Frontend> {
@@ -199,10 +204,8 @@ impl Frontend {
 impl Backend {
     /// Packets are spread by a hash of their addresses and ports unless the file wants it otherwise: then those
     /// of a connection go to the same server even where nobody remembers it.
-    fn model(&self, frontends: &[model::Frontend]) -> model::Backend {
-        let gets_packets =
-            |frontend: &model::Frontend| frontend.backend == self.name && frontend.mode.is_packet();
-        let (algorithm, hash) = match frontends.iter().any(gets_packets) {
+    fn model(&self, gets_packets: bool) -> model::Backend {
+        let (algorithm, hash) = match gets_packets {
             false => (Algorithm::RoundRobin, HashOn::Source),
             true => (Algorithm::Ring, HashOn::Tuple),
         };
@@ -273,10 +276,20 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
     frontend
 }
 
-fn backend(name: String, mut table: Table<'_>, frontends: &[Frontend], report: &Report<'_>) -> Backend {
-    let mut protocols =
-        frontends.iter().filter(|frontend| frontend.uses(&name)).map(Frontend::protocol).peekable();
-    let speaks_udp_only = protocols.peek().is_some() && protocols.all(|protocol| protocol == Protocol::Udp);
+/// The frontends that use each backend.
+pub(super) fn by_backend(frontends: &[Frontend]) -> HashMap<&str, Vec<&Frontend>> {
+    let mut users: HashMap<&str, Vec<&Frontend>> = HashMap::new();
+    for frontend in frontends {
+        if let Some(backend) = &frontend.backend {
+            users.entry(&backend.value).or_default().push(frontend);
+        }
+    }
+    users
+}
+
+fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Report<'_>) -> Backend {
+    let speaks_udp_only =
+        !users.is_empty() && users.iter().all(|frontend| frontend.protocol() == Protocol::Udp);
     let backend = Backend {
         name,
         place: table.place.clone(),

@@ -21,6 +21,7 @@ pub use mode::{Network, validate_mode};
 pub use problem::{LoadError, Problem};
 pub use resolved::LeftOut;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -55,6 +56,12 @@ impl Config {
     /// The frontends in this mode.
     pub fn frontends_in(&self, mode: Mode) -> impl Iterator<Item = &Frontend> {
         self.frontends.iter().filter(move |frontend| frontend.mode == mode)
+    }
+
+    /// The backend of this name.
+    pub fn backend(&self, name: &str) -> Option<&Backend> {
+        let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));
+        found.ok().map(|index| &self.backends[index])
     }
 
     /// The frontends in packet modes.
@@ -108,9 +115,11 @@ impl Loaded {
 
     /// The same file, its frontends that run in the mode they run in: to change it needs a restart.
     pub fn keeping_modes(self, running: &[Frontend]) -> Loaded {
-        let frontends = [running, &self.config.frontends].concat();
-        let mode_of = |name: &str| frontends.iter().find(|frontend| frontend.name == name).map(|f| f.mode);
-        let config = self.source.file.config(|frontend| mode_of(&frontend.name).unwrap_or(Mode::Proxy));
+        let modes =
+            self.config.frontends.iter().chain(running).map(|frontend| (&*frontend.name, frontend.mode));
+        let modes: HashMap<&str, Mode> = modes.collect();
+        let mode_of = |frontend: &file::Frontend| modes.get(&*frontend.name).copied().unwrap_or(Mode::Proxy);
+        let config = self.source.file.config(mode_of);
         Loaded { config, ..self }
     }
 }

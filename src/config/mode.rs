@@ -2,7 +2,7 @@
 
 mod snat;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub fn validate_mode(loaded: &Loaded, network: &Network<'_>) -> Result<Vec<Probl
         }
     }
     let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
-    Check { file: &source.file, frontends: modes.collect(), config, network, report: &report }.all();
+    Check::new(&source.file, modes.collect(), config, network, &report).all();
     report.finish()
 }
 
@@ -55,6 +55,38 @@ struct Check<'a> {
     config: &'a Config,
     network: &'a Network<'a>,
     report: &'a Report<'a>,
+    backends: HashMap<&'a str, &'a Backend>,
+    /// The frontends of each backend.
+    users: HashMap<&'a str, Vec<(&'a Frontend, Mode)>>,
+    /// The first frontend that listens on each address.
+    listening: HashMap<IpAddr, &'a Frontend>,
+    /// The interface that has each address.
+    holders: HashMap<IpAddr, &'a Interface>,
+}
+
+impl<'a> Check<'a> {
+    fn new(
+        file: &'a File,
+        frontends: Vec<(&'a Frontend, Mode)>,
+        config: &'a Config,
+        network: &'a Network<'a>,
+        report: &'a Report<'a>,
+    ) -> Check<'a> {
+        let (mut users, mut listening, mut holders) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for (frontend, mode) in &frontends {
+            if let Some(backend) = &frontend.backend {
+                users.entry(&*backend.value).or_insert_with(Vec::new).push((*frontend, *mode));
+            }
+            for listen in &frontend.listen {
+                listening.entry(listen.value.ip()).or_insert(*frontend);
+            }
+        }
+        for interface in network.interfaces {
+            interface.addresses.iter().for_each(|ip| _ = holders.entry(*ip).or_insert(interface));
+        }
+        let backends = file.backends.iter().map(|backend| (&*backend.name, backend)).collect();
+        Check { file, frontends, config, network, report, backends, users, listening, holders }
+    }
 }
 
 impl Check<'_> {
@@ -167,17 +199,14 @@ impl Check<'_> {
         if let Some(other) = frontend.listen.iter().find(|other| !is_like(other.value.ip(), first)) {
             return self.report.error(&other.place, families(other.value.ip()));
         }
-        let backends = self.file.backends.iter().filter(|backend| frontend.uses(&backend.name));
-        let servers = backends.flat_map(|backend| &backend.servers).filter_map(Server::ip);
-        for server in servers.filter(|server| !is_like(server.value.ip(), first)) {
+        for server in self.servers_of(frontend).filter(|server| !is_like(server.value.ip(), first)) {
             self.report.error(&server.place, families(server.value.ip()));
         }
     }
 
     /// A backend is held against every packet mode that its frontends are in.
     fn backend(&self, backend: &Backend) {
-        let used = self.frontends.iter().filter(|(frontend, _)| frontend.uses(&backend.name));
-        let used: Vec<_> = used.collect();
+        let used = self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice);
         let in_dsr = || used.iter().filter(|(_, mode)| *mode == Mode::Dsr);
         let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value == DsrKind::L2);
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
@@ -206,12 +235,11 @@ impl Check<'_> {
 
     fn server(&self, server: &Placed<SocketAddr>, mode: Mode) {
         let ip = server.value.ip();
-        let listens = |frontend: &&Frontend| frontend.listen.iter().any(|vip| vip.value.ip() == ip);
         let own = if let Some(interface) = self.holder(ip) {
             format!("{ip} is this host's own address ({})", interface.name)
         } else if ip.is_loopback() {
             format!("{ip} is this host itself")
-        } else if let Some(frontend) = self.file.frontends.iter().find(listens) {
+        } else if let Some(frontend) = self.listening.get(&ip) {
             format!("{ip} is where frontend {:?} listens", frontend.name)
         } else if is_link_local(ip) {
             let message =
@@ -281,7 +309,13 @@ impl Check<'_> {
 
     /// The interface that has this address.
     fn holder(&self, ip: IpAddr) -> Option<&Interface> {
-        self.network.interfaces.iter().find(|interface| interface.addresses.contains(&ip))
+        self.holders.get(&ip).copied()
+    }
+
+    /// The servers of a frontend that have addresses.
+    fn servers_of(&self, frontend: &Frontend) -> impl Iterator<Item = Placed<SocketAddr>> {
+        let backend = frontend.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
+        backend.into_iter().flat_map(|backend| &backend.servers).filter_map(Server::ip)
     }
 
     /// The addresses that could be meant instead of `ip`.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use super::Config;
-use super::loops::{Listens, Loops};
+use super::loops::{Listens, loops};
 use crate::model::{Backend, Mode};
 
 /// An address of a name at which there is no server, because it would lead back to a frontend.
@@ -66,32 +66,36 @@ impl Config {
             listen: frontend.listen.clone(),
             backend: &frontend.backend,
         });
-        let mut loops = Loops::new(proxied.collect(), own);
-        for backend in &self.backends {
-            for server in &backend.servers {
-                // One that leads back, since the host has got an address, stays: who wrote it is asked at the next reload.
-                let _ = loops.add(&backend.name, server.addr);
+        let proxied: Vec<Listens<'_>> = proxied.collect();
+        let written = self
+            .backends
+            .iter()
+            .flat_map(|backend| backend.servers.iter().map(|server| (&*backend.name, server.addr)));
+        let mut servers: Vec<(&str, SocketAddr)> = written.collect();
+        let count = servers.len();
+        let mut of_names = Vec::new();
+        for (index, backend) in self.backends.iter().enumerate() {
+            for named in &backend.named {
+                for server in addresses(&named.host).into_iter().map(|ip| named.at(ip)) {
+                    servers.push((&backend.name, server.addr));
+                    of_names.push((index, &named.name, server));
+                }
             }
         }
         let (mut backends, mut left_out) = (self.backends.clone(), BTreeSet::new());
-        for (resolved, backend) in backends.iter_mut().zip(&self.backends) {
-            for named in &backend.named {
-                for server in addresses(&named.host).into_iter().map(|ip| named.at(ip)) {
-                    match loops.add(&backend.name, server.addr) {
-                        Ok(()) => resolved.servers.push(server),
-                        Err(found) => {
-                            left_out.insert(LeftOut {
-                                backend: backend.name.clone(),
-                                name: named.name.clone(),
-                                addr: server.addr,
-                                why: found.describe(server.addr),
-                            });
-                        }
-                    }
+        // One of the file that leads back, since the host has got an address, stays: who wrote it is asked at the next reload.
+        let found = loops(&proxied, &servers, own).into_iter().skip(count);
+        for ((index, name, server), found) in of_names.into_iter().zip(found) {
+            let (backend, addr) = (&mut backends[index], server.addr);
+            match found {
+                None => backend.servers.push(server),
+                Some(found) => {
+                    let (backend, name, why) = (backend.name.clone(), name.clone(), found.describe(addr));
+                    left_out.insert(LeftOut { backend, name, addr, why });
                 }
             }
-            resolved.servers.sort_by(|a, b| a.name.cmp(&b.name));
         }
+        backends.iter_mut().for_each(|backend| backend.servers.sort_by(|a, b| a.name.cmp(&b.name)));
         (backends, left_out)
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::file::{Backend, File, Frontend, Server};
 use super::hint;
-use super::loops::{Listens, Loops};
+use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
 use crate::model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol};
 
@@ -47,12 +47,16 @@ pub(super) fn loops<'a>(
             backend: &frontend.backend.as_ref()?.value,
         })
     });
-    let mut loops = Loops::new(listens.collect(), own);
-    for backend in backends {
-        for server in backend.servers.iter().filter_map(Server::ip) {
-            if let Err(found) = loops.add(&backend.name, server.value) {
-                report.error(&server.place, found.describe(server.value));
-            }
+    let listens: Vec<Listens<'_>> = listens.collect();
+    let servers = backends.iter().flat_map(|backend| {
+        backend.servers.iter().filter_map(Server::ip).map(|server| (&*backend.name, server))
+    });
+    let servers: Vec<(&str, Placed<SocketAddr>)> = servers.collect();
+    let addrs: Vec<(&str, SocketAddr)> =
+        servers.iter().map(|(backend, server)| (*backend, server.value)).collect();
+    for (found, (_, server)) in loops::loops(&listens, &addrs, own).into_iter().zip(&servers) {
+        if let Some(found) = found {
+            report.error(&server.place, found.describe(server.value));
         }
     }
 }

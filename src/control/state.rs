@@ -392,8 +392,7 @@ impl ServerEntry {
 /// Where any balancer sends a client's packets to the same server, and servers answer clients themselves.
 fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
     let hashes = |frontend: &&model::Frontend| {
-        let backend = config.backends.iter().find(|backend| backend.name == frontend.backend);
-        backend.is_some_and(|backend| backend.algorithm.hashes())
+        config.backend(&frontend.backend).is_some_and(|backend| backend.algorithm.hashes())
     };
     config.frontends_in(Mode::Dsr).filter(hashes).flat_map(model::Frontend::endpoints)
 }

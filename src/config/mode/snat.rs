@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Check, can_be_reached, family, is_like};
-use crate::config::file::{Frontend, Server};
+use crate::config::file::Frontend;
 use crate::config::problem::Placed;
 use crate::model::{Listen, Mode};
 
@@ -67,9 +67,7 @@ impl Check<'_> {
             }
             return;
         }
-        let backends = self.file.backends.iter().filter(|backend| frontend.uses(&backend.name));
-        let servers = backends.flat_map(|backend| &backend.servers).filter_map(Server::ip);
-        let ways = servers.filter_map(|server| (self.network.hop_to)(server.value.ip()));
+        let ways = self.servers_of(frontend).filter_map(|server| (self.network.hop_to)(server.value.ip()));
         let ways: Vec<u32> = ways.map(|hop| hop.interface).collect();
         let mut towards = self.network.interfaces.iter().filter(|i| ways.contains(&i.index)).peekable();
         let Some(first) = towards.peek().map(|interface| &interface.name) else { return };
