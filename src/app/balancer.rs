@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::host::{Kernel, load};
-use super::paths::{Parts, Paths};
+use super::paths::{Parts, Paths, Threads};
 use super::show::Show;
 use super::signals::{Signals, Wish};
 use super::{Failure, clock, cores, left_over, limits, runtime, snat_ports};
@@ -98,7 +98,8 @@ impl Balancer {
         let (with_ports, other_ports) = snat_ports::choose(&config)?;
         let few_ports = limits::few_local_ports(&with_ports);
         other_ports.iter().chain(&few_ports).for_each(|warning| warn!("{warning}"));
-        let columns = Paths::columns(&with_ports, cores);
+        let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
+        let columns = threads.columns();
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let draining = Arc::new(AtomicBool::new(false));
         let (outcome, outcomes) = mpsc::channel(1024);
@@ -107,7 +108,7 @@ impl Balancer {
         let (lookup, lookups) = mpsc::channel(64);
         let parts = Parts {
             config: &with_ports,
-            cores,
+            threads,
             open_files,
             snapshot: snapshot.clone(),
             failures: failure,

@@ -16,15 +16,17 @@ use super::coverage::{Coverage, Drivers};
 use super::host::Kernel;
 use super::left_over::{self, Kinds, OwnHandle};
 use super::packet_plan::{
-    dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, with_backends,
+    dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, split, with_backends,
 };
 use super::paths::Parts;
+use super::restart::Snat;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
     CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, Plan, PlannedCache, Selection,
     Terms, WANTED,
 };
+use crate::forward::PortSplit;
 use crate::model::{Interface, PacketSettings, Wanted};
 use crate::net::{Claim, Netlink, ReservedPorts};
 use crate::snapshot::Snapshot;
@@ -43,6 +45,8 @@ const LOOK: Duration = Duration::from_secs(5);
 pub(super) struct PacketPath {
     settings: PacketSettings,
     snat_addresses: Vec<IpAddr>,
+    /// Whose their ports are; `None` without an address.
+    split: Option<PortSplit>,
     /// Draining frontends are among them.
     claims: Claims,
     _snat_claims: Vec<Claim>,
@@ -159,6 +163,7 @@ impl PacketPath {
         info!("forwarding packets on {names} (workers: {workers})");
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
         Ok(PacketPath {
+            split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),
             settings: settings.clone(),
             snat_addresses,
             claims,
@@ -207,9 +212,9 @@ impl PacketPath {
         self.stats.clone()
     }
 
-    /// Our addresses that servers see; none without a frontend in passthrough mode at the start.
-    pub(super) fn snat_addresses(&self) -> &[IpAddr] {
-        &self.snat_addresses
+    /// Whom servers see; nobody without a frontend in passthrough mode at the start.
+    pub(super) fn snat(&self) -> Option<Snat<'_>> {
+        self.split.as_ref().map(|split| Snat { addresses: &self.snat_addresses, split })
     }
 
     /// Claims what the configuration adds; it is ours with [`PacketPath::own`].

@@ -11,15 +11,23 @@ use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit,
 use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Listen, Mode, PacketSettings};
 use crate::snapshot::NextHops;
 
-/// How many threads forward: one for each core but one, unless the file says otherwise.
-pub(super) fn workers(config: &Config, cores: usize) -> usize {
-    // Each needs a SNAT port of its own that is no frontend's; that a number in the file leaves one is checked with the file.
-    let ports = &config.passthrough.snat_ports;
-    let most = match config.frontends_in(Mode::Passthrough).next() {
-        Some(_) => (ports.len() / (taken(config, |_| true).len() + 1)).max(1),
-        None => cores,
+/// How many threads forward: one for each core but one, unless the file says otherwise. In passthrough each needs SNAT ports
+/// that no frontend at these addresses has: at least a quarter of an even share, or its clients would soon have none. A number in the
+/// file is checked with the file.
+pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) -> usize {
+    if let Some(workers) = config.passthrough.workers {
+        return workers.into();
+    }
+    let wanted = cores.saturating_sub(1).max(1);
+    if snat_addresses.is_empty() {
+        return wanted;
+    }
+    let (ports, taken) = (&config.passthrough.snat_ports, taken(config, snat_addresses));
+    let has_ports = |workers: &usize| {
+        let fewest = PortSplit::new(ports.clone(), *workers as u16).fewest_without(&taken);
+        fewest > 0 && 4 * fewest >= (ports.len() - taken.len()) / workers
     };
-    config.passthrough.workers.map_or((cores - 1).clamp(1, most), usize::from)
+    (1..=wanted.min(ports.len())).rev().find(has_ports).unwrap_or(1)
 }
 
 /// The interfaces to capture on: those named, or those that hold a VIP or lead to a server.
@@ -80,7 +88,7 @@ pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Res
 pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> anyhow::Result<Config> {
     let interfaces = interfaces(&config, network)?;
     config.passthrough.snat_addresses = snat_addresses(&config, network)?;
-    config.passthrough.workers = Some(workers(&config, cores) as u16);
+    config.passthrough.workers = Some(workers(&config, cores, &config.passthrough.snat_addresses) as u16);
     config.passthrough.interfaces = interfaces.into_iter().map(|interface| interface.name).collect();
     Ok(config)
 }
@@ -102,10 +110,7 @@ pub(super) fn dsr<'a>(frontends: impl IntoIterator<Item = &'a Frontend>) -> BTre
 
 /// The frontends, each with its backend.
 pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&Frontend, &Backend)> {
-    config.frontends.iter().filter_map(|frontend| {
-        let backend = config.backends.iter().find(|backend| backend.name == frontend.backend)?;
-        Some((frontend, backend))
-    })
+    config.frontends.iter().filter_map(|frontend| Some((frontend, config.backend(&frontend.backend)?)))
 }
 
 /// Which worker gets a packet.
@@ -139,16 +144,15 @@ pub(super) fn forwarders(
 }
 
 /// Without the ports of frontends at the same addresses. The clients of one that a reload adds there go to one worker.
-fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSplit {
+pub(super) fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSplit {
     let ports = &config.passthrough.snat_ports;
-    let taken = taken(config, |ip| snat_addresses.contains(&ip));
-    PortSplit::new(ports.clone(), workers as u16).without(taken)
+    PortSplit::new(ports.clone(), workers as u16).without(taken(config, snat_addresses))
 }
 
-/// The ports of frontends among the SNAT ports, at some of the addresses.
-fn taken(config: &Config, is_at: impl Fn(IpAddr) -> bool) -> BTreeSet<u16> {
+/// The SNAT ports that frontends have at these addresses, in whatever mode they are.
+fn taken(config: &Config, snat_addresses: &[IpAddr]) -> BTreeSet<u16> {
     let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
-    let ports = listen.filter(|listen| is_at(listen.ip())).flat_map(Listen::ports);
+    let ports = listen.filter(|listen| snat_addresses.contains(&listen.ip())).flat_map(Listen::ports);
     ports.filter(|port| config.passthrough.snat_ports.contains(port)).collect()
 }
 
@@ -182,7 +186,11 @@ mod tests {
              backends.web.servers.a.addr = '10.0.0.2:80'\n[passthrough]\n{settings}",
             mode.name()
         );
-        workers(&parse(&text), cores)
+        let snat_addresses: &[IpAddr] = match mode {
+            Mode::Passthrough => &["10.0.0.1".parse().unwrap()],
+            _ => &[],
+        };
+        workers(&parse(&text), cores, snat_addresses)
     }
 
     #[test]
@@ -194,11 +202,31 @@ mod tests {
             (Mode::Passthrough, "", 64, 63),
             (Mode::Passthrough, few, 64, 3),
             (Mode::Passthrough, few, 3, 2),
-            (Mode::Passthrough, "snat_ports = \"79-84\"", 64, 3),
+            (Mode::Passthrough, "snat_ports = \"79-84\"", 64, 4),
+            (Mode::Passthrough, "snat_ports = \"80-84\"", 64, 2),
             (Mode::Dsr, few, 64, 63),
             (Mode::Dsr, "workers = 100", 2, 100),
         ] {
             assert_eq!(worker_count(mode, settings, cores), expected, "{mode:?} {settings} {cores}");
+        }
+    }
+
+    #[test]
+    fn ports_of_frontends_elsewhere_take_no_worker_its_snat_ports() {
+        let text = "mode = 'passthrough'\nfrontends.web = { listen_addr = '10.0.0.1:80', backend = 'web' }\n\
+                    frontends.rtp = { mode = 'MODE', listen_addr = 'AT:34000-35000', backend = 'rtp' }\n\
+                    backends.web.servers.a.addr = '10.0.0.2:80'\nbackends.rtp.servers.a.addr = '10.0.0.2:34000'\n\
+                    backends.rtp.health_check.kind = 'none'\n";
+        let snat = ["10.0.0.7".parse().unwrap()];
+        for (mode, at, expected) in [
+            ("proxy", "10.0.0.1", 63),
+            ("dsr", "10.0.0.1", 63),
+            ("passthrough", "10.0.0.1", 63),
+            ("proxy", "10.0.0.7", 38),
+            ("dsr", "10.0.0.7", 38),
+        ] {
+            let config = parse(&text.replace("MODE", mode).replace("AT", at));
+            assert_eq!(workers(&config, 64, &snat), expected, "{mode} at {at}");
         }
     }
 

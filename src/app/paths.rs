@@ -1,6 +1,5 @@
 //! The two ways of forwarding, side by side: proxied connections, and packets.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,12 +34,37 @@ pub(super) struct Paths {
 /// What they are started with.
 pub(super) struct Parts<'a> {
     pub(super) config: &'a Config,
-    pub(super) cores: usize,
+    pub(super) threads: Threads,
     pub(super) open_files: u64,
-    /// Its counters have [`Paths::columns`].
+    /// Its counters have [`Threads::columns`].
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
     pub(super) networks: mpsc::Sender<net::Table>,
+}
+
+/// How many threads forward, of each kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Threads {
+    packets: usize,
+    proxy: usize,
+}
+
+impl Threads {
+    /// None without a frontend of the kind. The kernel has been asked if packets are forwarded.
+    pub(super) fn new(config: &Config, cores: usize, kernel: Option<&Kernel>) -> anyhow::Result<Threads> {
+        let packets = match kernel {
+            Some(Kernel { network, .. }) => {
+                packet_plan::workers(config, cores, &packet_plan::snat_addresses(config, network)?)
+            }
+            None => 0,
+        };
+        Ok(Threads { packets, proxy: proxy_workers(config, cores) })
+    }
+
+    /// How many count traffic: those of packets first, then those of the proxy.
+    pub(super) fn columns(self) -> usize {
+        self.packets + self.proxy
+    }
 }
 
 /// What is to be served from now on, of each kind.
@@ -50,15 +74,10 @@ pub(super) struct Ready {
 }
 
 impl Paths {
-    /// How many threads count traffic: those of packets first, then those of the proxy.
-    pub(super) fn columns(config: &Config, cores: usize) -> usize {
-        packet_workers(config, cores) + proxy_workers(config, cores)
-    }
-
     /// Starts what the frontends need; nothing is published yet. The kernel has been asked if packets are forwarded.
     pub(super) async fn start(parts: &Parts<'_>, kernel: Option<Kernel>) -> anyhow::Result<Paths> {
-        let packet_workers = packet_workers(parts.config, parts.cores);
-        let columns = packet_workers..Paths::columns(parts.config, parts.cores);
+        let Threads { packets: packet_workers, proxy } = parts.threads;
+        let columns = packet_workers..packet_workers + proxy;
         let packets = match kernel {
             Some(kernel) => Some(PacketPath::start(parts, kernel, packet_workers).await?),
             None => None,
@@ -149,11 +168,6 @@ impl Paths {
     }
 }
 
-/// None if there is no frontend in a packet mode.
-fn packet_workers(config: &Config, cores: usize) -> usize {
-    config.packet_frontends().next().map_or(0, |_| packet_plan::workers(config, cores))
-}
-
 /// One for each core if there is a frontend in proxy mode.
 pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
     config.frontends_in(Mode::Proxy).next().map_or(0, |_| cores)
@@ -174,7 +188,7 @@ impl DataPath for Paths {
         let started = Started {
             proxies: self.proxy.is_some(),
             forwards: self.packets.is_some(),
-            snat_addresses: self.packets.as_ref().map_or(&[] as &[IpAddr], PacketPath::snat_addresses),
+            snat: self.packets.as_ref().and_then(PacketPath::snat),
             proxied: self.proxy.as_ref().map_or(&none, ProxyPath::listened),
         };
         started.refuse(running, wanted)

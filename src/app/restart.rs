@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::Config;
+use crate::forward::PortSplit;
 use crate::model::{Endpoint, Frontend, Listen, Mode};
 
 /// What a process was started with.
@@ -12,19 +13,53 @@ pub(super) struct Started<'a> {
     pub(super) proxies: bool,
     /// Whether it forwards packets.
     pub(super) forwards: bool,
-    /// Its addresses that servers see in passthrough mode.
-    pub(super) snat_addresses: &'a [IpAddr],
+    /// Whom servers see in passthrough mode.
+    pub(super) snat: Option<Snat<'a>>,
     /// Where it has proxied connections, which may still be open.
     pub(super) proxied: &'a BTreeSet<Endpoint>,
+}
+
+/// The addresses and ports that stand for clients.
+#[derive(Clone, Copy)]
+pub(super) struct Snat<'a> {
+    pub(super) addresses: &'a [IpAddr],
+    /// Which ports each worker has.
+    pub(super) split: &'a PortSplit,
+}
+
+impl Snat<'_> {
+    /// The SNAT ports that these frontends have.
+    fn taken_by<'b>(self, frontends: impl IntoIterator<Item = &'b Frontend>) -> BTreeSet<u16> {
+        let listen = frontends.into_iter().flat_map(|frontend| &frontend.listen);
+        let ports = listen.filter(|listen| self.addresses.contains(&listen.ip())).flat_map(Listen::ports);
+        ports.filter(|port| self.split.owner(*port).is_some()).collect()
+    }
 }
 
 impl Started<'_> {
     /// Why `wanted` can only take the place of `running` by a restart, in words for an operator.
     pub(super) fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
         let forwarded = running.packet_frontends().flat_map(Frontend::endpoints).collect();
-        wanted.frontends.iter().find_map(|frontend| {
+        let of_mode = wanted.frontends.iter().find_map(|frontend| {
             let why = self.obstacle(frontend, &forwarded)?;
             Some(format!("frontend {}: {} mode needs a restart: {why}", frontend.name, frontend.mode.name()))
+        });
+        of_mode.or_else(|| self.lack_of_ports(running, wanted))
+    }
+
+    /// Ports of frontends at a SNAT address are no SNAT ports. A restart divides the others among the workers anew. Frontends
+    /// that `wanted` takes away keep theirs while they drain.
+    fn lack_of_ports(&self, running: &Config, wanted: &Config) -> Option<String> {
+        let snat = self.snat?;
+        let mut taken = snat.taken_by(&running.frontends);
+        if snat.split.fewest_without(&taken) == 0 {
+            // It is so already; what is taken away makes it better.
+            return None;
+        }
+        wanted.frontends.iter().find_map(|frontend| {
+            taken.extend(snat.taken_by([frontend]));
+            let message = "its ports need a restart: they are SNAT ports of this process, and one of its threads would have none left";
+            (snat.split.fewest_without(&taken) == 0).then(|| format!("frontend {}: {message}", frontend.name))
         })
     }
 
@@ -35,8 +70,8 @@ impl Started<'_> {
         if !self.forwards {
             return Some("no frontend was in a packet mode at the start".to_owned());
         }
-        let has_snat =
-            |listen: &Listen| self.snat_addresses.iter().any(|ip| ip.is_ipv4() == listen.is_ipv4());
+        let addresses = self.snat.map_or(&[][..], |snat| snat.addresses);
+        let has_snat = |listen: &Listen| addresses.iter().any(|ip| ip.is_ipv4() == listen.is_ipv4());
         if frontend.mode == Mode::Passthrough && !frontend.listen.iter().all(has_snat) {
             return Some("there was no SNAT address of its family at the start".to_owned());
         }
@@ -81,10 +116,11 @@ mod tests {
     fn refused(running: &[&str], snat_address: &str, wanted: &[&str]) -> Option<String> {
         let running = config(running);
         let proxied = running.frontends_in(Mode::Proxy).flat_map(Frontend::endpoints).collect();
+        let split = PortSplit::new(40_000..=40_008, 3).without([40_000]);
         let started = Started {
             proxies: running.frontends_in(Mode::Proxy).next().is_some(),
             forwards: running.packet_frontends().next().is_some(),
-            snat_addresses: &[snat_address.parse().unwrap()],
+            snat: Some(Snat { addresses: &[snat_address.parse().unwrap()], split: &split }),
             proxied: &proxied,
         };
         started.refuse(&running, &config(wanted))
@@ -128,6 +164,35 @@ mod tests {
         assert_eq!(refused("proxy [::]:80", "dsr 10.0.0.1:80"), None);
         let why = "frontend f1: dsr mode needs a restart: connections to 10.0.0.1:80/udp that were proxied would be cut";
         assert_eq!(refused("proxy 0.0.0.0:80 udp", "dsr 10.0.0.1:80 udp").unwrap(), why);
+    }
+
+    #[test]
+    fn ports_that_would_leave_a_worker_none_for_snat_need_a_restart() {
+        let web = "passthrough 10.0.0.7:80";
+        let added = |ports: &str| {
+            let range = format!("passthrough 10.0.0.1:{ports}");
+            refused(&[web, PROXY], "10.0.0.1", &[web, PROXY, &range])
+        };
+        let why = "frontend f2: its ports need a restart: they are SNAT ports of this process, and one of its threads would \
+                   have none left";
+        for all_of_a_worker in ["40001-40002", "40003-40005", "40002-40006", "40006-40010"] {
+            assert_eq!(added(all_of_a_worker).as_deref(), Some(why), "{all_of_a_worker}");
+        }
+        for some in ["40000-40001", "40004-40007", "40009-40019"] {
+            assert_eq!(added(some), None, "{some}");
+        }
+        let elsewhere = "passthrough 10.0.0.2:40000-40008";
+        assert_eq!(refused(&[web], "10.0.0.1", &[web, elsewhere]), None);
+        let proxied = refused(&[web, PROXY], "10.0.0.1", &[web, PROXY, "proxy 10.0.0.1:40003-40005"]);
+        assert_eq!(proxied.as_deref(), Some(why), "in whatever mode");
+    }
+
+    #[test]
+    fn ports_that_drain_are_not_for_snat_yet() {
+        let at = |ports: &str| format!("passthrough 10.0.0.1:{ports}");
+        let refused = |before: &str, after: &str| refused(&[&at(before)], "10.0.0.1", &[&at(after)]);
+        assert!(refused("40003-40004", "40005-40006").is_some());
+        assert_eq!(refused("40003-40005", "40003-40004"), None, "what helps is not refused");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A port may be in use for many servers at once, once for each: replies are told apart by where they come
 //! from.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -158,6 +159,13 @@ impl PortSplit {
         self.first + start(worker) as u16..=self.first + (start(worker + 1) - 1) as u16
     }
 
+    /// How many ports the worker has that has the fewest besides those that are `taken`.
+    pub fn fewest_without(&self, taken: &BTreeSet<u16>) -> usize {
+        let is_free = |port: &u16| !taken.contains(port) && self.left_out.binary_search(port).is_err();
+        let free = (0..self.workers as u16).map(|worker| self.ports(worker).filter(is_free).count());
+        free.min().unwrap_or_default()
+    }
+
     /// The worker a port belongs to; `None` outside the range, and for those left out.
     #[inline]
     pub fn owner(&self, port: u16) -> Option<u16> {
@@ -281,6 +289,15 @@ mod tests {
             assert!(taken.iter().all(|(_, port)| split.owner(*port) == Some(worker)), "{taken:?}");
             assert_eq!((taken.len(), ports.in_use()), (3, 3));
         }
+    }
+
+    #[test]
+    fn a_worker_whose_ports_are_all_taken_or_left_out_has_none() {
+        let split = PortSplit::new(1000..=1007, 4).without([1003]);
+        let fewest = |taken: &[u16]| split.fewest_without(&taken.iter().copied().collect());
+        assert_eq!([&[][..], &[1000, 1004, 1007]].map(fewest), [1; 2]);
+        assert_eq!([&[1002][..], &[1006, 1007, 1008]].map(fewest), [0; 2]);
+        assert_eq!(PortSplit::new(1000..=1007, 3).fewest_without(&BTreeSet::new()), 2);
     }
 
     proptest! {

@@ -20,6 +20,11 @@ pub(crate) fn stories() -> Vec<Story> {
         a_reload_widens_a_range_under_an_open_connection,
         ten_thousand_ports_are_one_frontend,
     ]);
+    stories.extend(
+        stories![when |case| case.is_passthrough() && case.family == Family::V4 && !case.is_cached() =>
+            a_reload_that_takes_a_worker_its_last_snat_ports_is_refused,
+        ],
+    );
     stories
 }
 
@@ -131,6 +136,34 @@ fn ten_thousand_ports_are_one_frontend(case: Case) {
         }
     });
     assert_eq!(network.stat("/frontends/web/total_connections"), 3);
+}
+
+/// Half of the ports were a frontend's at the start, and the reload wants the other half.
+fn a_reload_that_takes_a_worker_its_last_snat_ports_is_refused(case: Case) {
+    let mut network = prepared(case, 1);
+    let own = network.address(Role::Balancer).ip();
+    let text = |ports: &str| {
+        let snat = format!("snat_addresses = [\"{own}\"]\nsnat_ports = \"40000-40003\"\nworkers = 1\n");
+        let frontend = "backend = \"pool\"\n[frontends.range]\nbackend = \"pool\"\n";
+        text(&network, &[FTP..=FTP], "", UNCHECKED)
+            .replace("backend = \"pool\"\n", &format!("{frontend}listen_addr = \"{own}:{ports}\"\n"))
+            + &snat
+    };
+    let [first, others] = [text("40000-40001"), text("40002-40003")];
+    network.balance_with(&first);
+    let network = &network;
+    let _servers = [1, 2].map(|server| network.server(server, |addr| Server::echo(at(addr, FTP))));
+    let serves = || network.inside(Role::Client(1), || ping(&mut connect(case.family.vip(FTP))).unwrap());
+    serves();
+    network.save_with(&others);
+    wait_for("the reload to be refused", || {
+        let log = network.log(Role::Balancer);
+        let why = "frontend range: its ports need a restart: they are SNAT ports of this process, and one of its threads \
+                   would have none left";
+        (log.contains(why) && log.contains("the running configuration stays")).then_some(())
+    });
+    assert_eq!(network.stat("/frontends/range/listen_addr/0"), format!("{own}:40000-40001"));
+    (0..3).for_each(|_| serves());
 }
 
 /// Clients and two servers, which answer from the ports of these stories.
