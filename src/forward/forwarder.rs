@@ -310,7 +310,7 @@ impl Forwarder {
         let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
         let mut part =
             if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
-        if part == Part::Later && opens(direction, headers) {
+        if part == Part::Later && (opens(direction, headers) || asks(direction, headers)) {
             self.ask_for_client_again(id, packet.snapshot);
         }
         let flow = self.flows.get(id);
@@ -387,10 +387,7 @@ impl Forwarder {
 
     /// Whether a packet of a flow is one that a loop would bring back: a SYN, or a datagram to a server that has answered none.
     fn may_come_back(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
-        let is_question = !headers.is_tcp()
-            && direction == Direction::ToServer
-            && !matches!(headers.kind, Kind::LaterFragment { .. })
-            && self.flows.get(id).state() == FlowState::UdpNew;
+        let is_question = asks(direction, headers) && self.flows.get(id).state() == FlowState::UdpNew;
         is_question || opens(direction, headers)
     }
 
@@ -442,6 +439,13 @@ fn begins(headers: &Headers) -> bool {
 /// Whether a packet that goes this way is a client's SYN.
 fn opens(direction: Direction, headers: &Headers) -> bool {
     direction == Direction::ToServer && headers.is_tcp() && begins(headers)
+}
+
+/// Whether a packet that goes this way is a client's datagram, or its first fragment.
+fn asks(direction: Direction, headers: &Headers) -> bool {
+    direction == Direction::ToServer
+        && !headers.is_tcp()
+        && !matches!(headers.kind, Kind::LaterFragment { .. })
 }
 
 fn segment(headers: &Headers) -> Segment {

@@ -81,6 +81,6 @@ pub struct Wanted {
     pub ip: IpAddr,
     /// Whether it is one of ours, a server or a router, and not any client that says it is on the link.
     pub is_ours: bool,
-    /// Whether it is a client that has sent its SYN again, as one does that is there.
+    /// Whether it is a client that has sent its SYN or datagram again, as one does that is there.
     pub is_repeated: bool,
 }

@@ -31,8 +31,8 @@ const MOST_REMEMBERED: usize = 8_192;
 
 /// What is to be asked for, and what was lately.
 ///
-/// Forged clients are new each time, or were asked for in vain. A client that is there sends its SYN again if others were
-/// asked for in its place.
+/// Forged clients are new each time, or were asked for in vain. A client that is there sends its SYN or datagram again if others
+/// were asked for in its place.
 #[derive(Debug, Default)]
 pub struct Asking {
     /// By rank, the oldest first.
@@ -52,7 +52,7 @@ type Place = (u32, IpAddr);
 
 /// Servers and routers, without a limit.
 const OURS: usize = 0;
-/// Clients that have sent their SYN again and were not asked for yet.
+/// Clients that have sent their SYN or datagram again and were not asked for yet.
 const AGAIN: usize = 1;
 /// Clients that are wanted for the first time.
 const NEW: usize = 2;
@@ -66,6 +66,8 @@ struct Seen {
     /// Waits since then.
     queued: Timestamp,
     asked: Option<Timestamp>,
+    /// Whether it waits as one that has sent again. It waits once: others' room is not for who sends often.
+    again: bool,
 }
 
 impl Asking {
@@ -77,9 +79,11 @@ impl Asking {
         }
         let seen = self.seen(wanted);
         let is_lately = |at: Timestamp| now.since(at) < PERIOD;
-        if seen
-            .is_some_and(|seen| seen.asked.map_or(is_lately(seen.queued) && !wanted.is_repeated, is_lately))
-        {
+        let is_enough = |seen: Seen| match seen.asked {
+            Some(asked) => is_lately(asked) || is_lately(seen.queued),
+            None => is_lately(seen.queued) && (seen.again || !wanted.is_repeated),
+        };
+        if seen.is_some_and(is_enough) {
             return;
         }
         let asked = seen.and_then(|seen| seen.asked);
@@ -89,7 +93,7 @@ impl Asking {
             None if wanted.is_repeated => AGAIN,
             None => NEW,
         };
-        self.remember(wanted, Seen { queued: now, asked });
+        self.remember(wanted, Seen { queued: now, asked, again: wanted.is_repeated });
         let waiting = &mut self.waiting[rank];
         if waiting.len() >= MOST_WAITING {
             waiting.pop_front();
@@ -125,7 +129,7 @@ impl Asking {
             if rank != OURS {
                 self.left -= STEP;
             }
-            self.remember(wanted, Seen { queued, asked: Some(now) });
+            self.remember(wanted, Seen { queued, asked: Some(now), again: false });
             return Some(wanted);
         }
         None
@@ -238,6 +242,17 @@ mod tests {
                 assert!(after.is_some_and(|ms| ms <= 1_010), "{after:?} of {addresses}, seed {seed}");
             }
         }
+    }
+
+    #[test]
+    fn who_sends_often_takes_no_others_room() {
+        let (mut asking, now) = (Asking::default(), Timestamp(10 * SECOND));
+        let again = |n| Wanted { is_repeated: true, ..wanted(n, false) };
+        let clients = [again(1), again(2)];
+        asking.want(clients[0], now);
+        (0..1_000).for_each(|_| asking.want(clients[1], now));
+        (10..1_000).for_each(|n| asking.want(wanted(n, false), now));
+        assert_eq!(all(&mut asking, now.0)[..2], [clients[1], clients[0]]);
     }
 
     #[test]

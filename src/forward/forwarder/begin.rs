@@ -280,7 +280,7 @@ impl Forwarder {
         self.look_for_hop(to, snapshot, false)
     }
 
-    /// A client has sent its SYN again: it is there, other than most of those that are asked for in vain.
+    /// A client has sent its SYN or datagram again: it is there, other than most of those that are asked for in vain.
     pub(super) fn ask_for_client_again(&mut self, id: FlowId, snapshot: &Snapshot) {
         let flow = self.flows.get(id);
         let hop = flow.rewrite(Direction::ToClient).next_hop;

@@ -22,6 +22,7 @@ told_over_both_families! {
     a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given,
     a_client_on_the_link_is_asked_for_as_a_client,
     forged_clients_on_the_link_leave_room_to_ask_for_a_server,
+    a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there,
 }
 
 /// Clients 1 to 29, each with what its server saw.
@@ -214,6 +215,20 @@ fn a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given(family: Family
 fn host(n: u16) -> IpAddr {
     let [high, low] = n.to_be_bytes();
     [10, 9, high, low].into()
+}
+
+fn a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there(family: Family) {
+    for (udp, mut lab) in [(false, Lab::passthrough(family)), (true, Lab::passthrough(family).udp())] {
+        let client = SocketAddr::new(family.server_ip(77), 5_000).to_string();
+        let packet = TestPacket::from(client).to(family.vip());
+        let packet = if udp { packet.udp() } else { packet.syn() };
+        let mut asked = |packet: TestPacket| {
+            lab.send(packet);
+            let wanted = std::mem::take(&mut lab.forwarder.news().wanted);
+            wanted.iter().map(|wanted| wanted.is_repeated).collect::<Vec<_>>()
+        };
+        assert_eq!([packet.clone(), packet].map(&mut asked), [[false], [true]], "UDP: {udp}");
+    }
 }
 
 fn a_client_on_the_link_is_asked_for_as_a_client(family: Family) {
