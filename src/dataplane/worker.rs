@@ -11,7 +11,7 @@ use super::news::News;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Tally};
-use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut};
+use crate::forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut, number_segments};
 use crate::model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, Gauge, PacketStats, STATES};
@@ -159,6 +159,7 @@ impl Worker {
                 match forwarded.cut {
                     None => round.out.push((forwarded.interface, buffer)),
                     Some(Cut::Segments(payload)) if segment_size.is_some() => {
+                        number_segments(buffer.frame_mut(), payload, &self.ids);
                         buffer.set_segment_size(payload);
                         round.out.push((forwarded.interface, buffer));
                     }

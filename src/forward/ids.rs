@@ -1,4 +1,4 @@
-//! Numbers for packets that go on in fragments.
+//! Numbers for packets that go on in fragments, or may be cut on their way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,7 +19,12 @@ impl Ids {
 
     /// A number.
     pub fn take(&self) -> u16 {
-        self.0.fetch_add(1, Ordering::Relaxed)
+        self.take_many(1)
+    }
+
+    /// The first of so many numbers in a row.
+    pub fn take_many(&self, count: u16) -> u16 {
+        self.0.fetch_add(count, Ordering::Relaxed)
     }
 }
 
@@ -33,7 +38,9 @@ mod tests {
     fn whoever_shares_them_never_gives_the_same_number_until_all_are_given() {
         let ids = Ids::new(65_000);
         let others = [ids.clone(), ids.clone(), ids];
-        let given: HashSet<u16> = (0..1 << 16).map(|n| others[n % 3].take()).collect();
-        assert_eq!(given.len(), 1 << 16);
+        let given: HashSet<u16> = (0..1 << 15).map(|n| others[n % 3].take()).collect();
+        let first = others[0].take_many(1 << 15);
+        let more: HashSet<u16> = (0..1 << 15).map(|n| first.wrapping_add(n)).collect();
+        assert_eq!(given.union(&more).count(), 1 << 16);
     }
 }

@@ -24,7 +24,7 @@ mod wheel;
 mod workers;
 
 pub use cache::{CachedRoute, FlowCache, Progress, Seen};
-pub use cut::{Cut, cut};
+pub use cut::{Cut, cut, number_segments};
 pub use dispatch::Dispatch;
 pub use flow::{Flow, NewFlow};
 pub use flows::{FlowId, FlowTable, Full, Inserted};

@@ -28,7 +28,7 @@ pub use checksum::{Checksum, checksum_changes};
 pub use datagrams::datagrams;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
-pub use mtu::{allow_cutting, told_mtu};
+pub use mtu::{allow_cutting, set_number, told_mtu};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};
 pub use segments::segments;

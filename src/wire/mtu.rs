@@ -31,6 +31,18 @@ pub fn allow_cutting(frame: &mut [u8], headers: &Headers) {
     put_u16(ip, ipv4::CHECKSUM, checksum);
 }
 
+/// Gives a packet of IPv4 another number.
+///
+/// # Panics
+/// If `headers` are not those of `frame`.
+pub fn set_number(frame: &mut [u8], headers: &Headers, number: u16) {
+    let ip = &mut frame[headers.l3..headers.l4];
+    let delta = Delta::default().replace_u16(u16_at(ip, ipv4::ID), number);
+    let checksum = delta.apply(u16_at(ip, ipv4::CHECKSUM));
+    put_u16(ip, ipv4::ID, number);
+    put_u16(ip, ipv4::CHECKSUM, checksum);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +64,16 @@ mod tests {
                 assert_eq!(told_mtu(&frame, &parse(&frame).unwrap()), told);
             }
         }
+    }
+
+    #[test]
+    fn a_packet_with_another_number_is_the_same_else() {
+        let packet = TestPacket::from("10.0.0.1:80").to("198.51.100.1:5000").payload(b"abc");
+        let numbered = |id| packet.clone().may_be_cut(id).bytes();
+        let mut frame = numbered(65_535);
+        let headers = parse(&frame).unwrap();
+        set_number(&mut frame, &headers, 7);
+        assert_eq!(frame, numbered(7));
     }
 
     #[test]

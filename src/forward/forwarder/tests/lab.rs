@@ -15,7 +15,7 @@ pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbou
 use crate::forward::forwarder::{Path, fit};
 use crate::forward::{
     Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, PortSplit, Settings,
-    Verdict, Workers, cut,
+    Verdict, Workers, cut, number_segments,
 };
 use crate::model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol, Timestamp,
@@ -328,6 +328,7 @@ impl Lab {
         let headers = wire::parse(frame.bytes).unwrap();
         match forwarded.cut {
             Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
+                number_segments(frame.bytes, payload, &self.ids);
                 Outcome::Segments(Seen::read(frame.bytes, forwarded.interface), payload)
             }
             Some(how) => {

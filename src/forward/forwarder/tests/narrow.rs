@@ -190,6 +190,35 @@ fn a_path_that_takes_what_our_link_takes_is_not_narrow(family: Family) {
 }
 
 #[test]
+fn segments_of_one_packet_have_no_number_of_the_next() {
+    let mut lab = Lab::passthrough(Family::V4);
+    let syn = lab.connect(1);
+    let answer = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+    too_big(&mut lab, Family::V4, &answer, 1_400);
+    let number = |frame: &[u8]| u16::from_be_bytes([frame[18], frame[19]]);
+    let mut numbers = Vec::new();
+    let mut send = |id: u16, len: usize, segment_size| {
+        let packet = syn.reply().seq(1_501).ack(101).payload(&vec![8; len]).may_be_cut(id);
+        match lab.handle_frame(&mut packet.bytes(), segment_size) {
+            Outcome::Fragments(segments, WAN) => numbers.extend(segments.iter().map(|frame| number(frame))),
+            // Whoever cuts it counts on.
+            Outcome::Segments(seen, payload) => {
+                let count = (len as u16).div_ceil(payload);
+                numbers.extend((0..count).map(|n| number(&seen.frame).wrapping_add(n)));
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    send(7, 1_440, None);
+    send(8, 1_440, None);
+    send(9, 14_000, Some(1_440));
+    send(19, 14_400, Some(1_440));
+    send(29, 1_440, None);
+    assert_eq!(numbers.len(), 2 + 2 + 11 + 11 + 2);
+    assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), numbers.len(), "{numbers:?}");
+}
+
+#[test]
 fn urgent_data_of_a_narrow_path_goes_in_fragments_which_leave_it_where_it_is() {
     let family = Family::V4;
     let mut lab = Lab::passthrough(family);
