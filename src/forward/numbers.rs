@@ -266,7 +266,7 @@ impl Numbers {
                 Heard::flags(flags)
             }
             ACK if fits && view == View::BothSides => self.client_goes_on(pending, segment),
-            ACK if fits => Heard::flags(self.client_alone_goes_on(pending, segment)),
+            ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
             // The last one counts: whoever begins anew has new numbers.
             SYN if matches!(state, FlowState::SynSent | FlowState::Adopted) => {
                 (*self, *pending) = (Numbers::first(segment), PendingFin::Nobodys);
@@ -308,14 +308,17 @@ impl Numbers {
 
     /// Nobody says what of it has arrived. So what is close moves the numbers behind a gap, too, and a FIN waits for what was
     /// lost before it, or for the client to go on behind it. Who guesses is close with one pair of numbers in 4 million.
-    fn client_alone_goes_on(&mut self, pending: &mut PendingFin, segment: Segment) -> u8 {
+    fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
             (*pending, self.answered) = (PendingFin::Clients, end);
             return flags & !FIN;
         }
-        let is_close = seq.wrapping_sub(self.sent) <= MAX_GAP && ack.wrapping_sub(self.acked) <= MAX_GAP_ACK;
+        // Behind its FIN the client has sent nothing.
+        let is_close = !state.is_over(View::ClientSide)
+            && seq.wrapping_sub(self.sent) <= MAX_GAP
+            && ack.wrapping_sub(self.acked) <= MAX_GAP_ACK;
         if !follows(segment, self.sent) && !is_close {
             return flags;
         }

@@ -12,6 +12,7 @@ told_over_both_families! {
     who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects,
     who_finished_and_heard_nothing_more_is_told_too,
     whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it,
+    whoever_is_close_behind_the_end_of_a_connection_in_dsr_does_not_keep_it,
     the_last_segments_of_a_connection_that_is_over_keep_it,
     in_dsr_silence_is_counted_and_nobody_is_told,
     no_more_are_told_of_their_silence_than_a_thousand_at_once,
@@ -115,6 +116,19 @@ fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family:
         }
         assert_eq!((lab.forwarder.flows().count(state), lab.forwarder.snat_ports_in_use()), (0, 0));
     }
+}
+
+/// One pair of numbers in 4 million is as close.
+fn whoever_is_close_behind_the_end_of_a_connection_in_dsr_does_not_keep_it(family: Family) {
+    let mut lab = Lab::dsr(family);
+    connect_and_close(&mut lab);
+    for n in 1..30 {
+        lab.wait(Duration::from_secs(9));
+        for _ in 0..2 {
+            lab.handle(&lab.client(1).seq(104 + n * 1_000).ack(501 + n).payload(b"kept?"));
+        }
+    }
+    assert_eq!(lab.forwarder.flows().count(FlowState::HalfClosedByClient), 0);
 }
 
 fn the_last_segments_of_a_connection_that_is_over_keep_it(family: Family) {
