@@ -388,7 +388,7 @@ mod tests {
             "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
             "packets_rx": 8, "packets_tx": 9,
             "ended": {
-                "no_server": 0, "connect_failed": 0, "queue_timeout": 0, "idle_timeout": 1,
+                "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
                 "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
                 "cut": 0, "evicted": 0,
             },
