@@ -97,7 +97,7 @@ impl Check<'_> {
                 Mode::Passthrough | Mode::Dsr => {
                     frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
                     self.one_family(frontend, *mode);
-                    self.of_proxied_clients(frontend, *mode);
+                    self.of_single_clients(frontend, *mode);
                 }
             }
         }
@@ -153,8 +153,11 @@ impl Check<'_> {
         limits.into_iter().flatten().for_each(|limit| self.report.warning(&limit.place, why.clone()));
     }
 
-    /// Limits of single clients: in packet modes strangers make up addresses.
-    fn of_proxied_clients(&self, frontend: &Frontend, mode: Mode) {
+    /// Limits of single clients: in DSR strangers make up all that opens a flow, in any client's name.
+    fn of_single_clients(&self, frontend: &Frontend, mode: Mode) {
+        if mode != Mode::Dsr {
+            return;
+        }
         let limit = frontend.max_connections_per_client.iter().map(|limit| &limit.place);
         for place in limit.chain(frontend.trusted_clients.first().map(|network| &network.place)) {
             self.report.warning(place, format!("has no effect in {} mode", mode.name()));

@@ -133,6 +133,7 @@ impl Ledger {
         match how {
             End::Own | End::Left => {}
             End::Silent => self.count(flow, Counter::IdleTimeout, 1),
+            End::ClientLimit => self.count(flow, Counter::ClientLimit, 1),
             End::ServerGone => self.count(flow, Counter::ServerGone, 1),
             End::Cut => self.count(flow, Counter::Cut, 1),
         }

@@ -9,7 +9,7 @@ use super::flow::{Class, Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
 use super::queues::Held;
-use super::shares::{Share, Shares};
+use super::shares::{Room, Share, Shares};
 use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::{Slot, Wheel, begin, tick, tick_from, ticks, time};
 use super::workers::Workers;
@@ -27,6 +27,9 @@ pub struct Inserted {
     /// The flow whose place it took.
     pub evicted: Option<Flow>,
 }
+
+/// Connections of which it is remembered that they were just opened: more than come between two looks at them.
+const MAX_OPENED: usize = 4_096;
 
 /// All flows that could make room are open, and none may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,8 @@ pub struct FlowTable {
     index: Index,
     wheel: Wheel,
     shares: Shares,
+    /// Connections seen from both sides that were opened since it was last asked.
+    opened: Vec<FlowId>,
     counts: [u32; FlowState::ALL.len()],
     cached: u32,
     /// Handshakes that were completed.
@@ -72,6 +77,7 @@ impl FlowTable {
             index: Index::new(2 * capacity as usize),
             wheel: Wheel::new(),
             shares: Shares::new(capacity),
+            opened: Vec::with_capacity(MAX_OPENED),
             counts: Default::default(),
             cached: 0,
             finished: 0,
@@ -181,6 +187,7 @@ impl FlowTable {
 
     /// Tells other workers from now on what may give way here. To be called before there is a flow.
     pub(super) fn work_with(&mut self, workers: Workers) {
+        workers.clients().reserve(self.capacity, self.seed);
         self.shares.work_with(workers);
     }
 
@@ -222,6 +229,13 @@ impl FlowTable {
             flow.note_answer(tick(at));
         }
         self.go_on(id, direction, segment, state, at);
+    }
+
+    /// Puts a flow's deadline off as a packet does after which its state is the same.
+    pub(super) fn keep(&mut self, id: FlowId, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        flow.deadline = tick_from(at) + self.timeouts[flow.state as usize];
+        self.keep_in_time(id);
     }
 
     /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
@@ -317,6 +331,22 @@ impl FlowTable {
     /// Whether a flow that is due will be forgotten, as far as is known here.
     pub fn is_silent(&self, id: FlowId, now: Timestamp) -> bool {
         self.get(id).deadline <= tick(now)
+    }
+
+    /// How many flows of a kind there are, and how many more there is room for.
+    pub(super) fn room(&self, kind: Share) -> Room {
+        self.shares.room(kind)
+    }
+
+    /// A connection seen from both sides that was opened since it was last asked, if it still is open.
+    pub(super) fn next_opened(&mut self) -> Option<FlowId> {
+        loop {
+            let id = self.opened.pop()?;
+            let flow = self.get(id);
+            if flow.slot != Slot::NONE && flow.is_open_connection() {
+                return Some(id);
+            }
+        }
     }
 
     /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is room.
@@ -424,6 +454,10 @@ impl FlowTable {
         if new_class != class {
             self.shares.leave(&mut self.flows, id.0, class);
             self.shares.enter(&mut self.flows, id.0, new_class, at);
+            let is_opened = new_class == Class::Open && !class.is_open();
+            if is_opened && self.get(id).view() == View::BothSides && self.opened.len() < MAX_OPENED {
+                self.opened.push(id);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 mod adopt;
 mod begin;
 mod cached;
+mod client_share;
 mod expiry;
 mod fit;
 mod give_way;
@@ -260,6 +261,11 @@ impl Forwarder {
         self.evicted[shortage as usize]
     }
 
+    /// Open flows as they are counted for their clients: those of passthrough. Adds up all counters.
+    pub fn counted_for_clients(&self) -> u64 {
+        self.workers.clients().flows()
+    }
+
     /// SNAT ports in use.
     pub fn snat_ports_in_use(&self) -> usize {
         self.ports.as_ref().map_or(0, NatPorts::in_use)
@@ -319,7 +325,10 @@ impl Forwarder {
                 self.news.ended.push(Ended { flow: parties, how: End::Own });
             }
             self.follow_in_cache(id);
-        } else if !matches!(headers.kind, Kind::LaterFragment { .. }) {
+        } else if matches!(headers.kind, Kind::LaterFragment { .. }) {
+        } else if self.is_stream_beyond(id, direction, packet.snapshot) {
+            self.flows.keep(id, packet.now);
+        } else {
             self.hear(id, direction, segment(headers), packet.now);
             part = match self.flows.get(id).state() {
                 FlowState::SynReceived if was_asking => Part::Answer,

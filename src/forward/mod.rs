@@ -1,6 +1,7 @@
 //! The forwarding core of the packet modes. Pure: frames and the time in, verdicts out.
 
 mod cache;
+mod clients;
 mod cut;
 mod dispatch;
 mod flow;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::port_pools::PortPools;
 use super::port_ranges::PortRanges;
+use super::shares::Room;
 use crate::model::Addr;
 
 /// The SNAT ports of one worker, on every SNAT address.
@@ -92,6 +93,18 @@ impl NatPorts {
     /// How many there are for each server of this one's family, those that are left out among them.
     pub fn towards(&self, server: &Addr) -> u32 {
         of_family(&self.addresses, self.v4, server).len() as u32 * self.ports.len() as u32
+    }
+
+    /// How many ports are in use towards a server, and how many are free.
+    pub(super) fn room(&self, server: (Addr, u16), protocol: u8) -> Room {
+        let used = self.pools.in_use((server, protocol));
+        let before = |port: u16| self.not_ours.partition_point(|other| *other < port);
+        let not_ours = before(*self.ports.end()) - before(*self.ports.start());
+        // Mostly the same ports.
+        let of_frontends = self.of_frontends.iter().map(|(_, ports)| ports.len()).sum();
+        let left_out = not_ours.max(of_frontends) as u32;
+        let addresses = of_family(&self.addresses, self.v4, &server.0).len() as u32;
+        Room::of(self.towards(&server.0).saturating_sub(left_out * addresses), used)
     }
 
     /// Ports in use, over all servers.

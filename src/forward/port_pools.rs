@@ -121,6 +121,12 @@ impl PortPools {
         true
     }
 
+    /// How many of these ports are in use.
+    pub(super) fn in_use(&self, of: Endpoint) -> u32 {
+        let pool = self.places.get(&of).map(|place| &self.pools[*place as usize]);
+        pool.map_or(0, |pool| pool.fresh - (pool.freed.len() + pool.left_out.len()) as u32)
+    }
+
     /// Other numbers fit from now on.
     pub(super) fn have_others_left_out(&mut self) {
         self.left_out_since = self.left_out_since.wrapping_add(1);

@@ -215,6 +215,14 @@ impl Held {
         Owner::of(flow).holds().contains(&self)
     }
 
+    /// How many things a flow holds.
+    pub(super) const COUNT: usize = Owner::HOLDS;
+
+    /// All that a flow holds.
+    pub(super) fn all_of(flow: &Flow) -> [Held; Held::COUNT] {
+        Owner::of(flow).holds()
+    }
+
     /// Its place in [`Owner::holds`].
     fn index(self) -> usize {
         match self {

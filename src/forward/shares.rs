@@ -48,6 +48,20 @@ impl Share {
     }
 }
 
+/// How much is taken of something that may run short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) used: u32,
+    pub(super) free: u32,
+}
+
+impl Room {
+    /// That of so many, of which so many are used.
+    pub(super) fn of(all: u32, used: u32) -> Room {
+        Room { used, free: all.saturating_sub(used) }
+    }
+}
+
 /// The flows of each kind: how many there are, how many there may be, and those that may be evicted.
 ///
 /// Half of the table is divided evenly among the kinds that are configured, and each can count on its part; the other half
@@ -99,6 +113,13 @@ impl Shares {
     /// How many flows are open, as far as can be told.
     pub(super) fn open(&self) -> u32 {
         self.queues.iter().map(Queues::open).sum()
+    }
+
+    /// How many flows of a kind there are, and how many more there is room for.
+    pub(super) fn room(&self, kind: Share) -> Room {
+        let (used, guaranteed) = (self.counts[kind.index()], self.guaranteed[kind.index()]);
+        let free = self.capacity.saturating_sub(self.promised()) + guaranteed.saturating_sub(used);
+        Room { used, free }
     }
 
     /// The flow that gives way to a new one of this kind; none if there is room.

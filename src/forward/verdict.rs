@@ -87,6 +87,8 @@ pub enum End {
     Own,
     /// Both sides of an open connection have been silent for as long as they may.
     Silent,
+    /// Passthrough: it was opened when its client had its share of what there is. Both sides are told.
+    ClientLimit,
     /// Its server was down.
     ServerGone,
     /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in

@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
+use super::clients::ClientCounts;
 use super::flow::{Class, Flow};
 use super::queues::Held;
+use super::state::View;
 use crate::model::Timestamp;
 
 /// Frontends and servers that are told apart, each; a power of two. Where there are more, some are counted together.
@@ -22,6 +24,7 @@ pub struct Workers {
     /// `None`: there are no others.
     shared: Option<Arc<Shared>>,
     own: usize,
+    clients: ClientCounts,
 }
 
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub(super) struct Others {
 impl Workers {
     /// The only one.
     pub fn alone() -> Workers {
-        Workers { shared: None, own: 0 }
+        Workers { shared: None, own: 0, clients: ClientCounts::together(1).remove(0) }
     }
 
     /// So many, each for a forwarder of its own.
@@ -73,7 +76,13 @@ impl Workers {
             requests: [const { AtomicU64::new(0) }; MOST_REQUESTS],
         };
         let shared = (workers > 1).then(new).map(Arc::new);
-        (0..workers).map(|own| Workers { shared: shared.clone(), own }).collect()
+        let clients = ClientCounts::together(workers).into_iter().enumerate();
+        clients.map(|(own, clients)| Workers { shared: shared.clone(), own, clients }).collect()
+    }
+
+    /// The open flows of clients, at this worker and at the others.
+    pub(super) fn clients(&self) -> &ClientCounts {
+        &self.clients
     }
 
     /// How many there are.
@@ -84,6 +93,10 @@ impl Workers {
     /// A flow of ours is in this class now, or is no longer.
     #[inline]
     pub(super) fn note(&self, flow: &Flow, class: Class, is_in: bool) {
+        // In DSR anybody can make up what opens a flow, in any client's name.
+        if class.is_open() && flow.view() == View::BothSides {
+            self.clients.note(flow, is_in);
+        }
         let Some(shared) = &self.shared else { return };
         let counts = &shared.counts[self.own];
         let of_class = match class {

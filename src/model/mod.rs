@@ -1,6 +1,7 @@
 //! The words every room shares: what a frontend, a backend and a server *are* once the configuration
 //! has been validated. Nothing here does anything.
 
+mod client;
 mod fault;
 mod flow;
 mod flow_timeouts;
@@ -15,6 +16,7 @@ mod reason;
 mod server;
 mod shortage;
 
+pub use client::{ALWAYS_FITS, client_of, fits};
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
@@ -30,7 +32,7 @@ pub use server::{NamedServer, Server, ServerAddr, ServerSettings};
 pub use shortage::{Handshakes, Shortage};
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -80,8 +82,8 @@ pub struct Frontend {
     pub backend: String,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
     pub max_connections: Option<u32>,
-    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
-    /// mode only.
+    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Not in
+    /// DSR.
     pub max_connections_per_client: Option<u32>,
     /// Clients whose connections are not counted one by one.
     pub trusted_clients: Vec<Prefix>,
@@ -91,6 +93,11 @@ impl Frontend {
     /// Where it listens, port by port.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr })
+    }
+
+    /// Whether a client's connections are not counted one by one.
+    pub fn trusts(&self, client: IpAddr) -> bool {
+        self.trusted_clients.iter().any(|network| network.contains(client))
     }
 
     /// Where it listens, as it is shown: TCP goes without saying.

@@ -28,6 +28,11 @@ impl Prefix {
         }
     }
 
+    /// Its first address.
+    pub fn first(&self) -> IpAddr {
+        self.ip
+    }
+
     /// Whether an address is in the network.
     pub fn contains(&self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.ip.is_ipv4() && Prefix::of(ip, self.len) == *self

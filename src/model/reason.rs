@@ -63,6 +63,8 @@ pub enum DropReason {
     SnatExhausted,
     /// The frontend, or every server that could be chosen, has as many connections as it may.
     MaxConnections,
+    /// Passthrough: its client has its share of connections already, or as many as one may have.
+    ClientLimit,
     /// We are stopping and begin no new connections.
     Stopping,
     /// It would begin a connection while a flood of SYNs is on: the first of a network that none has been completed from,
@@ -117,6 +119,7 @@ impl DropReason {
         DropReason::TableShareFull,
         DropReason::SnatExhausted,
         DropReason::MaxConnections,
+        DropReason::ClientLimit,
         DropReason::Stopping,
         DropReason::SynLimited,
         DropReason::WorkerQueueFull,
@@ -159,6 +162,7 @@ impl DropReason {
             DropReason::TableShareFull => "table_share_full",
             DropReason::SnatExhausted => "snat_exhausted",
             DropReason::MaxConnections => "max_connections",
+            DropReason::ClientLimit => "client_limit",
             DropReason::Stopping => "stopping",
             DropReason::SynLimited => "syn_limited",
             DropReason::WorkerQueueFull => "worker_queue_full",

@@ -6,18 +6,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::share_queue::{ShareQueue, Waiting};
-use crate::model::{Prefix, Protocol};
+use crate::model::{ALWAYS_FITS, Prefix, Protocol, client_of, fits};
 use crate::snapshot::Frontend;
-
-/// One client may have this many times what is left for others: eight ninths of all if it is alone, less the more there
-/// are like it. So there is always something left for one who has nothing.
-const SHARE: u64 = 8;
-
-/// So many no client is refused: small limits are for the clients together.
-const ALWAYS: u32 = 16;
-
-/// Who has IPv6 has a network of this length at least (RFC 6177), and all addresses in it.
-const V6_CLIENT: u8 = 64;
 
 /// The connections of all clients. An entry lives as long as a connection of its client.
 #[derive(Debug, Default)]
@@ -135,7 +125,7 @@ impl Clients {
     }
 
     fn count_in_process(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
-        if is_trusted(client, frontend) {
+        if frontend.config.trusts(client) {
             return Some(Counted::default());
         }
         let key = Key { of: Of::Process(frontend.config.protocol), client: client_of(client) };
@@ -152,7 +142,7 @@ impl Clients {
     ) -> bool {
         let config = &frontend.config;
         let limit = (config.max_connections_per_client, config.max_connections);
-        if limit == (None, None) || is_trusted(client, frontend) {
+        if limit == (None, None) || frontend.config.trusts(client) {
             return true;
         }
         let key = Key { of: Of::Frontend(frontend.live.id), client: client_of(client) };
@@ -168,7 +158,7 @@ impl Clients {
     /// Whether a client has so many questions that it makes room for the next among these.
     pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
         let key = Key { of: Of::Process(Protocol::Udp), client: client_of(client) };
-        self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS)
+        self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS_FITS)
     }
 
     fn try_add(
@@ -238,20 +228,6 @@ fn has_room(frontend: &Frontend, held: Held) -> bool {
     let lasting = frontend.live.slots.open().saturating_sub(frontend.live.questions.open());
     let left = frontend.config.max_connections.unwrap_or(u32::MAX).saturating_sub(lasting);
     held.fits(left.into())
-}
-
-/// What counts as one client.
-pub(super) fn client_of(ip: IpAddr) -> Prefix {
-    Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
-}
-
-fn is_trusted(client: IpAddr, frontend: &Frontend) -> bool {
-    frontend.config.trusted_clients.iter().any(|network| network.contains(client))
-}
-
-/// Whether a client that has so many may have one more, of those that are `left` for anybody.
-pub(super) fn fits(has: u32, left: u64) -> bool {
-    has < ALWAYS || u64::from(has) <= left.saturating_mul(SHARE)
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::clients::fits;
-use crate::model::Prefix;
+use crate::model::{Prefix, fits};
 
 /// The connections of all clients that wait.
 #[derive(Debug, Default)]

@@ -6,9 +6,9 @@ use std::io;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::clients::client_of;
 use super::tcp_info::tcp_info;
 use super::window_budget::{Held, Slot};
+use crate::model::client_of;
 
 /// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
 const FIRST: u64 = 16 * 1024;

@@ -132,6 +132,10 @@ impl Cached {
         self.workers.iter().map(|worker| worker.forwarder.snat_ports_in_use()).sum()
     }
 
+    pub(super) fn counted_for_clients(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.forwarder.counted_for_clients()).sum()
+    }
+
     pub(super) fn first(&self) -> &Snapshot {
         &self.first
     }

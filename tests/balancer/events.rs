@@ -71,6 +71,7 @@ impl Events {
             events.balancer.hear();
             events.check(events.opened > before);
         }
+        events.check_clients();
     }
 
     fn happen(&mut self, [what, who, a, b]: [u8; 4]) {
@@ -254,6 +255,12 @@ impl Events {
             self.check_kept(n, state, has_begun);
             self.connections[n].before = state;
         }
+    }
+
+    /// Open flows count for their clients, and those that are gone do not; in DSR none does.
+    fn check_clients(&self) {
+        let open = if self.shows_replies() { self.balancer.tables().map(FlowTable::open).sum() } else { 0 };
+        assert_eq!(self.balancer.counted_for_clients(), u64::from(open));
     }
 
     /// Slots held at frontends, and at servers.

@@ -1,6 +1,7 @@
 //! Forged beginnings where SNAT ports or connection slots are few: who forges them cannot keep them from clients.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use convey::demo::lab::Role;
 use convey::model::Offload;
 use convey::wire::TestPacket;
+use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -22,7 +24,8 @@ pub(crate) fn stories() -> Vec<Story> {
     let of_ports = stories![when |case| case.is_passthrough() && is_told(case) =>
         forged_syns_leave_clients_their_snat_ports,
         forged_datagrams_leave_clients_their_snat_ports,
-        forged_streams_leave_clients_their_snat_ports];
+        forged_streams_leave_clients_their_snat_ports,
+        one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports];
     let of_slots = stories![when |case| is_told(case) =>
         forged_syns_leave_clients_the_slots_of_a_frontend,
         forged_syns_leave_clients_the_slots_of_a_server];
@@ -206,6 +209,41 @@ fn forged_streams_leave_clients_their_snat_ports(case: Case) {
     let packets = network.stat("/packets");
     assert!(served >= SERVED, "{served} of {CLIENTS} clients were served: {packets:#}");
     assert!(is_kept, "a stream in use stays: {packets:#}");
+}
+
+/// 240 SNAT ports, of which one client has 214 at most.
+fn one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports(case: Case) {
+    const OTHERS: usize = 20;
+    let mut network = Network::new(case, 2, 1);
+    let passthrough = "snat_ports = \"40000-40239\"\nworkers = 1";
+    network.balance(&Config { passthrough, health: UNCHECKED, ..Config::new(1) });
+    let _server = network.server(1, Server::echo);
+    let vip = network.vip();
+    let used = || network.stat("/frontends/web/current_connections").as_u64().unwrap();
+    // All at once, and then one after another.
+    let _begun: Vec<Socket> = network.inside(Role::Client(1), || (0..240).map(|_| begin(vip)).collect());
+    wait_for("its share to be what it has", || (190..=214).contains(&used()).then_some(()));
+    let connect_soon = || TcpStream::connect_timeout(&vip, Duration::from_secs(5));
+    let one_by_one: Vec<_> = network.inside(Role::Client(1), || (0..100).map(|_| connect_soon()).collect());
+    let refused = one_by_one.iter().filter_map(|tried| tried.as_ref().err());
+    let is_told = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    assert!(refused.clone().count() > 50 && refused.clone().all(is_told), "{one_by_one:?}");
+    wait_for("its share to be what it has", || (used() <= 214).then_some(()));
+    let others: Vec<_> = network.inside(Role::Client(2), || (0..OTHERS).map(|_| connect_soon()).collect());
+    let served =
+        others.into_iter().flatten().filter_map(|mut other| ping(&mut other).is_ok().then_some(other));
+    let served: Vec<TcpStream> = served.collect();
+    assert_eq!(served.len(), OTHERS, "{:#}", network.stat("/packets"));
+    let count = |pointer: &str| network.stat(pointer).as_u64().unwrap();
+    assert!(count("/packets/drops/client_limit") > 50);
+}
+
+/// A connection that is not waited for.
+fn begin(vip: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::for_address(vip), Type::STREAM, None).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let _ = socket.connect(&vip.into()); // It is under way.
+    socket
 }
 
 /// Has the second client send what is forged, so much at once, for as long as something takes. Answers find their way to it.

@@ -107,11 +107,15 @@ impl Forwarder {
         let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
         let way = server.and_then(|server| {
             let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
+            self.check_client(key, frontend, server, packet.now)?;
             Ok((server, to_server))
         });
         // Those that are refused for want of something count: a flood has used it up. One that waits for its next hop comes
         // again.
-        let is_for_nobody = matches!(&way, Err(Stop::Refused(DropReason::NoServer) | Stop::Silent(_)));
+        let is_for_nobody = matches!(
+            &way,
+            Err(Stop::Refused(DropReason::NoServer | DropReason::ClientLimit) | Stop::Silent(_))
+        );
         if is_new && headers.is_tcp() && !is_for_nobody {
             self.begun += 1;
         }

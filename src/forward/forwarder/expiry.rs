@@ -20,7 +20,7 @@ const POOLS: usize = 1_024;
 impl Forwarder {
     /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
     /// `reset` is given frames that tell clients their server is gone, and both sides of a connection that they have been
-    /// silent for too long, with the interface to send them on.
+    /// silent for too long or that it is beyond its client's share, with the interface to send them on.
     /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
     /// more to be done that need not wait.
     pub fn handle_timeout(
@@ -32,6 +32,7 @@ impl Forwarder {
         self.adopt(snapshot);
         self.widen(now);
         self.give_way_to_others(snapshot, now);
+        self.end_those_beyond(snapshot, now, &mut reset);
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
         for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {
@@ -100,7 +101,7 @@ impl Forwarder {
 
     /// Tells both sides of a connection that it is no longer forwarded: who speaks first would wait in vain. In DSR nobody is
     /// told, as another balancer may forward it, or this one again by hash.
-    fn take_leave(
+    pub(super) fn take_leave(
         &mut self,
         flow: &mut Flow,
         snapshot: &Snapshot,

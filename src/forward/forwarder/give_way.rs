@@ -20,7 +20,7 @@ use crate::wire;
 
 /// Half-open flows are too many when they are more than this part of all that there may be. If there are fewer, those
 /// that are under way finish first: in a balancer that is only busy, clients would push out each other.
-const CROWD: u32 = 8;
+pub(super) const CROWD: u32 = 8;
 
 /// A handshake takes less: who is silent for longer gives way, however few there are. So does a stream, and a flow of UDP
 /// that was answered and has not become one.

@@ -22,6 +22,7 @@ macro_rules! told_over_both_families {
 
 mod cache;
 mod change;
+mod client_share;
 mod drain;
 mod dsr;
 mod expiry;

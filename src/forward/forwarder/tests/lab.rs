@@ -77,7 +77,7 @@ impl Family {
     /// The address and port of client `n`.
     pub(super) fn client_addr(self, n: u16) -> String {
         let (ip, port) = (1 + n % 200, 5_000 + n);
-        self.pick(format!("198.51.100.{ip}:{port}"), format!("[2001:db8:100::{ip}]:{port}"))
+        self.pick(format!("198.51.100.{ip}:{port}"), format!("[2001:db8:100:{ip}::1]:{port}"))
     }
 }
 

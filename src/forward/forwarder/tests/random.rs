@@ -78,9 +78,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn world() -> impl Strategy<Value = (Family, Manner, bool)> {
+fn world() -> impl Strategy<Value = (Family, Manner, bool, Option<u32>)> {
     let manner = prop::sample::select(vec![Manner::Passthrough, Manner::Dsr, Manner::L2]);
-    (prop::sample::select(&Family::BOTH[..]), manner, any::<bool>())
+    let limit = prop::option::of(1..3u32);
+    (prop::sample::select(&Family::BOTH[..]), manner, any::<bool>(), limit)
 }
 
 proptest! {
@@ -89,7 +90,7 @@ proptest! {
     /// Whatever is sent is read by etherparse, which finds its checksums valid.
     #[test]
     fn every_answer_and_every_error_finds_whom_it_concerns_and_the_counts_add_up(
-        (family, manner, is_udp) in world(),
+        (family, manner, is_udp, limit) in world(),
         steps in vec(step(), 0..150),
     ) {
         let lab = match manner {
@@ -98,6 +99,7 @@ proptest! {
             Manner::L2 => Lab::l2(family),
         };
         let mut story = Story::new(if is_udp { lab.udp() } else { lab }, manner, is_udp);
+        story.lab.change(|world| world.frontends[0].max_connections_per_client = limit);
         for step in steps {
             match step {
                 Step::Client(n, content) => story.client(n, content)?,
@@ -115,6 +117,7 @@ proptest! {
             }
             story.counts_add_up()?;
         }
+        story.open_flows_count_for_their_clients()?;
     }
 }
 
@@ -271,6 +274,15 @@ impl Story {
         let open = (flows.len() - over) as usize;
         prop_assert_eq!(Some(open), self.lab.opened.checked_sub(self.ended));
         prop_assert_eq!(self.lab.frontend_slots() as usize, open);
+        Ok(())
+    }
+
+    fn open_flows_count_for_their_clients(&self) -> Result<(), TestCaseError> {
+        let counted = match self.manner {
+            Manner::Passthrough => self.lab.forwarder.flows().open(),
+            Manner::Dsr | Manner::L2 => 0,
+        };
+        prop_assert_eq!(self.lab.forwarder.counted_for_clients(), u64::from(counted));
         Ok(())
     }
 

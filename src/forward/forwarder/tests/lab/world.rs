@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::Family;
 use crate::model::{
-    Algorithm, DsrKind, Endpoint, FlowTimeouts, HashOn, Interface, Listen, Mode, Neighbour, OnDown, Protocol,
-    Route, RouteHop, ServerSettings, Timestamp, Wanted,
+    Algorithm, DsrKind, Endpoint, FlowTimeouts, HashOn, Interface, Listen, Mode, Neighbour, OnDown, Prefix,
+    Protocol, Route, RouteHop, ServerSettings, Timestamp, Wanted,
 };
 use crate::snapshot::{
     Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
@@ -50,6 +50,8 @@ pub(crate) struct TestFrontend {
     /// Whether its servers have the port that a client asks for.
     pub(crate) keeps_port: bool,
     pub(crate) max_connections: Option<u32>,
+    pub(crate) max_connections_per_client: Option<u32>,
+    pub(crate) trusted_clients: Vec<Prefix>,
     pub(crate) live: Arc<FrontendLive>,
     pub(crate) pool: Arc<PoolLive>,
 }
@@ -64,6 +66,8 @@ impl TestFrontend {
             listen: vec![listen.to_owned()],
             keeps_port: false,
             max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: vec![],
             live: Arc::new(FrontendLive::new(id, 1)),
             pool: Arc::new(PoolLive::new(1)),
         }
@@ -165,8 +169,8 @@ impl World {
             protocol: frontend.protocol,
             listen: frontend.listen.iter().map(|listen| listen.parse().unwrap()).collect(),
             max_connections: frontend.max_connections,
-            max_connections_per_client: None,
-            trusted_clients: vec![],
+            max_connections_per_client: frontend.max_connections_per_client,
+            trusted_clients: frontend.trusted_clients.clone(),
             ..fixture::frontend(&name, &[], &pool).config.clone()
         };
         Arc::new(Frontend { config, pool, live: frontend.live.clone() })

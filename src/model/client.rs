@@ -1,0 +1,25 @@
+//! What counts as one client, and how much of what there is it may have.
+
+use std::net::IpAddr;
+
+use super::Prefix;
+
+/// One client may have this many times what is left for others: eight ninths of all if it is alone, less the more there
+/// are like it. So there is always something left for one who has nothing.
+const SHARE: u64 = 8;
+
+/// So many no client is refused: small limits are for the clients together.
+pub const ALWAYS_FITS: u32 = 16;
+
+/// Who has IPv6 has a network of this length at least (RFC 6177), and all addresses in it.
+const V6_CLIENT: u8 = 64;
+
+/// What counts as one client.
+pub fn client_of(ip: IpAddr) -> Prefix {
+    Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
+}
+
+/// Whether a client that has so many may have one more, of those that are `left` for anybody.
+pub fn fits(has: u32, left: u64) -> bool {
+    has < ALWAYS_FITS || u64::from(has) <= left.saturating_mul(SHARE)
+}
