@@ -25,8 +25,10 @@ pub struct NatPorts {
     in_use: usize,
     /// Those left out of the split: their replies would not come to this worker.
     not_ours: Arc<[u16]>,
-    /// Those of frontends, among `ports`.
-    of_frontends: PortRanges<()>,
+    /// The same and those of frontends, among `ports`.
+    left_out: PortRanges<()>,
+    /// How many these are.
+    left_out_len: u32,
 }
 
 impl NatPorts {
@@ -35,14 +37,16 @@ impl NatPorts {
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
-        let (pools, not_ours, of_frontends) = (PortPools::new(), Arc::default(), PortRanges::default());
-        NatPorts { addresses, v4, ports, seed, pools, in_use: 0, not_ours, of_frontends }
+        let (pools, not_ours, left_out) = (PortPools::new(), Arc::default(), PortRanges::default());
+        NatPorts { addresses, v4, ports, seed, pools, in_use: 0, not_ours, left_out, left_out_len: 0 }
     }
 
     /// Those of a worker, of each of these addresses.
     pub fn of_worker(addresses: Vec<Addr>, split: &PortSplit, worker: u16, seed: u64) -> Self {
         let not_ours = split.left_out.clone();
-        NatPorts { not_ours, ..NatPorts::new(addresses, split.ports(worker), seed) }
+        let mut ports = NatPorts { not_ours, ..NatPorts::new(addresses, split.ports(worker), seed) };
+        ports.leave_out([]);
+        ports
     }
 
     /// Hands out no port where a frontend listens from now on: what a server sends late would begin something there. A
@@ -51,9 +55,13 @@ impl NatPorts {
         let (first, last) = (*self.ports.start(), *self.ports.end());
         let ours = frontends.into_iter().filter(|(addr, _)| self.addresses.contains(addr));
         let ours = ours.map(|(_, ports)| first.max(*ports.start())..=last.min(*ports.end()));
-        let of_frontends = ours.filter(|ports| !ports.is_empty()).map(|ports| ((), ports)).collect();
-        if self.of_frontends != of_frontends {
-            self.of_frontends = of_frontends;
+        let not_ours =
+            self.not_ours.iter().filter(|port| self.ports.contains(port)).map(|port| *port..=*port);
+        let left_out =
+            ours.filter(|ports| !ports.is_empty()).chain(not_ours).map(|ports| ((), ports)).collect();
+        if self.left_out != left_out {
+            self.left_out_len = left_out.iter().map(|(_, ports)| ports.len() as u32).sum();
+            self.left_out = left_out;
             self.pools.have_others_left_out();
         }
     }
@@ -65,10 +73,14 @@ impl NatPorts {
         let total = self.towards(&server.0);
         let addresses = of_family(&self.addresses, self.v4, &server.0);
         let first = *self.ports.start();
-        let port = |number: u32| first + (number / addresses.len() as u32) as u16;
-        let (of_frontends, not_ours) = (&self.of_frontends, &self.not_ours);
-        let fits = |port: u16| !of_frontends.contain(&(), port) && not_ours.binary_search(&port).is_err();
-        let number = self.pools.take((server, protocol), total, self.seed, |number| fits(port(number)))?;
+        let each = addresses.len() as u32;
+        let port = |number: u32| first + (number / each) as u16;
+        let left_out = &self.left_out;
+        let misfits = |number: u32| {
+            let range = left_out.around(&(), port(number));
+            range.map_or(0, |range| (u32::from(range.end() - first) + 1) * each - number)
+        };
+        let number = self.pools.take((server, protocol), total, self.seed, misfits)?;
         self.in_use += 1;
         Some((addresses[number as usize % addresses.len()], port(number)))
     }
@@ -98,13 +110,8 @@ impl NatPorts {
     /// How many ports are in use towards a server, and how many are free.
     pub(super) fn room(&self, server: (Addr, u16), protocol: u8) -> Room {
         let used = self.pools.in_use((server, protocol));
-        let before = |port: u16| self.not_ours.partition_point(|other| *other < port);
-        let not_ours = before(*self.ports.end()) - before(*self.ports.start());
-        // Mostly the same ports.
-        let of_frontends = self.of_frontends.iter().map(|(_, ports)| ports.len()).sum();
-        let left_out = not_ours.max(of_frontends) as u32;
         let addresses = of_family(&self.addresses, self.v4, &server.0).len() as u32;
-        Room::of(self.towards(&server.0).saturating_sub(left_out * addresses), used)
+        Room::of(self.towards(&server.0).saturating_sub(self.left_out_len * addresses), used)
     }
 
     /// Ports in use, over all servers.

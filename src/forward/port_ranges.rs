@@ -34,7 +34,7 @@ impl<K: Eq + Hash> PortRanges<K> {
     }
 
     /// The range of `of` that has this port.
-    fn around(&self, of: &K, port: u16) -> Option<&RangeInclusive<u16>> {
+    pub(super) fn around(&self, of: &K, port: u16) -> Option<&RangeInclusive<u16>> {
         let ranges = self.0.get(of)?;
         let after = ranges.partition_point(|range| *range.start() <= port);
         ranges[..after].last().filter(|range| range.contains(&port))

@@ -21,7 +21,10 @@ impl Forwarder {
             if served.may_be_asked_elsewhere_than(&self.served) {
                 ports.begin_to_check();
             }
-            ports.leave_out(served.listening());
+            let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode == Mode::Proxy);
+            let proxied = proxied.flat_map(|frontend| &frontend.config.listen);
+            let proxied = proxied.map(|listen| (listen.ip().into(), listen.ports()));
+            ports.leave_out(served.listening().chain(proxied));
         }
         if has_other_timeouts
             || served.may_end_flows_of(&self.served)
