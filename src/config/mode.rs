@@ -153,13 +153,12 @@ impl Check<'_> {
         limits.into_iter().flatten().for_each(|limit| self.report.warning(&limit.place, why.clone()));
     }
 
-    /// Limits of single clients: in DSR strangers make up all that opens a flow, in any client's name.
+    /// Limits of single clients: packet modes count clients roughly, which will do for a share of what there is, and not for a
+    /// number. In DSR strangers make up all that opens a flow, in any client's name.
     fn of_single_clients(&self, frontend: &Frontend, mode: Mode) {
-        if mode != Mode::Dsr {
-            return;
-        }
         let limit = frontend.max_connections_per_client.iter().map(|limit| &limit.place);
-        for place in limit.chain(frontend.trusted_clients.first().map(|network| &network.place)) {
+        let trusted = frontend.trusted_clients.first().filter(|_| mode == Mode::Dsr);
+        for place in limit.chain(trusted.map(|network| &network.place)) {
             self.report.warning(place, format!("has no effect in {} mode", mode.name()));
         }
     }

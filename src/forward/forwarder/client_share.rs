@@ -30,14 +30,6 @@ struct Claim<'a> {
     own: u32,
 }
 
-/// What a client has as much of as it may.
-enum Beyond {
-    /// The operator's number.
-    Limit,
-    /// Its share of this.
-    Share(Held),
-}
-
 impl<'a> Claim<'a> {
     fn of_open(flow: &Flow, snapshot: &'a Snapshot) -> Option<Claim<'a>> {
         let key = flow.client();
@@ -69,11 +61,8 @@ impl Forwarder {
         let own = Share::new(View::BothSides, key.protocol);
         let may_begin = match self.beyond(&claim) {
             None => true,
-            Some(Beyond::Limit) => false,
             // One that is not in use can have been forged.
-            Some(Beyond::Share(held)) => {
-                own.is_udp() && self.find_idle(held, own, Class::Doubtful, now).is_some()
-            }
+            Some(held) => own.is_udp() && self.find_idle(held, own, Class::Doubtful, now).is_some(),
         };
         if may_begin { Ok(()) } else { Err(Stop::Refused(DropReason::ClientLimit)) }
     }
@@ -104,27 +93,16 @@ impl Forwarder {
         }
     }
 
-    fn beyond(&self, claim: &Claim<'_>) -> Option<Beyond> {
-        let beyond = match self.is_beyond_limit(claim) {
-            true => Some(Beyond::Limit),
-            false => self.beyond_share(claim).map(Beyond::Share),
-        };
-        beyond.filter(|_| !claim.frontend.config.trusts(claim.client.ip()))
+    /// Of what its client has its share; `None` if it has of nothing, or needs none.
+    fn beyond(&self, claim: &Claim<'_>) -> Option<Held> {
+        self.beyond_share(claim).filter(|_| !claim.frontend.config.trusts(claim.client.ip()))
     }
 
-    /// Whether its client has as many at the frontend as one client may have.
-    fn is_beyond_limit(&self, claim: &Claim<'_>) -> bool {
-        let limit = claim.frontend.config.max_connections_per_client;
-        let slot = Held::FrontendSlot(claim.frontend.live.id);
-        limit.is_some_and(|limit| self.others_of_client(claim, slot) >= limit)
-    }
-
-    /// Of what its client has its share.
     fn beyond_share(&self, claim: &Claim<'_>) -> Option<Held> {
         let Claim { protocol, port, frontend, server, .. } = *claim;
         let limits = (frontend.config.max_connections, server.config.settings.max_connections);
-        // A number of the operator's own goes before the share of the frontend.
-        let of_frontend = limits.0.filter(|_| frontend.config.max_connections_per_client.is_none());
+        // Who has its share of one server's slots is to get another server, as where that one is full; it has chosen already.
+        let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
         let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Room::of(limit, slots.open()));
         let rooms = [
             (Held::Place, share(&frontend.config).map(|kind| self.flows.room(kind))),
@@ -132,8 +110,8 @@ impl Forwarder {
                 Held::Port(port.0, port.1),
                 self.ports.as_ref().map(|ports: &NatPorts| ports.room(port, protocol)),
             ),
-            (Held::FrontendSlot(frontend.live.id), slots(of_frontend, &frontend.live.slots)),
-            (Held::ServerSlot(server.live.id), slots(limits.1, &server.live.slots)),
+            (Held::FrontendSlot(frontend.live.id), slots(limits.0, &frontend.live.slots)),
+            (Held::ServerSlot(server.live.id), slots(of_server, &server.live.slots)),
         ];
         let short = rooms.into_iter().find(|(held, room)| {
             // While there is so much that one client could hold all that is taken, nobody needs to be looked up.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, TestServer};
-use crate::forward::{End, Forwarder};
+use crate::forward::End;
 use crate::model::{DropReason, FlowTimeouts, Protocol};
 
 told_over_both_families! {
@@ -16,8 +16,7 @@ told_over_both_families! {
     one_client_with_all_streams_it_can_get_leaves_ports_for_others,
     forged_streams_in_a_clients_name_keep_it_from_nothing,
     trusted_clients_have_all_there_is,
-    a_limit_for_each_client_holds_at_all_workers_together,
-    a_limit_for_each_client_of_udp_counts_its_streams,
+    of_several_servers_none_is_shared_out,
     small_limits_are_for_all_clients_together,
     in_dsr_nobody_has_a_share,
     what_ends_in_whatever_way_counts_no_longer,
@@ -193,48 +192,20 @@ fn forged_streams_in_a_clients_name_keep_it_from_nothing(family: Family) {
 fn trusted_clients_have_all_there_is(family: Family) {
     let mut lab = with_ports(family, 100);
     let trusted = family.pick("198.51.100.1/32", "2001:db8:100:1::/64").parse().unwrap();
-    lab.change(|world| {
-        world.frontends[0].trusted_clients = vec![trusted];
-        world.frontends[0].max_connections_per_client = Some(3);
-    });
-    assert!((0..97).all(|k| connect(&mut lab, greedy(k)).is_ok()));
-    assert!((0..3).all(|k| connect(&mut lab, 7 + greedy(k)).is_ok()));
-    assert_eq!(connect(&mut lab, 7 + greedy(3)).unwrap_err(), DropReason::ClientLimit);
+    lab.change(|world| world.frontends[0].trusted_clients = vec![trusted]);
+    assert!((0..100).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    assert_eq!(connect(&mut lab, 7).unwrap_err(), DropReason::SnatExhausted);
 }
 
-/// Has another worker than the first get what comes.
-fn by<T>(lab: &mut Lab, worker: &mut Forwarder, act: impl FnOnce(&mut Lab) -> T) -> T {
-    std::mem::swap(&mut lab.forwarder, worker);
-    let result = act(lab);
-    std::mem::swap(&mut lab.forwarder, worker);
-    result
-}
-
-fn a_limit_for_each_client_holds_at_all_workers_together(family: Family) {
+/// Else a client would be refused while other servers have room: it meets the one that it hashes to.
+fn of_several_servers_none_is_shared_out(family: Family) {
     let mut lab = Lab::passthrough(family);
-    let mut others = lab.colleagues(3);
-    lab.change(|world| world.frontends[0].max_connections_per_client = Some(3));
-    others.iter_mut().for_each(|other| drop(by(&mut lab, other, Lab::tick)));
-    for (k, other) in (0..).zip(&mut others) {
-        assert!(by(&mut lab, other, |lab| connect(lab, greedy(k)).is_ok()));
-    }
-    assert_eq!(connect(&mut lab, greedy(9)).unwrap_err(), DropReason::ClientLimit);
-    let refused = by(&mut lab, &mut others[0], |lab| connect(lab, greedy(10)).unwrap_err());
-    assert_eq!(refused, DropReason::ClientLimit);
-    assert!(connect(&mut lab, 7).is_ok(), "it is another client");
-    by(&mut lab, &mut others[1], |lab| lab.send(lab.client(greedy(1)).rst().seq(101)));
-    assert!(connect(&mut lab, greedy(9)).is_ok());
-}
-
-fn a_limit_for_each_client_of_udp_counts_its_streams(family: Family) {
-    let mut lab = with_ports(family, 100).udp();
-    lab.change(|world| world.frontends[0].max_connections_per_client = Some(2));
-    let ask = |lab: &mut Lab, k| lab.handle(&lab.client(greedy(k)).udp());
-    (0..5).for_each(|k| assert!(matches!(ask(&mut lab, k), Outcome::Sent(_)), "questions are no streams"));
-    assert!((5..7).all(|k| talk(&mut lab, greedy(k)).is_some()));
-    assert!(matches!(ask(&mut lab, 7), Outcome::Answered(_, DropReason::ClientLimit)));
-    assert!(matches!(ask(&mut lab, 5), Outcome::Sent(_)));
-    assert_eq!(lab.forwarder.counted_for_clients(), 2);
+    lab.change(|world| {
+        world.servers.truncate(2);
+        world.servers.iter_mut().for_each(|server| server.max_connections = Some(100));
+    });
+    assert!((0..200).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    assert_eq!(connect(&mut lab, 7).unwrap_err(), DropReason::MaxConnections);
 }
 
 fn small_limits_are_for_all_clients_together(family: Family) {
@@ -245,10 +216,7 @@ fn small_limits_are_for_all_clients_together(family: Family) {
 
 fn in_dsr_nobody_has_a_share(family: Family) {
     let mut lab = Lab::dsr(family);
-    lab.change(|world| {
-        world.frontends[0].max_connections = Some(100);
-        world.frontends[0].max_connections_per_client = Some(3);
-    });
+    lab.change(|world| world.frontends[0].max_connections = Some(100));
     for k in 0..100 {
         lab.send(lab.client(greedy(k)).syn().seq(100));
         lab.send(lab.client(greedy(k)).seq(101).ack(501).payload(b"x"));

@@ -78,10 +78,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn world() -> impl Strategy<Value = (Family, Manner, bool, Option<u32>)> {
+fn world() -> impl Strategy<Value = (Family, Manner, bool)> {
     let manner = prop::sample::select(vec![Manner::Passthrough, Manner::Dsr, Manner::L2]);
-    let limit = prop::option::of(1..3u32);
-    (prop::sample::select(&Family::BOTH[..]), manner, any::<bool>(), limit)
+    (prop::sample::select(&Family::BOTH[..]), manner, any::<bool>())
 }
 
 proptest! {
@@ -90,7 +89,7 @@ proptest! {
     /// Whatever is sent is read by etherparse, which finds its checksums valid.
     #[test]
     fn every_answer_and_every_error_finds_whom_it_concerns_and_the_counts_add_up(
-        (family, manner, is_udp, limit) in world(),
+        (family, manner, is_udp) in world(),
         steps in vec(step(), 0..150),
     ) {
         let lab = match manner {
@@ -99,7 +98,6 @@ proptest! {
             Manner::L2 => Lab::l2(family),
         };
         let mut story = Story::new(if is_udp { lab.udp() } else { lab }, manner, is_udp);
-        story.lab.change(|world| world.frontends[0].max_connections_per_client = limit);
         for step in steps {
             match step {
                 Step::Client(n, content) => story.client(n, content)?,

@@ -50,7 +50,6 @@ pub(crate) struct TestFrontend {
     /// Whether its servers have the port that a client asks for.
     pub(crate) keeps_port: bool,
     pub(crate) max_connections: Option<u32>,
-    pub(crate) max_connections_per_client: Option<u32>,
     pub(crate) trusted_clients: Vec<Prefix>,
     pub(crate) live: Arc<FrontendLive>,
     pub(crate) pool: Arc<PoolLive>,
@@ -66,7 +65,6 @@ impl TestFrontend {
             listen: vec![listen.to_owned()],
             keeps_port: false,
             max_connections: None,
-            max_connections_per_client: None,
             trusted_clients: vec![],
             live: Arc::new(FrontendLive::new(id, 1)),
             pool: Arc::new(PoolLive::new(1)),
@@ -169,7 +167,6 @@ impl World {
             protocol: frontend.protocol,
             listen: frontend.listen.iter().map(|listen| listen.parse().unwrap()).collect(),
             max_connections: frontend.max_connections,
-            max_connections_per_client: frontend.max_connections_per_client,
             trusted_clients: frontend.trusted_clients.clone(),
             ..fixture::frontend(&name, &[], &pool).config.clone()
         };
