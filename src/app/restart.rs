@@ -56,8 +56,16 @@ impl Started<'_> {
             // It is so already; what is taken away makes it better.
             return None;
         }
+        let all = snat.taken_by(running.frontends.iter().chain(&wanted.frontends));
+        if snat.split.fewest_without(&all) > 0 {
+            return None;
+        }
         wanted.frontends.iter().find_map(|frontend| {
+            let before = taken.len();
             taken.extend(snat.taken_by([frontend]));
+            if taken.len() == before {
+                return None;
+            }
             let message = "its ports need a restart: they are SNAT ports of this process, and one of its threads would have none left";
             (snat.split.fewest_without(&taken) == 0).then(|| format!("frontend {}: {message}", frontend.name))
         })

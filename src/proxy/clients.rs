@@ -29,7 +29,18 @@ struct Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Of {
     Process(Protocol),
+    /// The local ports towards the servers of a frontend.
+    LocalPorts(u32),
     Frontend(u32),
+}
+
+/// How many more connections of TCP there may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Left {
+    /// In the process.
+    pub(super) connections: u64,
+    /// From local ports, to the servers of the frontend.
+    pub(super) local_ports: u64,
 }
 
 /// What one client has.
@@ -45,6 +56,7 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     process: Option<Place>,
+    local_ports: Option<Place>,
     frontend: Option<Place>,
 }
 
@@ -70,10 +82,14 @@ impl Clients {
         self: &Arc<Self>,
         client: IpAddr,
         frontend: &Frontend,
-        left: u64,
+        left: Left,
     ) -> Option<(Counted, Option<Waiting>)> {
-        let mut counted = self.count_in_process(client, frontend, left)?;
+        let mut counted = self.count_in_process(client, frontend, left.connections)?;
         let (id, of) = (frontend.live.id, client_of(client));
+        if !frontend.config.trusts(client) {
+            let key = Key { of: Of::LocalPorts(id), client: of };
+            counted.local_ports = Some(self.try_add(key, frontend, |held| held.fits(left.local_ports))?);
+        }
         if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
             return Some((counted, None));
         }
@@ -82,7 +98,7 @@ impl Clients {
             return None;
         }
         let has = || self.has_at(id, of);
-        Some((counted, Some(self.beyond.enter(id, of, left, has)?)))
+        Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
     }
 
     /// Counts a connection that waits at the frontend, too, if it is its turn and its client has room there. Else it may be
@@ -130,7 +146,7 @@ impl Clients {
         }
         let key = Key { of: Of::Process(frontend.config.protocol), client: client_of(client) };
         let process = self.try_add(key, frontend, |held| held.fits(left))?;
-        Some(Counted { process: Some(process), frontend: None })
+        Some(Counted { process: Some(process), ..Counted::default() })
     }
 
     /// Counts a connection at a frontend, too. Returns whether its client has room there.
@@ -237,6 +253,8 @@ mod tests {
 
     use super::*;
     use crate::snapshot::fixture;
+
+    const MANY: Left = Left { connections: 1_000_000, local_ports: 1_000_000 };
 
     /// A frontend with these limits.
     fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Frontend {
@@ -391,7 +409,7 @@ mod tests {
 
         fn come(&mut self, client: u8) {
             let client = [192, 0, 2, client].into();
-            if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, 1_000_000) {
+            if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
                 self.open.push(Connection { client, counted, waiting, has_slot: false });
             }
             // Who waits looks once.

@@ -11,7 +11,7 @@ use socket2::Socket;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::clients::Counted;
+use super::clients::{Counted, Left};
 use super::lease::Lease;
 use super::own_sockets::{self, OwnSocket, Path};
 use super::relay::{End, Patience, relay};
@@ -78,7 +78,10 @@ impl Session {
             return Err(Counter::Loop);
         }
         // This one is open already.
-        let left = self.context.connections_left().min(self.context.ports_left(&self.frontend.pool)) + 1;
+        let left = Left {
+            connections: self.context.connections_left() + 1,
+            local_ports: self.context.ports_left(&self.frontend).saturating_add(1),
+        };
         let counted = self.context.shared.clients.count_or_wait(self.client.ip(), &self.frontend, left);
         (self.counted, self.waiting) = counted.ok_or(Counter::ClientLimit)?;
         Ok(())

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::own_sockets::Towards;
 use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch};
 use crate::model::{ConnectFailures, Endpoint, Protocol};
-use crate::snapshot::{Frontend, Pool, Snapshot};
+use crate::snapshot::{Frontend, Snapshot};
 
 /// What all workers share.
 #[derive(Clone)]
@@ -138,11 +138,17 @@ impl Context {
         descriptors.connections().saturating_sub(snapshot.load().totals.current_in(columns.clone()))
     }
 
-    /// How many more connections the backend's servers can have from local ports.
-    pub(super) fn ports_left(&self, pool: &Pool) -> u64 {
+    /// How many more connections a frontend's servers can have from local ports for sure.
+    pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
         let Shared { columns, local_ports, .. } = &self.shared;
-        let all = u64::from(local_ports.count()).saturating_mul(pool.servers.len() as u64);
-        all.saturating_sub(pool.live.traffic.current_in(columns.clone()))
+        let pool = &frontend.pool;
+        // Towards each port of a server there is each local port.
+        let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
+        let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
+        let ports = if keep_ports { asked } else { 1 };
+        let all = u64::from(local_ports.count()).saturating_mul((pool.servers.len() * ports) as u64);
+        // Without a server it is not for want of ports that nobody is served.
+        if all == 0 { u64::MAX } else { all.saturating_sub(pool.live.traffic.current_in(columns.clone())) }
     }
 
     /// Sockets of ours that a client may be.

@@ -205,7 +205,8 @@ impl<T> Table<T> {
     }
 
     /// The same, of all frontends whose sessions `may` give way to one of this frontend. One that has most of the worker's
-    /// sessions makes room among its own: so a flood at one frontend pushes out nobody at another.
+    /// sessions makes room among its own: so a flood of questions at one
+    /// frontend pushes out nobody at another. Streams go after all questions, whosever these are.
     pub(super) fn evict(&mut self, frontend: u32, may: impl Fn(&T) -> bool, now: Timestamp) -> Option<T> {
         let number = [QUESTIONS, STREAMS].into_iter().find_map(|list| {
             let may_give_way = |number: &usize| may(&self.entries[*number].session);
