@@ -157,10 +157,13 @@ struct Template {
 impl Template {
     fn new(setup: &Setup, packet: TestPacket) -> Template {
         let fresh = packet.bytes();
-        let (ports, src_end) = if setup.is_v6 { (54, 38) } else { (34, 30) };
+        let (ports, src_end) = if setup.is_v6 { (PORTS_V6, 38) } else { (34, 30) };
         Template { bytes: fresh.clone(), fresh, ports, src_end }
     }
 }
+
+/// Where ports begin in a frame of IPv6.
+const PORTS_V6: usize = 54;
 
 #[derive(Clone)]
 struct Client(Template);
@@ -176,7 +179,9 @@ impl Client {
     fn of(&mut self, n: u32) {
         let Template { fresh, bytes, ports, src_end } = &mut self.0;
         bytes.copy_from_slice(fresh);
-        bytes[*src_end - 4..*src_end].copy_from_slice(&(0x1400_0000 + n).to_be_bytes());
+        // Addresses of one /64 are one client, which would have its share of the table soon.
+        let network_end = if *ports == PORTS_V6 { *src_end - 8 } else { *src_end };
+        bytes[network_end - 4..network_end].copy_from_slice(&(0x1400_0000 + n).to_be_bytes());
         bytes[*ports..*ports + 2].copy_from_slice(&(1_024 + n as u16 % 50_000).to_be_bytes());
     }
 }
