@@ -25,8 +25,8 @@ pub(super) struct Loop<'a> {
     listen: SocketAddr,
 }
 
-/// Adds these servers to their backends, one after another, but for those that would close a loop on a host with the addresses
-/// `own` (those of the loopback interface need not be among them). Returns the loop of each.
+/// Adds these servers to their backends, one after another. It leaves out a server that would close a loop on a host with the
+/// addresses `own`, and returns that loop. `own` need not have the addresses of the loopback interface.
 pub(super) fn loops<'a>(
     frontends: &[Listens<'a>],
     servers: &[(&'a str, SocketAddr)],

@@ -14,7 +14,8 @@ use super::queues::Held;
 use crate::model::{Addr, client_of};
 
 /// Counters in one of a worker's two rows: half as many as it has places for flows, of which each counts at four of a row.
-/// So there are 8 flows at one on average when the table is full: fewer than no client is refused for. 8 MiB at most.
+/// So there are 8 flows at one on average when the table is full. That is fewer than the 16 that every client may have, in one
+/// worker; slots are summed over the workers, and there the counts are rougher. 8 MiB at most.
 const COUNTERS: std::ops::RangeInclusive<u32> = 1 << 14..=1 << 20;
 
 /// What one worker knows of all of them. Without counters, it counts nothing and everybody has none.

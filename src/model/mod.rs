@@ -82,8 +82,8 @@ pub struct Frontend {
     pub backend: String,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
     pub max_connections: Option<u32>,
-    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Not in
-    /// DSR.
+    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
+    /// mode only.
     pub max_connections_per_client: Option<u32>,
     /// Clients whose connections are not counted one by one.
     pub trusted_clients: Vec<Prefix>,
