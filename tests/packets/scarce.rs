@@ -30,7 +30,8 @@ pub(crate) fn stories() -> Vec<Story> {
         forged_syns_leave_clients_the_slots_of_a_frontend,
         forged_syns_leave_clients_the_slots_of_a_server];
     let at_full_speed = stories![long when |case| case.is_passthrough() && is_told(case) =>
-        many_forged_datagrams_leave_nine_of_ten_clients_their_snat_ports];
+        many_forged_datagrams_leave_nine_of_ten_clients_their_snat_ports,
+        many_forged_first_fragments_leave_nine_of_ten_clients_their_snat_ports];
     [of_ports, of_slots, at_full_speed].concat()
 }
 
@@ -111,14 +112,29 @@ fn syns_are_forged(network: &mut Network, config: &Config, used: &str, shortage:
 }
 
 fn forged_datagrams_leave_clients_their_snat_ports(case: Case) {
-    datagrams_are_forged(case, BURST, SERVED);
+    datagrams_are_forged(case, BURST, SERVED, |question| question.bytes());
 }
 
 fn many_forged_datagrams_leave_nine_of_ten_clients_their_snat_ports(case: Case) {
-    datagrams_are_forged(case, LARGE_BURST, SERVED_AT_FULL_SPEED);
+    datagrams_are_forged(case, LARGE_BURST, SERVED_AT_FULL_SPEED, |question| question.bytes());
 }
 
-fn datagrams_are_forged(case: Case, burst: u32, enough: usize) {
+/// What follows them never comes.
+fn many_forged_first_fragments_leave_nine_of_ten_clients_their_snat_ports(case: Case) {
+    let mut id = 0;
+    datagrams_are_forged(case, LARGE_BURST, SERVED_AT_FULL_SPEED, move |question| {
+        id += 1;
+        question.payload(&[b'!'; 64]).fragments(id, 32).swap_remove(0)
+    });
+}
+
+/// Frames are made of questions, each of a client of its own.
+fn datagrams_are_forged(
+    case: Case,
+    burst: u32,
+    enough: usize,
+    mut frame: impl FnMut(TestPacket) -> Vec<u8> + Send,
+) {
     let _alone = alone();
     let mut network = Network::new(case, 2, 1);
     let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::udp(ECHO, 1) };
@@ -131,17 +147,14 @@ fn datagrams_are_forged(case: Case, burst: u32, enough: usize) {
     let mut random = fastrand::Rng::with_seed(7);
     let ask = || {
         let question = TestPacket::from(nobody(vip, &mut random)).to(vip).udp().payload(b"to nobody");
-        question.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
+        frame(question.macs(Role::Client(2).mac(), Role::Balancer.mac()))
     };
-    let begin = clock();
     let served = attacked(&network, burst, ask, || {
-        let used = "/packets/snat_ports_in_use";
-        wait_for("all to be used up", || (network.stat(used).as_u64() >= Some(FEW)).then_some(()));
+        let evicted = "/packets/evicted/snat_ports";
+        wait_for("each port to change hands", || (network.stat(evicted).as_u64() > Some(FEW)).then_some(()));
         let asks = || exchange(&socket_to(vip), b"?").is_ok_and(|answer| answer == b"?");
         (0..CLIENTS).filter(|_| network.inside(Role::Client(1), asks)).count()
     });
-    let packets = network.stat("/total_packets_rx");
-    eprintln!("{case}: {served} of {CLIENTS} served, {packets} packets in {:?}", begin.elapsed());
     assert!(served >= enough, "{served} of {CLIENTS} clients were served: {:#}", network.stat("/packets"));
     assert_eq!(exchange(&stream, b"?").unwrap(), b"?", "a stream stays");
     assert!(network.stat("/packets/evicted/snat_ports").as_u64() > Some(0));
