@@ -159,9 +159,12 @@ impl Acceptor {
                 "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{untold}"
             ),
             _ => {
-                let fate = if refused.is_some() { "are reset" } else { "wait" };
+                let (of, fate) = match refused {
+                    Some(_) => ("connections, descriptors or local ports", "are reset"),
+                    None => ("connections", "wait"),
+                };
                 warn!(
-                    "{vip}: client {ip} has its share of connections, more {fate} \
+                    "{vip}: client {ip} has its share of {of}, more {fate} \
                      (max_connections_per_client, trusted_clients){untold}"
                 );
             }
