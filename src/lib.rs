@@ -2,7 +2,6 @@
 
 pub mod admin;
 pub mod app;
-pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -12,10 +11,10 @@ pub mod files;
 pub mod forward;
 pub mod health;
 pub mod logging;
-pub mod model;
 pub mod net;
 pub mod programs;
 pub mod proxy;
 pub mod snapshot;
 pub mod stats;
-pub mod wire;
+
+pub use {convey_balance as balance, convey_model as model, convey_wire as wire};

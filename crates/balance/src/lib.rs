@@ -1,0 +1,217 @@
+//! Choosing a server. Pure: tables are built from the configured servers and asked with a hash; the same
+//! servers give the same choice on every machine.
+//!
+//! Tables hold only servers that may be chosen (see [`Member::eligible`]); what changes from one
+//! connection to the next (open connections, servers at their limit) is asked through [`Loads`].
+
+mod candidates;
+mod hash;
+mod least_connections;
+mod maglev;
+mod power_of_two;
+mod ring;
+mod round_robin;
+#[cfg(test)]
+mod testing;
+
+pub use hash::{FlowHash, Identity, flow_hash};
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use convey_model::Algorithm;
+
+/// One configured server as a table sees it. Its index in the slice given to [`build`] is what
+/// [`Balancer::pick`] returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Places on the ring and Maglev permutations follow from this alone.
+    pub identity: Identity,
+    /// Relative share; 0 is never picked.
+    pub weight: u16,
+    /// The part of the weight that counts now, in percent, at least 1. Algorithms that hash do not look at it.
+    pub percent: u8,
+    /// Healthy, and not a backup that is not needed.
+    pub eligible: bool,
+}
+
+/// What a pick may ask about the servers at this very moment.
+pub trait Loads {
+    /// Whether the server can take the connection now: below its limit and not tried before.
+    fn usable(&self, index: usize) -> bool;
+    /// Its open connections.
+    fn active(&self, index: usize) -> u32;
+}
+
+/// Chooses one of the servers a table was built from. Never blocks and never allocates.
+pub trait Balancer: Send + Sync {
+    /// The server for a flow; `None` when no eligible server is usable.
+    fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize>;
+}
+
+/// The server that takes the place of one that did not answer: any that can, spread by the flow. A substitute
+/// takes no turn: with one server of two dead, its turns would else fall to the other one, and every flow
+/// would meet the dead server first.
+pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
+    let start = flow.below(members.len().max(1));
+    let around = (start..members.len()).chain(0..start);
+    around.into_iter().find(|&index| {
+        let Member { weight, eligible, .. } = members[index];
+        eligible && weight > 0 && loads.usable(index)
+    })
+}
+
+/// Builds the table of an algorithm. `turn` is the position of round robin (the tie-breaker of least connections, what
+/// the draws of power of two come from); it outlives the table, so that a rebuilt table carries on where the old one was.
+pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -> Box<dyn Balancer> {
+    match algorithm {
+        Algorithm::RoundRobin => Box::new(round_robin::RoundRobin::new(members, turn)),
+        Algorithm::LeastConnections => Box::new(least_connections::LeastConnections::new(members, turn)),
+        Algorithm::PowerOfTwo => Box::new(power_of_two::PowerOfTwo::new(members, turn)),
+        Algorithm::Ring => Box::new(ring::HashRing::new(members)),
+        Algorithm::Maglev => Box::new(maglev::Maglev::new(members)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::net::SocketAddr;
+
+    use proptest::prelude::*;
+
+    use super::testing::{Now, members, ports, sixteen};
+    use super::*;
+    use convey_model::HashKey;
+
+    fn build_all(members: &[Member]) -> Vec<(Algorithm, Box<dyn Balancer>)> {
+        Algorithm::ALL.map(|algorithm| (algorithm, build(algorithm, members, Arc::default()))).into()
+    }
+
+    /// The servers that a thousand flows are given to.
+    fn picked(balancer: &dyn Balancer, now: &Now) -> HashSet<Option<usize>> {
+        ports().take(1_000).map(|flow| balancer.pick(flow, now)).collect()
+    }
+
+    #[test]
+    fn a_single_server_gets_everything() {
+        for (algorithm, balancer) in build_all(&members(&[1])) {
+            assert_eq!(picked(&*balancer, &Now::idle(1)), HashSet::from([Some(0)]), "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_picked_when_there_is_nobody() {
+        for (algorithm, balancer) in build_all(&[]) {
+            assert_eq!(picked(&*balancer, &Now::idle(0)), HashSet::from([None]), "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn servers_of_the_largest_weight_all_get_something() {
+        for (algorithm, balancer) in build_all(&members(&[65_535; 5])) {
+            assert_eq!(picked(&*balancer, &Now::idle(5)).len(), 5, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn a_thousand_servers_are_all_reached() {
+        for (algorithm, balancer) in build_all(&members(&[3; 1_000])) {
+            let now = Now::idle(1_000);
+            let picked: HashSet<_> = ports().map(|flow| balancer.pick(flow, &now)).collect();
+            assert_eq!(picked.len(), 1_000, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn servers_that_share_an_address_share_its_flows() {
+        let mut twins = members(&[1, 1, 1]);
+        twins[2].identity = twins[0].identity;
+        for (algorithm, balancer) in build_all(&twins) {
+            assert_eq!(picked(&*balancer, &Now::idle(3)).len(), 3, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn a_flow_finds_the_same_server_in_whatever_order_the_servers_are_listed() {
+        let listed = members(&[1, 2, 3, 4, 5, 6, 7]);
+        let reversed: Vec<Member> = listed.iter().rev().copied().collect();
+        let mut now = Now::idle(7);
+        let mut now_reversed = Now::idle(7);
+        (now.unusable[0], now_reversed.unusable[6]) = (true, true);
+        for algorithm in [Algorithm::Ring, Algorithm::Maglev] {
+            let (a, b) =
+                (build(algorithm, &listed, Arc::default()), build(algorithm, &reversed, Arc::default()));
+            for flow in ports() {
+                assert_eq!(a.pick(flow, &now), b.pick(flow, &now_reversed).map(|index| 6 - index));
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_release_leaves_every_flow_where_it_is() {
+        let members = members(&[1, 2, 3, 4]);
+        let picks = |algorithm| -> Vec<usize> {
+            let balancer = build(algorithm, &members, Arc::default());
+            ports().take(20).filter_map(|flow| balancer.pick(flow, &Now::idle(4))).collect()
+        };
+        assert_eq!(picks(Algorithm::Ring), [2, 1, 0, 2, 3, 0, 3, 3, 2, 2, 0, 2, 3, 2, 1, 3, 2, 3, 2, 3]);
+        assert_eq!(picks(Algorithm::Maglev), [2, 2, 3, 3, 2, 2, 3, 2, 2, 2, 3, 2, 1, 3, 2, 2, 2, 2, 0, 3]);
+    }
+
+    #[test]
+    fn servers_that_are_told_by_address_or_name_have_the_same_clients_on_every_port() {
+        let members = |key, port: u16| -> Vec<Member> {
+            let identity = |n: u8| {
+                let addr = if key == HashKey::Name { [10, 0, port as u8, n] } else { [10, 0, 0, n] };
+                Identity::new(key, &format!("s{n}"), (addr, port).into())
+            };
+            let new = |n| Member { identity: identity(n), weight: 1, percent: 100, eligible: true };
+            (0..5).map(new).collect()
+        };
+        for algorithm in [Algorithm::Ring, Algorithm::Maglev] {
+            let picks = |key, port| -> Vec<_> {
+                let balancer = build(algorithm, &members(key, port), Arc::default());
+                sixteen().take(1_000).map(|flow| balancer.pick(flow, &Now::idle(5))).collect()
+            };
+            for key in HashKey::ALL {
+                assert_eq!(picks(key, 80) == picks(key, 8080), key != HashKey::AddrPort, "{}", key.name());
+            }
+        }
+    }
+
+    /// A server, whether it is usable, and its open connections. Few addresses, so that some are there twice.
+    fn any_server() -> impl Strategy<Value = (Member, bool, u32)> {
+        let weight = prop_oneof![Just(0u16), 1..10u16, 1..=u16::MAX];
+        (0..20u8, weight, 1..=100u8, any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
+            |(host, weight, percent, eligible, usable, active)| {
+                let addr = SocketAddr::from(([10, 0, 0, host], 80));
+                (Member { identity: addr.into(), weight, percent, eligible }, usable, active)
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_server_is_picked_whenever_there_is_one_and_only_one_that_may_and_can(
+            servers in prop::collection::vec(any_server(), 0..12),
+            flows in prop::collection::vec(any::<u64>(), 20),
+        ) {
+            let members: Vec<Member> = servers.iter().map(|server| server.0).collect();
+            let now = Now {
+                unusable: servers.iter().map(|server| !server.1).collect(),
+                active: servers.iter().map(|server| server.2).collect(),
+            };
+            let can = |i: usize| members[i].weight > 0 && members[i].eligible && now.usable(i);
+            let somebody = (0..members.len()).any(can);
+            for (algorithm, balancer) in build_all(&members) {
+                for &flow in &flows {
+                    let pick = balancer.pick(FlowHash(flow), &now);
+                    prop_assert_eq!(pick.is_some(), somebody, "{:?}", algorithm);
+                    prop_assert!(pick.is_none_or(can), "{:?} picked {:?}", algorithm, pick);
+                }
+            }
+        }
+    }
+}

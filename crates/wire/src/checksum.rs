@@ -1,0 +1,207 @@
+//! The Internet checksum (RFC 1071): the complement of the ones' complement sum of all 16-bit words.
+//!
+//! Ones' complement has two zeros, 0x0000 and 0xffff. A sum over anything but zeros is never 0x0000, so a
+//! computed checksum is never 0xffff; updating with equation 3 of RFC 1624 keeps it so.
+
+use super::fields::{put_u16, u16_at};
+use convey_model::{Addr, FlowKey, Rewrite};
+
+/// What a frame's TCP or UDP checksum field holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checksum {
+    /// The checksum.
+    Complete,
+    /// The sum of the pseudo-header, not complemented; whoever sends the frame on a wire adds the segment
+    /// (Linux: `CHECKSUM_PARTIAL`; virtio: `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    Partial,
+}
+
+/// What replacing some words does to a sum over them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Delta(u64);
+
+impl Delta {
+    /// The change so far, and `old` replaced by `new`.
+    #[inline]
+    pub(super) fn replace_u16(self, old: u16, new: u16) -> Delta {
+        Delta(self.0 + u64::from(!old) + u64::from(new))
+    }
+
+    /// The same for two adjacent words: the carry out of the lower one is folded in with the rest.
+    #[inline]
+    pub(super) fn replace_u32(self, old: u32, new: u32) -> Delta {
+        Delta(self.0 + u64::from(!old) + u64::from(new))
+    }
+
+    /// The same for an address, of which a packet of IPv4 has the last four bytes.
+    #[inline]
+    pub(super) fn replace_addr(self, old: &Addr, new: &Addr, is_v4: bool) -> Delta {
+        if is_v4 {
+            let word = |addr: &Addr| u32::from_be_bytes(addr.v4_bytes());
+            return self.replace_u32(word(old), word(new));
+        }
+        let words = |addr: &Addr| {
+            let [a, b] = addr.words().map(u64::to_be);
+            [(a >> 32) as u32, a as u32, (b >> 32) as u32, b as u32]
+        };
+        words(old).into_iter().zip(words(new)).fold(self, |delta, (old, new)| delta.replace_u32(old, new))
+    }
+
+    /// Both changes.
+    #[inline]
+    pub(super) fn and(self, other: Delta) -> Delta {
+        Delta(self.0 + other.0)
+    }
+
+    /// The checksum after the change (RFC 1624, equation 3).
+    #[inline]
+    pub(super) fn apply(self, checksum: u16) -> u16 {
+        !self.apply_partial(!checksum)
+    }
+
+    /// The sum in the field of a [`Checksum::Partial`] frame after the change. Only what is part of the
+    /// pseudo-header may have entered the change: addresses, not ports.
+    #[inline]
+    pub(super) fn apply_partial(self, sum: u16) -> u16 {
+        fold(self.0 + u64::from(sum))
+    }
+}
+
+/// What the new addresses and the new ports of a packet with this key change in a checksum over them: the sum of what was,
+/// complemented, and what is (RFC 1624, equation 3).
+pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> (u16, u16) {
+    let is_v4 = key.dst.is_v4();
+    let addresses =
+        Delta::default().replace_addr(&key.src, &to.src, is_v4).replace_addr(&key.dst, &to.dst, is_v4);
+    let ports =
+        Delta::default().replace_u16(key.src_port, to.src_port).replace_u16(key.dst_port, to.dst_port);
+    (fold(addresses.0), fold(ports.0))
+}
+
+/// The checksum of a header whose checksum field is zero.
+pub(super) fn header_checksum(header: &[u8]) -> u16 {
+    !fold(sum(header))
+}
+
+/// The checksum of what an IP packet carries, whose checksum field is zero. UDP says 0xffff where it is zero.
+pub(super) fn payload_checksum(src: &Addr, dst: &Addr, protocol: u8, payload: &[u8]) -> u16 {
+    !fold(u64::from(pseudo_header_sum(src, dst, protocol, payload.len())) + sum(payload))
+}
+
+/// The sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1): what a [`Checksum::Partial`]
+/// field holds. The bytes that make an IPv6 address one of IPv4 are not in it.
+pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_len: usize) -> u16 {
+    let addresses = match dst.is_v4() {
+        true => sum(&src.v4_bytes()) + sum(&dst.v4_bytes()),
+        false => sum(src.bytes()) + sum(dst.bytes()),
+    };
+    fold(addresses + u64::from(protocol) + payload_len as u64)
+}
+
+/// Makes a [`Checksum::Partial`] field complete, as whoever sends the packet on a wire does: `payload` is what
+/// the IP packet carries, `at` is where in it the field is.
+pub(super) fn complete(payload: &mut [u8], at: usize) {
+    let checksum = match !fold(sum(payload)) {
+        0 => 0xffff, // UDP takes 0 for none; to TCP both are the same
+        checksum => checksum,
+    };
+    put_u16(payload, at, checksum);
+}
+
+/// A byte left over at the end counts as the upper half of a word.
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(2);
+    let last = words.remainder().first().map_or(0, |&byte| u64::from(byte) << 8);
+    words.map(|word| u64::from(u16_at(word, 0))).sum::<u64>() + last
+}
+
+/// Adds the carries back in until none is left.
+#[inline]
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::checksum::Sum16BitWords;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_example_of_rfc_1624_that_its_predecessor_got_wrong_comes_out_right() {
+        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285; RFC 1141 would say 0xffff.
+        assert_eq!(Delta::default().replace_u16(0x5555, 0x3285).apply(0xdd2f), 0x0000);
+    }
+
+    #[test]
+    fn the_example_of_rfc_1071_adds_up() {
+        // Section 3: 0001 f203 f4f5 f6f7 sum up to ddf2.
+        assert_eq!(header_checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
+    }
+
+    #[test]
+    fn both_zeros_are_replaced_by_each_other_without_an_error() {
+        for (old, new) in [(0x0000, 0xffff), (0xffff, 0x0000), (0x0000, 0x0000), (0xffff, 0xffff)] {
+            for rest in [0x0001, 0x1234, 0xfffe, 0xffff] {
+                let before = header_checksum(&words([rest, old]));
+                let after = header_checksum(&words([rest, new]));
+                assert_eq!(Delta::default().replace_u16(old, new).apply(before), after);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sender_that_writes_the_other_zero_is_still_understood() {
+        // 0xffff is never computed, but a receiver accepts it where 0x0000 belongs.
+        let updated = Delta::default().replace_u16(0x1111, 0x2222).apply(0xffff);
+        assert_eq!(updated, Delta::default().replace_u16(0x1111, 0x2222).apply(0x0000));
+    }
+
+    #[test]
+    fn nothing_replaced_changes_nothing() {
+        for checksum in [0x0000, 0x0001, 0x8000, 0xfffe, 0xffff] {
+            assert_eq!(Delta::default().apply(checksum), checksum);
+            assert_eq!(Delta::default().apply_partial(checksum), checksum);
+        }
+    }
+
+    /// Words among which both zeros and the carries around them are frequent.
+    fn word() -> impl Strategy<Value = u16> {
+        prop_oneof![Just(0x0000), Just(0x0001), Just(0xfffe), Just(0xffff), any::<u16>()]
+    }
+
+    proptest! {
+        #[test]
+        fn updating_a_checksum_is_the_same_as_computing_it_anew(
+            rest in 1..=u16::MAX,
+            old in prop::array::uniform3(word()),
+            new in prop::array::uniform3(word()),
+        ) {
+            let delta = Delta::default()
+                .replace_u16(old[0], new[0])
+                .replace_u32(double(old[1], old[2]), double(new[1], new[2]));
+            let before = header_checksum(&words([rest, old[0], old[1], old[2]]));
+            let after = header_checksum(&words([rest, new[0], new[1], new[2]]));
+            prop_assert_eq!(delta.apply(before), after);
+            prop_assert_eq!(delta.apply_partial(!before), !after);
+        }
+
+        #[test]
+        fn a_computed_checksum_is_what_etherparse_computes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let judge = Sum16BitWords::new().add_slice(&bytes).ones_complement().to_be();
+            prop_assert_eq!(header_checksum(&bytes), judge);
+        }
+    }
+
+    fn words<const N: usize>(words: [u16; N]) -> Vec<u8> {
+        words.into_iter().flat_map(u16::to_be_bytes).collect()
+    }
+
+    fn double(upper: u16, lower: u16) -> u32 {
+        u32::from(upper) << 16 | u32::from(lower)
+    }
+}

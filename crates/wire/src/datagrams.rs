@@ -1,0 +1,93 @@
+//! Cutting a super-frame of UDP into the datagrams that it stands for (Linux: `UDP_SEGMENT`).
+
+use super::checksum::{header_checksum, payload_checksum};
+use super::fields::{IPV6_LEN, UDP_LEN, ipv4, ipv6, put_u16, u16_at, udp};
+use super::headers::Headers;
+
+/// Hands each datagram to `send` as a frame: with `payload` bytes of the payload each, the last with what is left, with
+/// valid checksums (none if the super-frame has none), numbered on from the super-frame's number as their sender's
+/// kernel would.
+///
+/// The caller has seen to it that the frame is a whole one of UDP.
+///
+/// # Panics
+/// If `headers` are not those of `frame`.
+pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&mut [u8])) {
+    debug_assert!(!headers.is_tcp());
+    let (head, content) = frame[..headers.end].split_at(headers.l4 + UDP_LEN);
+    let key = &headers.key;
+    // Complete, it is never zero; left to the sender, it is a sum with numbers in it.
+    let has_checksum = u16_at(head, headers.l4 + udp::CHECKSUM) != 0;
+    let mut datagram = Vec::with_capacity(head.len() + usize::from(payload));
+    for (n, piece) in content.chunks(usize::from(payload.max(1))).enumerate() {
+        datagram.clear();
+        datagram.extend_from_slice(head);
+        datagram.extend_from_slice(piece);
+        let (outer, transport) = datagram.split_at_mut(headers.l4);
+        put_u16(transport, udp::LEN, transport.len() as u16);
+        put_u16(transport, udp::CHECKSUM, 0);
+        if has_checksum {
+            let checksum = match payload_checksum(&key.src, &key.dst, key.protocol, transport) {
+                0 => 0xffff,
+                checksum => checksum,
+            };
+            put_u16(transport, udp::CHECKSUM, checksum);
+        }
+        put_lengths(outer, headers, transport.len(), n as u16);
+        send(&mut datagram);
+    }
+}
+
+/// Gives what comes before the header of TCP or UDP the length of what follows; one of IPv4 gets a number so many after its own.
+pub(super) fn put_lengths(outer: &mut [u8], headers: &Headers, transport_len: usize, number: u16) {
+    let ip = &mut outer[headers.l3..];
+    if !headers.is_v4() {
+        return put_u16(ip, ipv6::PAYLOAD_LEN, (ip.len() - IPV6_LEN + transport_len) as u16);
+    }
+    put_u16(ip, ipv4::TOTAL_LEN, (ip.len() + transport_len) as u16);
+    put_u16(ip, ipv4::ID, u16_at(ip, ipv4::ID).wrapping_add(number));
+    put_u16(ip, ipv4::CHECKSUM, 0);
+    let checksum = header_checksum(ip);
+    put_u16(ip, ipv4::CHECKSUM, checksum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TestPacket, parse};
+
+    fn cut(packet: &TestPacket, payload: u16) -> Vec<Vec<u8>> {
+        let (frame, mut all) = (packet.bytes(), Vec::new());
+        datagrams(&frame, &parse(&frame).unwrap(), payload, |datagram| all.push(datagram.to_vec()));
+        all
+    }
+
+    #[test]
+    fn each_datagram_is_as_its_sender_would_have_sent_it_alone() {
+        let content: Vec<u8> = (0..3_500).map(|n| n as u8).collect();
+        let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().ip_options(&[148, 4, 0, 0]);
+        let numbered = |piece: &[u8], id: u16| packet.clone().payload(piece).may_be_cut(id);
+        for id in [7, u16::MAX] {
+            let alone = content.chunks(1_200).enumerate();
+            let expected: Vec<Vec<u8>> =
+                alone.map(|(n, piece)| numbered(piece, id.wrapping_add(n as u16)).bytes()).collect();
+            assert_eq!(cut(&numbered(&content, id), 1_200), expected);
+            assert_eq!(cut(&numbered(&content, id).partial(), 1_200), expected);
+        }
+    }
+
+    #[test]
+    fn by_ipv6_too() {
+        let packet = || TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp();
+        let expected: Vec<Vec<u8>> = [1_200, 300].map(|len| packet().payload(&vec![7; len]).bytes()).into();
+        assert_eq!(cut(&packet().payload(&[7; 1_500]), 1_200), expected);
+    }
+
+    #[test]
+    fn who_sends_without_a_checksum_goes_on_without() {
+        let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().without_checksum();
+        let expected: Vec<Vec<u8>> =
+            (3..5).map(|id| packet.clone().payload(&[7; 500]).may_be_cut(id).bytes()).collect();
+        assert_eq!(cut(&packet.payload(&[7; 1_000]).may_be_cut(3), 500), expected);
+    }
+}

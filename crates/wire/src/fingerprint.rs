@@ -1,0 +1,60 @@
+//! What tells a packet that begins a flow from all others, and stays as it is however often it is forwarded.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::fields::{ETHERNET_LEN, TCP_LEN, UDP_LEN, ipv4, ipv6, u16_at, u32_at};
+use super::headers::Headers;
+
+/// As much of a datagram is looked at.
+const PAYLOAD: usize = 64;
+
+/// What a packet is known by when it comes again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// A hash of what no balancer changes.
+    pub hash: u64,
+    /// Whether no other packet has it; else others of the same network that say the same have it too.
+    pub is_unique: bool,
+}
+
+/// The fingerprint of a packet that begins a flow: of a segment its numbers, window and options, of a datagram its beginning, the
+/// number or flow label of its packet, and the network that it comes from. Once it has been forwarded, that stays the same;
+/// and clients elsewhere that say the same with the same number are not taken for it.
+pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerprint> {
+    let l4 = frame.get(headers.l4..)?;
+    if headers.is_tcp() {
+        let len = usize::from(l4.get(12)? >> 4) * 4;
+        let (numbers, options) = (l4.get(4..16)?, l4.get(TCP_LEN..len).unwrap_or_default());
+        let of_numbers = xxh3_64_with_seed(numbers, seed);
+        return Some(Fingerprint { hash: xxh3_64_with_seed(options, of_numbers), is_unique: true });
+    }
+    let ip = frame.get(ETHERNET_LEN..)?;
+    let number = match headers.is_v4() {
+        true => u32::from(u16_at(ip, ipv4::ID)),
+        false => u32_at(ip, ipv6::VERSION) & 0xf_ffff,
+    };
+    let payload = l4.get(UDP_LEN..).unwrap_or_default();
+    let payload = &payload[..payload.len().min(PAYLOAD).min(headers.payload_len.into())];
+    let of_payload = xxh3_64_with_seed(payload, seed ^ (u64::from(number) << 32) ^ payload.len() as u64);
+    // A /24, as IPv4 addresses end in the last bytes, or a /64.
+    let network = &headers.key.src.bytes()[..if headers.is_v4() { 15 } else { 8 }];
+    Some(Fingerprint { hash: xxh3_64_with_seed(network, of_payload), is_unique: number != 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TestPacket, parse};
+
+    #[test]
+    fn clients_of_other_networks_that_say_the_same_with_the_same_number_are_told_apart() {
+        let of = |client: &str| {
+            let mut frame = TestPacket::from(client).to("10.0.0.1:8125").udp().payload(b"up:1|c").bytes();
+            frame[ETHERNET_LEN + ipv4::ID..][..2].copy_from_slice(&[0x12, 0x34]);
+            fingerprint(&frame, &parse(&frame).unwrap(), 7).unwrap()
+        };
+        assert!(of("192.0.2.1:4000").is_unique);
+        assert_eq!(of("192.0.2.1:4000"), of("192.0.2.9:5000"));
+        assert_ne!(of("192.0.2.1:4000"), of("198.51.100.1:4000"));
+    }
+}

@@ -1,0 +1,310 @@
+//! From a frame to its [`Headers`].
+
+use etherparse::err::ipv4::{HeaderError, HeaderSliceError};
+use etherparse::{EtherType, Ethernet2Slice, Ipv4HeaderSlice, TcpHeaderSlice};
+
+use super::extensions::{self, Carried};
+use super::fields::{
+    ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TCP_LEN, UDP_LEN, ethernet, icmp, ipv4, ipv6, tcp, u16_at, u32_at, udp,
+};
+use super::headers::{Headers, Kind, ParseError, TcpFlags};
+use super::quote;
+use convey_model::{Addr, FlowKey, TCP, UDP};
+
+/// Reads the headers of an Ethernet II frame that carries TCP or UDP, or an ICMP error about them, over IPv4 or
+/// IPv6; options, extension headers, fragments and padding allowed. Says nothing about checksums.
+///
+/// # Errors
+/// The first thing that is wrong, outer headers before inner ones.
+#[inline]
+pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
+    // Returned at once: where the two are joined first, all of it is copied.
+    if let Some(headers) = common_v4(frame) {
+        return Ok(headers);
+    }
+    if let Some(headers) = common_v6(frame) {
+        return Ok(headers);
+    }
+    strict(frame)
+}
+
+/// An IP packet, as far as its IP headers tell.
+#[derive(Clone, Copy)]
+pub(super) struct Packet {
+    pub(super) src: Addr,
+    pub(super) dst: Addr,
+    pub(super) l4: usize,
+    pub(super) end: usize,
+    pub(super) ttl: u8,
+    pub(super) dont_fragment: bool,
+}
+
+/// Nearly every frame: IPv4 that is whole and has no options. `None` means look closer.
+#[inline]
+fn common_v4(frame: &[u8]) -> Option<Headers> {
+    let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
+    let ip = packet.first_chunk::<IPV4_LEN>()?;
+    let total_len = usize::from(u16_at(ip, ipv4::TOTAL_LEN));
+    let is_common = u16_at(ethernet, ethernet::TYPE) == ethernet::IPV4
+        && ip[ipv4::VERSION_AND_LEN] == 0x45
+        && u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0
+        && total_len <= packet.len();
+    if !is_common {
+        return None;
+    }
+    let packet = v4(ip, IPV4_LEN, total_len);
+    let transport = transport(frame.get(packet.l4..packet.end)?, ip[ipv4::PROTOCOL])?;
+    Some(read(&packet, Kind::Whole, transport))
+}
+
+/// IPv6 without extension headers. `None` means look closer.
+#[inline]
+fn common_v6(frame: &[u8]) -> Option<Headers> {
+    let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
+    let ip = packet.first_chunk::<IPV6_LEN>()?;
+    let len = IPV6_LEN + usize::from(u16_at(ip, ipv6::PAYLOAD_LEN));
+    let is_common = u16_at(ethernet, ethernet::TYPE) == ethernet::IPV6
+        && ip[ipv6::VERSION] >> 4 == 6
+        && len <= packet.len();
+    if !is_common {
+        return None;
+    }
+    let packet = v6(ip, IPV6_LEN, len);
+    if packet.src.is_v4() || packet.dst.is_v4() {
+        return None;
+    }
+    let transport = transport(frame.get(packet.l4..packet.end)?, ip[ipv6::NEXT_HEADER])?;
+    Some(read(&packet, Kind::Whole, transport))
+}
+
+/// What a header of TCP or UDP says.
+#[derive(Default)]
+struct Transport {
+    protocol: u8,
+    src_port: u16,
+    dst_port: u16,
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    payload_len: u16,
+}
+
+/// Whole TCP segments and UDP datagrams whose lengths agree. `None` means look closer.
+#[inline]
+fn transport(payload: &[u8], protocol: u8) -> Option<Transport> {
+    match protocol {
+        TCP => {
+            let tcp = payload.first_chunk()?;
+            let len = tcp_header_len(tcp);
+            (TCP_LEN <= len && len <= payload.len()).then(|| segment(tcp, payload.len()))
+        }
+        UDP => {
+            let udp = payload.first_chunk()?;
+            let len = usize::from(u16_at(udp, udp::LEN));
+            (UDP_LEN <= len && len <= payload.len()).then(|| datagram(udp, payload.len()))
+        }
+        _ => None,
+    }
+}
+
+/// Any frame, step by step.
+#[cold]
+fn strict(frame: &[u8]) -> Result<Headers, ParseError> {
+    let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).map_err(|_| ParseError::Truncated)?;
+    match ethernet.ether_type() {
+        EtherType::IPV4 => strict_v4(frame),
+        EtherType::IPV6 => strict_v6(frame),
+        _ => Err(ParseError::NotIp),
+    }
+}
+
+fn strict_v4(frame: &[u8]) -> Result<Headers, ParseError> {
+    let packet = &frame[ETHERNET_LEN..];
+    let ip = Ipv4HeaderSlice::from_slice(packet).map_err(|error| match error {
+        HeaderSliceError::Len(_) => ParseError::Truncated,
+        HeaderSliceError::Content(HeaderError::UnexpectedVersion { .. }) => ParseError::BadVersion,
+        HeaderSliceError::Content(HeaderError::HeaderLengthSmallerThanHeader { .. }) => {
+            ParseError::BadHeaderLength
+        }
+    })?;
+    let (header_len, total_len) = (ip.slice().len(), usize::from(ip.total_len()));
+    packet.get(header_len..total_len).ok_or(ParseError::BadTotalLength)?;
+    if is_source_routed(ip.options()) {
+        return Err(ParseError::SourceRouted);
+    }
+    let id = u32::from(ip.identification());
+    let kind = match (ip.is_fragmenting_payload(), ip.fragments_offset().value()) {
+        (false, _) => Kind::Whole,
+        (true, 0) => Kind::FirstFragment { id },
+        (true, _) => Kind::LaterFragment { id },
+    };
+    check_end(usize::from(ip.fragments_offset().value()) * 8 + total_len)?;
+    let protocol = ip.protocol().0;
+    let ip = packet.first_chunk().ok_or(ParseError::Truncated)?;
+    carried(&v4(ip, header_len, total_len), kind, frame, protocol, icmp::V4)
+}
+
+fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
+    let packet = &frame[ETHERNET_LEN..];
+    let ip = packet.first_chunk::<IPV6_LEN>().ok_or(ParseError::Truncated)?;
+    if ip[ipv6::VERSION] >> 4 != 6 {
+        return Err(ParseError::BadVersion);
+    }
+    let len = match u16_at(ip, ipv6::PAYLOAD_LEN) {
+        0 => return Err(ParseError::BadTotalLength),
+        len => IPV6_LEN + usize::from(len),
+    };
+    let whole = packet.get(..len).ok_or(ParseError::BadTotalLength)?;
+    let Carried { protocol, at, kind, fragment } = extensions::walk(whole)?;
+    if let Some(header) = fragment {
+        let offset = u16_at(whole, header + ipv6::FRAGMENT_OFFSET) & !7;
+        check_end(usize::from(offset) + len - IPV6_LEN)?;
+    }
+    let packet = v6(ip, at, len);
+    if packet.src.is_v4() || packet.dst.is_v4() {
+        return Err(ParseError::MappedAddress);
+    }
+    // Only its first fragment tells what the packet carries.
+    if matches!(kind, Kind::LaterFragment { .. }) && extensions::may_lead_to_ours(protocol) {
+        return Ok(read(&packet, kind, nothing(0)));
+    }
+    carried(&packet, kind, frame, protocol, icmp::V6)
+}
+
+/// Whether IPv4 options say by which routers a packet wants to go, or has come: hosts and routers drop those as they come
+/// (RFC 7126, sections 4.3 and 4.4). What follows an option of no length is nobody's to read.
+fn is_source_routed(options: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(option) = options.get(at) {
+        at += match *option {
+            ipv4::LOOSE_SOURCE_ROUTE | ipv4::STRICT_SOURCE_ROUTE => return true,
+            ipv4::END_OF_OPTIONS => return false,
+            ipv4::NO_OPERATION => 1,
+            _ => match options.get(at + 1) {
+                Some(len @ 2..) => usize::from(*len),
+                _ => return false,
+            },
+        };
+    }
+    false
+}
+
+/// No fragment ends beyond the longest packet there is: who put it together would have no room for it.
+fn check_end(end: usize) -> Result<(), ParseError> {
+    if end > usize::from(u16::MAX) { Err(ParseError::BadTotalLength) } else { Ok(()) }
+}
+
+/// What an IP packet carries.
+fn carried(packet: &Packet, kind: Kind, frame: &[u8], protocol: u8, icmp: u8) -> Result<Headers, ParseError> {
+    let payload = &frame[packet.l4..packet.end];
+    match (protocol, kind) {
+        (TCP | UDP, Kind::LaterFragment { .. }) => Ok(read(packet, kind, nothing(protocol))),
+        (TCP, _) => {
+            let tcp = payload.first_chunk().ok_or(ParseError::BadTotalLength)?;
+            TcpHeaderSlice::from_slice(payload).map_err(|_| ParseError::BadHeaderLength)?;
+            Ok(read(packet, kind, segment(tcp, payload.len())))
+        }
+        (UDP, _) => {
+            let udp = payload.first_chunk().ok_or(ParseError::BadTotalLength)?;
+            let len = usize::from(u16_at(udp, udp::LEN));
+            // Of a fragment the length is that of the whole datagram.
+            if len < UDP_LEN || (len > payload.len() && kind == Kind::Whole) {
+                return Err(ParseError::BadTotalLength);
+            }
+            Ok(read(packet, kind, datagram(udp, payload.len())))
+        }
+        (_, Kind::Whole) if protocol == icmp && quote::is_error(payload, icmp) => {
+            quote::read(packet, payload).map(|quote| Headers {
+                key: quote.key.reversed(),
+                seq: quote.seq,
+                ..read(packet, quote.kind, nothing(protocol))
+            })
+        }
+        _ => Err(ParseError::NotForwarded { protocol }),
+    }
+}
+
+#[inline]
+fn v4(ip: &[u8; IPV4_LEN], header_len: usize, total_len: usize) -> Packet {
+    Packet {
+        src: Addr::v4(u32_at(ip, ipv4::SRC).to_be_bytes()),
+        dst: Addr::v4(u32_at(ip, ipv4::DST).to_be_bytes()),
+        l4: ETHERNET_LEN + header_len,
+        end: ETHERNET_LEN + total_len,
+        ttl: ip[ipv4::TTL],
+        dont_fragment: u16_at(ip, ipv4::FRAGMENT) & ipv4::DONT_FRAGMENT != 0,
+    }
+}
+
+#[inline]
+fn v6(ip: &[u8; IPV6_LEN], headers_len: usize, len: usize) -> Packet {
+    Packet {
+        src: v6_at(ip, ipv6::SRC),
+        dst: v6_at(ip, ipv6::DST),
+        l4: ETHERNET_LEN + headers_len,
+        end: ETHERNET_LEN + len,
+        ttl: ip[ipv6::HOP_LIMIT],
+        dont_fragment: true,
+    }
+}
+
+/// The address at this offset, which has been checked.
+#[inline]
+pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
+    let mut address = [0; 16];
+    address.copy_from_slice(&bytes[at..at + 16]);
+    Addr::v6(address)
+}
+
+/// What the fixed fields say. The lengths have been checked against each other.
+#[inline]
+fn segment(tcp: &[u8; TCP_LEN], len: usize) -> Transport {
+    Transport {
+        protocol: TCP,
+        src_port: u16_at(tcp, tcp::SRC_PORT),
+        dst_port: u16_at(tcp, tcp::DST_PORT),
+        seq: u32_at(tcp, tcp::SEQ),
+        ack: u32_at(tcp, tcp::ACK),
+        flags: tcp[tcp::FLAGS],
+        payload_len: (len - tcp_header_len(tcp)) as u16,
+    }
+}
+
+#[inline]
+fn datagram(udp: &[u8; UDP_LEN], len: usize) -> Transport {
+    let (src_port, dst_port) = (u16_at(udp, tcp::SRC_PORT), u16_at(udp, tcp::DST_PORT));
+    let payload_len = (len - UDP_LEN) as u16;
+    Transport { protocol: UDP, src_port, dst_port, payload_len, ..Transport::default() }
+}
+
+/// What has no ports, or not its own.
+fn nothing(protocol: u8) -> Transport {
+    Transport { protocol, ..Transport::default() }
+}
+
+#[inline]
+fn read(packet: &Packet, kind: Kind, transport: Transport) -> Headers {
+    let (src, dst) = (packet.src, packet.dst);
+    let Transport { protocol, src_port, dst_port, seq, ack, flags, payload_len } = transport;
+    Headers {
+        key: FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] },
+        kind,
+        l3: ETHERNET_LEN,
+        l4: packet.l4,
+        end: packet.end,
+        ttl: packet.ttl,
+        dont_fragment: packet.dont_fragment,
+        seq,
+        ack,
+        flags: TcpFlags(flags),
+        payload_len,
+    }
+}
+
+#[inline]
+fn tcp_header_len(tcp: &[u8; TCP_LEN]) -> usize {
+    usize::from(tcp[tcp::DATA_OFFSET] >> 4) * 4
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,506 @@
+use std::net::SocketAddr;
+
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use proptest::prelude::*;
+
+use super::*;
+use convey_model::Protocol;
+use crate::testing::any_packet;
+use crate::{FragmentKey, IcmpError, TestPacket, icmp_error};
+
+fn packet() -> TestPacket {
+    TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").seq(7).ack(8).ttl(9).payload(b"hello")
+}
+
+#[test]
+fn a_segment_says_whose_it_is_and_where_its_parts_are() {
+    let headers = parse(&packet().bytes()).unwrap();
+    let expected = Headers {
+        key: FlowKey::tcp("10.0.0.9:4242".parse().unwrap(), "10.0.0.1:80".parse().unwrap()),
+        kind: Kind::Whole,
+        l3: 14,
+        l4: 34,
+        end: 59,
+        ttl: 9,
+        dont_fragment: true,
+        seq: 7,
+        ack: 8,
+        flags: TcpFlags(TcpFlags::ACK),
+        payload_len: 5,
+    };
+    assert_eq!(headers, expected);
+    assert_eq!((headers.packet_len(), headers.segment_len()), (45, 5));
+}
+
+#[test]
+fn options_shift_what_follows_them() {
+    let headers = parse(&packet().ip_options(&[1; 40]).tcp_options(&[1; 12]).bytes()).unwrap();
+    assert_eq!((headers.l4, headers.end, headers.payload_len), (74, 111, 5));
+}
+
+#[test]
+fn syn_and_fin_take_a_sequence_number_each() {
+    let headers = parse(&packet().syn().fin().bytes()).unwrap();
+    assert!(headers.flags.syn() && headers.flags.fin() && headers.flags.ack() && !headers.flags.rst());
+    assert_eq!(headers.segment_len(), 7);
+}
+
+#[test]
+fn padding_to_the_shortest_frame_is_not_payload() {
+    let mut frame = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().bytes();
+    frame.resize(60, 0);
+    let headers = parse(&frame).unwrap();
+    assert_eq!((headers.end, headers.payload_len), (54, 0));
+}
+
+#[test]
+fn a_super_frame_is_taken_whole() {
+    let headers = parse(&packet().payload(&[0; 65_495]).bytes()).unwrap();
+    assert_eq!((headers.packet_len(), headers.payload_len), (65_535, 65_495));
+}
+
+#[test]
+fn every_fault_has_its_name() {
+    use ParseError::*;
+    // What is wrong, the byte that says so, its value.
+    let faults: [(&str, usize, u8, ParseError); 18] = [
+        ("ARP", 13, 0x06, NotIp),
+        ("a length instead of an EtherType", 12, 0x00, NotIp),
+        ("IPv6 where IPv4 was announced", 14, 0x65, BadVersion),
+        ("version 0", 14, 0x05, BadVersion),
+        ("an IP header of 0 bytes", 14, 0x40, BadHeaderLength),
+        ("an IP header of 16 bytes", 14, 0x44, BadHeaderLength),
+        ("an IP header longer than the frame", 14, 0x4f, Truncated),
+        ("an IP header that leaves too little for TCP", 14, 0x47, BadTotalLength),
+        ("a total length without the TCP header's last byte", 17, 39, BadTotalLength),
+        ("a total length within the IP header", 17, 19, BadTotalLength),
+        ("a total length of 0", 17, 0, BadTotalLength),
+        ("a total length one beyond the frame", 17, 46, BadTotalLength),
+        ("a total length far beyond the frame", 16, 0xff, BadTotalLength),
+        ("a tunnel", 23, 4, NotForwarded { protocol: 4 }),
+        ("an echo request", 23, 1, NotForwarded { protocol: 1 }),
+        ("UDP whose length is not that of the packet", 23, 17, BadTotalLength),
+        ("a TCP header of 16 bytes", 46, 0x40, BadHeaderLength),
+        ("a TCP header longer than the packet", 46, 0x70, BadHeaderLength),
+    ];
+    for (what, at, value, error) in faults {
+        let mut frame = packet().bytes();
+        frame[at] = value;
+        assert_eq!(parse(&frame), Err(error), "{what}");
+    }
+}
+
+#[test]
+fn a_frame_that_ends_early_says_so() {
+    let frame = packet().bytes();
+    for len in 0..frame.len() {
+        let expected = if len < 34 { ParseError::Truncated } else { ParseError::BadTotalLength };
+        assert_eq!(parse(&frame[..len]), Err(expected), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_datagram_says_whose_it_is_and_padding_is_not_payload() {
+    for (client, vip) in [("10.0.0.9:4242", "10.0.0.1:53"), ("[fd00::9]:4242", "[fd00::1]:53")] {
+        let mut frame = TestPacket::from(client).to(vip).udp().payload(b"hello").bytes();
+        let end = frame.len();
+        frame.resize(80, 0);
+        let headers = parse(&frame).unwrap();
+        assert_eq!(headers.key, FlowKey::udp(client.parse().unwrap(), vip.parse().unwrap()));
+        assert_eq!((headers.kind, headers.end, headers.payload_len), (Kind::Whole, end, 5));
+        assert_eq!(headers.flags, TcpFlags(0));
+    }
+}
+
+#[test]
+fn extension_headers_are_stepped_over() {
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn().payload(b"hello");
+    let plain = parse(&packet.bytes()).unwrap();
+    // A hop-by-hop and a destination header with nothing but padding, the first of 16 bytes.
+    let mut long = vec![1, 1, 12];
+    long.resize(15, 0);
+    let packet = packet.extension(0, &long).extension(60, &[0, 1, 4, 0, 0, 0, 0]);
+    let headers = parse(&packet.bytes()).unwrap();
+    assert_eq!(headers, Headers { l4: plain.l4 + 24, end: plain.end + 24, ..plain });
+}
+
+#[test]
+fn more_extension_headers_than_anybody_needs_are_refused() {
+    let padding = [0, 1, 4, 0, 0, 0, 0];
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn();
+    let with = |n| (0..n).fold(packet.clone(), |packet, _| packet.extension(60, &padding)).bytes();
+    assert!(parse(&with(8)).is_ok());
+    assert_eq!(parse(&with(9)), Err(ParseError::BadHeaderLength));
+}
+
+#[test]
+fn options_for_every_hop_come_first_or_what_follows_is_nobodys() {
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80");
+    let (every_hop, destination) = ((0, [0; 7]), (60, [0; 7]));
+    let of = |headers: [(u8, [u8; 7]); 2]| {
+        let packet = headers.iter().fold(packet.clone(), |packet, (n, rest)| packet.extension(*n, rest));
+        parse(&packet.bytes()).map(|headers| headers.l4)
+    };
+    assert_eq!(of([every_hop, destination]), Ok(14 + 40 + 16));
+    assert_eq!(of([destination, every_hop]), Err(ParseError::NotForwarded { protocol: 0 }));
+}
+
+#[test]
+fn a_packet_that_wants_to_go_elsewhere_first_is_refused() {
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn();
+    let routed = |stops| packet.clone().extension(43, &[0, 4, stops, 0, 0, 0, 0]).bytes();
+    assert_eq!(parse(&routed(1)), Err(ParseError::SourceRouted));
+    assert!(parse(&routed(0)).is_ok(), "it has been there");
+}
+
+#[test]
+fn a_packet_with_a_source_route_is_refused_wherever_among_its_options_that_is() {
+    let with = |options: &[u8]| parse(&packet().ip_options(options).bytes()).map(|_| ());
+    let (loose, strict) = ([131, 7, 4, 10, 0, 0, 7], [137, 7, 8, 10, 0, 0, 7]);
+    for route in [loose, strict] {
+        for before in [&[][..], &[1], &[1, 1, 1], &[148, 4, 0, 0], &[7, 7, 4, 1, 2, 3, 4, 1]] {
+            assert_eq!(with(&[before, &route].concat()), Err(ParseError::SourceRouted), "{before:?}");
+        }
+    }
+    // After the end of options, within another one, after what is no option.
+    for harmless in
+        [&[0, 131, 7, 4][..], &[7, 7, 4, 131, 7, 4, 0], &[7, 0, 131, 7], &[7, 1, 131, 7], &[7, 40, 131], &[7]]
+    {
+        assert_eq!(with(harmless), Ok(()), "{harmless:?}");
+    }
+}
+
+#[test]
+fn an_ipv4_address_in_an_ipv6_header_is_nobodys() {
+    let packet = |src, dst| parse(&TestPacket::from(src).to(dst).syn().bytes());
+    let (mapped, own) = ("[::ffff:10.0.0.9]:4242", "[fd00::1]:80");
+    assert_eq!(packet(mapped, own), Err(ParseError::MappedAddress));
+    assert_eq!(packet(own, mapped), Err(ParseError::MappedAddress));
+}
+
+#[test]
+fn fragments_share_a_number_and_only_the_first_has_ports() {
+    for (client, vip) in [("10.0.0.9:4242", "10.0.0.1:53"), ("[fd00::9]:4242", "[fd00::1]:53")] {
+        let key = FlowKey::udp(client.parse().unwrap(), vip.parse().unwrap());
+        let protocol = if client.starts_with('[') { 0 } else { 17 };
+        let packet = TestPacket::from(client).to(vip).udp().payload(&[7; 3_000]);
+        let read: Vec<_> = packet.fragments(0x1234, 1_400).iter().map(|f| parse(f).unwrap()).collect();
+        let whole = Some(FragmentKey { src: key.src, dst: key.dst, id: 0x1234, protocol });
+        assert!(read.iter().all(|headers| headers.fragment() == whole));
+        assert_eq!((read[0].key, read[0].kind), (key, Kind::FirstFragment { id: 0x1234 }));
+        for headers in &read[1..] {
+            assert_eq!(headers.key, FlowKey { src_port: 0, dst_port: 0, protocol, ..key });
+            assert_eq!(headers.kind, Kind::LaterFragment { id: 0x1234 });
+        }
+    }
+}
+
+#[test]
+fn what_comes_between_the_fragment_header_and_the_datagram_is_in_the_first_fragment_alone() {
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 3_000]);
+    let packet = packet.cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]).cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]);
+    let read: Vec<_> = packet.fragments(0x1234, 1_400).iter().map(|f| parse(f).unwrap()).collect();
+    assert_eq!((read[0].kind, read[0].l4), (Kind::FirstFragment { id: 0x1234 }, 14 + 40 + 8 + 16));
+    assert_eq!(read[0].key, parse(&packet.bytes()).unwrap().key);
+    assert_eq!(read.len(), 3);
+    for headers in &read[1..] {
+        assert_eq!((headers.kind, headers.l4), (Kind::LaterFragment { id: 0x1234 }, 14 + 40 + 8));
+        assert_eq!(headers.fragment(), read[0].fragment());
+    }
+}
+
+#[test]
+fn a_fragment_that_ends_beyond_the_longest_packet_is_refused() {
+    for (client, vip, offset) in
+        [("10.0.0.9:4242", "10.0.0.1:53", 20), ("[fd00::9]:4242", "[fd00::1]:53", 56)]
+    {
+        let packet = TestPacket::from(client).to(vip).udp().payload(&[7; 100]);
+        let mut last = packet.fragments(9, 56).pop().unwrap();
+        let (units, bits) =
+            if offset == 20 { ((65_535 - 20 - 52) / 8, 0) } else { ((65_535 - 8 - 52) / 8, 3) };
+        let mut at = |units: u16| {
+            last[offset..offset + 2].copy_from_slice(&(units << bits).to_be_bytes());
+            parse(&last).map(|headers| headers.kind)
+        };
+        assert_eq!(at(units), Ok(Kind::LaterFragment { id: 9 }));
+        assert_eq!(at(units + 1), Err(ParseError::BadTotalLength));
+        assert_eq!(at(8_191), Err(ParseError::BadTotalLength));
+    }
+}
+
+#[test]
+fn a_fragment_that_is_first_and_last_is_whole() {
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(b"hello");
+    let [atomic] = &packet.fragments(9, 1_400)[..] else { panic!("one fragment") };
+    assert_eq!(parse(atomic).unwrap().kind, Kind::Whole);
+}
+
+#[test]
+fn the_ports_must_be_in_the_first_fragment_with_all_of_the_header() {
+    let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(&[7; 40]);
+    assert_eq!(parse(&packet.fragments(9, 16)[0]), Err(ParseError::BadTotalLength), "RFC 1858");
+    assert!(parse(&packet.fragments(9, 24)[0]).is_ok());
+}
+
+#[test]
+fn fragments_of_what_is_not_forwarded_are_passed_on() {
+    let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(&[7; 40]);
+    for mut fragment in packet.fragments(9, 24) {
+        fragment[23] = 50;
+        assert_eq!(parse(&fragment), Err(ParseError::NotForwarded { protocol: 50 }));
+    }
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn().payload(&[7; 40]);
+    for mut fragment in packet.fragments(9, 24) {
+        fragment[54] = 58;
+        assert_eq!(parse(&fragment), Err(ParseError::NotForwarded { protocol: 58 }), "a large ping");
+    }
+}
+
+/// The error of a router at `10.9.9.9` or `fd09::9` about this packet, changed at one byte.
+fn error(packet: &TestPacket, at: usize, value: Option<u8>) -> Result<Headers, ParseError> {
+    let frame = packet.bytes();
+    let headers = parse(&frame).unwrap();
+    let router = if headers.is_v4() {
+        Addr::v4([10, 9, 9, 9])
+    } else {
+        "fd09::9".parse::<std::net::IpAddr>().unwrap().into()
+    };
+    let mut answer = Vec::new();
+    icmp_error(&frame, &headers, IcmpError::TimeExceeded, router, &mut answer);
+    if let Some(value) = value {
+        answer[at] = value;
+    }
+    parse(&answer)
+}
+
+#[test]
+fn an_error_goes_the_other_way_than_the_packet_it_is_about() {
+    for (server, client) in [("10.0.0.1:80", "10.0.0.9:4242"), ("[fd00::1]:80", "[fd00::9]:4242")] {
+        let packet = TestPacket::from(server).to(client).seq(4711).ack(1).payload(b"hello");
+        let headers = error(&packet, 0, None).unwrap();
+        assert_eq!(headers.key, FlowKey::tcp(client.parse().unwrap(), server.parse().unwrap()));
+        let (l4, header) = (headers.l4 as u16, if headers.is_v4() { 20 } else { 40 });
+        assert_eq!(headers.kind, Kind::Error { l3: l4 + 8, l4: l4 + 8 + header });
+        assert_eq!((headers.seq, headers.payload_len), (4711, 0));
+    }
+}
+
+#[test]
+fn an_error_that_quotes_nothing_that_can_be_read_is_refused() {
+    let packet = TestPacket::from("10.0.0.1:80").to("10.0.0.9:4242").seq(4711).ack(1);
+    let faults = [
+        ("a later fragment", 49, 1),
+        ("another IP version", 42, 0x65),
+        ("a header beyond the quote", 42, 0x4f),
+        ("a packet of somebody else", 54, 11),
+    ];
+    for (what, at, value) in faults {
+        assert_eq!(error(&packet, at, Some(value)), Err(ParseError::BadQuote), "{what}");
+    }
+    assert_eq!(error(&packet, 51, Some(1)), Err(ParseError::NotForwarded { protocol: 1 }), "about a ping");
+    assert_eq!(error(&packet, 17, Some(20 + 8 + 27)), Err(ParseError::BadQuote), "seven bytes of TCP");
+    assert!(error(&packet, 17, Some(20 + 8 + 28)).is_ok(), "RFC 792 has eight");
+    assert_eq!(error(&packet, 34, Some(0)), Err(ParseError::NotForwarded { protocol: 1 }), "an echo reply");
+}
+
+#[test]
+fn an_ipv6_packet_has_faults_of_its_own() {
+    use ParseError::*;
+    let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").seq(7).ack(8).payload(b"hello");
+    let faults: [(&str, usize, u8, ParseError); 8] = [
+        ("IPv4 where IPv6 was announced", 14, 0x45, BadVersion),
+        ("a length one beyond the frame", 19, 26, BadTotalLength),
+        ("a length without the TCP header's last byte", 19, 19, BadTotalLength),
+        ("a jumbogram", 19, 0, BadTotalLength),
+        ("a tunnel", 20, 41, NotForwarded { protocol: 41 }),
+        ("neighbour discovery", 20, 58, NotForwarded { protocol: 58 }),
+        ("an extension header beyond the packet", 20, 60, BadHeaderLength),
+        ("a TCP header of 16 bytes", 66, 0x40, BadHeaderLength),
+    ];
+    for (what, at, value, error) in faults {
+        let mut frame = packet.bytes();
+        frame[at] = value;
+        if what == "neighbour discovery" {
+            frame[54] = 135;
+        }
+        assert_eq!(parse(&frame), Err(error), "{what}");
+    }
+    let frame = packet.bytes();
+    for len in 0..frame.len() {
+        let expected = if len < 54 { Truncated } else { BadTotalLength };
+        assert_eq!(parse(&frame[..len]), Err(expected), "{len} bytes");
+    }
+}
+
+#[test]
+fn the_reserved_flag_makes_no_fragment() {
+    let mut frame = packet().bytes();
+    frame[20] |= 0x80;
+    assert!(parse(&frame).is_ok());
+}
+
+/// A valid packet with padding or a lost end, and up to four bytes of its headers replaced.
+fn mutated() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![12..24usize, 12..62usize];
+    let mutations = prop::collection::vec((byte, any::<u8>()), 0..4);
+    (any_packet(), mutations, prop_oneof![2 => Just(0), 1 => -20..20isize]).prop_map(
+        |(packet, mutations, grown)| {
+            let mut frame = packet.bytes();
+            frame.resize(frame.len().saturating_add_signed(grown), 0);
+            for (at, value) in mutations {
+                if let Some(byte) = frame.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            frame
+        },
+    )
+}
+
+/// What etherparse makes of a frame; `None` if it finds no whole TCP segment or UDP datagram right inside IP.
+fn judge(frame: &[u8]) -> Option<Headers> {
+    let packet = SlicedPacket::from_ethernet(frame).ok()?;
+    // It looks through VLAN tags, and through IPsec authentication headers below. We leave both to others: capture
+    // is on the VLAN's interface, and what is authenticated cannot be rewritten.
+    if !packet.link_exts.is_empty() {
+        return None;
+    }
+    let ip = Judged::read(&packet.net?)?;
+    let start = Headers {
+        l3: 14,
+        l4: ip.l4,
+        end: ip.end,
+        ttl: ip.ttl,
+        dont_fragment: ip.dont_fragment,
+        ..parse(&TestPacket::from("10.0.0.1:1").to("10.0.0.1:1").bytes()).unwrap()
+    };
+    match packet.transport? {
+        TransportSlice::Tcp(tcp) => {
+            let set = [
+                (tcp.fin(), TcpFlags::FIN),
+                (tcp.syn(), TcpFlags::SYN),
+                (tcp.rst(), TcpFlags::RST),
+                (tcp.psh(), TcpFlags::PSH),
+                (tcp.ack(), TcpFlags::ACK),
+                (tcp.urg(), 0x20),
+                (tcp.ece(), 0x40),
+                (tcp.cwr(), 0x80),
+            ];
+            Some(Headers {
+                key: ip.key(Protocol::Tcp, tcp.source_port(), tcp.destination_port()),
+                seq: tcp.sequence_number(),
+                ack: tcp.acknowledgment_number(),
+                flags: TcpFlags(set.iter().filter(|flag| flag.0).map(|flag| flag.1).sum()),
+                payload_len: tcp.payload().len() as u16,
+                ..start
+            })
+        }
+        // It takes a datagram without a length for a long one (RFC 2675), which none of ours can be.
+        TransportSlice::Udp(udp) if udp.length() > 0 => Some(Headers {
+            key: ip.key(Protocol::Udp, udp.source_port(), udp.destination_port()),
+            payload_len: (ip.end - ip.l4 - 8) as u16,
+            ..start
+        }),
+        _ => None,
+    }
+}
+
+struct Judged {
+    src: std::net::IpAddr,
+    dst: std::net::IpAddr,
+    l4: usize,
+    end: usize,
+    ttl: u8,
+    dont_fragment: bool,
+}
+
+impl Judged {
+    fn read(net: &NetSlice<'_>) -> Option<Judged> {
+        match net {
+            NetSlice::Ipv4(ip) if ip.extensions().is_empty() => {
+                let header = ip.header();
+                Some(Judged {
+                    src: header.source_addr().into(),
+                    dst: header.destination_addr().into(),
+                    l4: 14 + header.slice().len(),
+                    end: 14 + usize::from(header.total_len()),
+                    ttl: header.ttl(),
+                    dont_fragment: header.dont_fragment(),
+                })
+            }
+            NetSlice::Ipv6(ip) => {
+                let header = ip.header();
+                let (src, dst) = (header.source_addr(), header.destination_addr());
+                let known = |extension| {
+                    use etherparse::Ipv6ExtensionSlice::*;
+                    match extension {
+                        HopByHop(_) | DestinationOptions(_) | Fragment(_) => true,
+                        Routing(routing) => routing.slice()[3] == 0,
+                        _ => false,
+                    }
+                };
+                let mapped = src.to_ipv4_mapped().or(dst.to_ipv4_mapped()).is_some();
+                if mapped || header.payload_length() == 0 || !ip.extensions().clone().into_iter().all(known) {
+                    return None;
+                }
+                Some(Judged {
+                    src: src.into(),
+                    dst: dst.into(),
+                    l4: 54 + ip.extensions().slice().len(),
+                    end: 54 + usize::from(header.payload_length()),
+                    ttl: header.hop_limit(),
+                    dont_fragment: true,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn key(&self, protocol: Protocol, src_port: u16, dst_port: u16) -> FlowKey {
+        FlowKey::new(protocol, SocketAddr::new(self.src, src_port), SocketAddr::new(self.dst, dst_port))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn etherparse_reads_the_same_or_finds_fault_too(frame in mutated()) {
+        let parsed = parse(&frame);
+        // It does not look for source routes among the options of IPv4.
+        prop_assume!(parsed != Err(ParseError::SourceRouted));
+        let whole = parsed.ok().filter(|headers| headers.kind == Kind::Whole);
+        prop_assert_eq!(whole, judge(&frame));
+    }
+
+    #[test]
+    fn all_fragments_of_a_packet_are_known_by_what_the_first_is(packet in any_packet()) {
+        let whole = parse(&packet.bytes()).unwrap();
+        // All of the headers, or more.
+        let fragments: Vec<Headers> = packet.fragments(9, 72).iter().map(|f| parse(f).unwrap()).collect();
+        prop_assert_eq!(fragments[0].key, whole.key);
+        prop_assert_eq!((fragments[0].flags, fragments[0].seq), (whole.flags, whole.seq));
+        prop_assert!(fragments.iter().all(|fragment| fragment.fragment() == fragments[0].fragment()));
+        let later = Kind::LaterFragment { id: 9 };
+        prop_assert!(fragments[1..].iter().all(|fragment| fragment.kind == later));
+    }
+
+    #[test]
+    fn the_short_way_and_the_long_way_say_the_same(frame in mutated()) {
+        if let Some(headers) = common_v4(&frame).or_else(|| common_v6(&frame)) {
+            prop_assert_eq!(strict(&frame), Ok(headers));
+        }
+    }
+
+    #[test]
+    fn no_bytes_are_too_strange(mut frame in prop::collection::vec(any::<u8>(), 0..160), begin in 0..3) {
+        let six = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").bytes();
+        let start = if begin == 1 { packet().bytes() } else { six };
+        if begin > 0 && frame.len() >= 15 {
+            frame[..15].copy_from_slice(&start[..15]);
+        }
+        if let Ok(headers) = parse(&frame) {
+            prop_assert!(headers.l3 < headers.l4 && headers.l4 <= headers.end && headers.end <= frame.len());
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The packet inside an ICMP error: the beginning of the one that could not be delivered (RFC 792; RFC 4443,
+//! section 3; RFC 1812, section 4.3.2.3).
+
+use super::extensions;
+use super::fields::{ICMP_LEN, IPV4_LEN, IPV6_LEN, icmp, ipv4, ipv6, tcp, u16_at, u32_at};
+use super::headers::{Kind, ParseError};
+use super::parse::{Packet, v6_at};
+use convey_model::{Addr, FlowKey, TCP, UDP};
+
+/// Destination unreachable, time exceeded, parameter problem.
+const ERRORS: [u8; 3] = [3, 11, 12];
+/// Destination unreachable, packet too big, time exceeded, parameter problem.
+const ERRORS_V6: [u8; 4] = [1, 2, 3, 4];
+
+/// What an ICMP error says of the packet it is about.
+pub(super) struct Quote {
+    /// The key it was sent with.
+    pub(super) key: FlowKey,
+    /// Where it is; a [`Kind::Error`].
+    pub(super) kind: Kind,
+    /// Its sequence number; 0 if it is not TCP.
+    pub(super) seq: u32,
+}
+
+/// Whether an ICMP message of this version is an error: those have a packet inside.
+pub(super) fn is_error(message: &[u8], version: u8) -> bool {
+    let errors = if version == icmp::V4 { &ERRORS[..] } else { &ERRORS_V6[..] };
+    message.get(icmp::TYPE).is_some_and(|kind| errors.contains(kind))
+}
+
+/// Reads the packet in an ICMP error. It must have been sent by whom the error is sent to.
+pub(super) fn read(error: &Packet, message: &[u8]) -> Result<Quote, ParseError> {
+    let quoted = message.get(ICMP_LEN..).ok_or(ParseError::BadQuote)?;
+    let (src, dst, protocol, at) = match error.dst.is_v4() {
+        true => v4(quoted),
+        false => v6(quoted),
+    }
+    .ok_or(ParseError::BadQuote)?;
+    if ![TCP, UDP].contains(&protocol) {
+        return Err(ParseError::NotForwarded { protocol });
+    }
+    let transport = quoted.get(at..at + 8).ok_or(ParseError::BadQuote)?;
+    if src != error.dst {
+        return Err(ParseError::BadQuote);
+    }
+    let l3 = error.l4 + ICMP_LEN;
+    Ok(Quote {
+        key: FlowKey {
+            src,
+            dst,
+            src_port: u16_at(transport, tcp::SRC_PORT),
+            dst_port: u16_at(transport, tcp::DST_PORT),
+            protocol,
+            reserved: [0; 3],
+        },
+        kind: Kind::Error { l3: l3 as u16, l4: (l3 + at) as u16 },
+        seq: if protocol == TCP { u32_at(transport, tcp::SEQ) } else { 0 },
+    })
+}
+
+/// Addresses, protocol, and where that begins. A later fragment has no ports: nobody knows whose it is.
+fn v4(quoted: &[u8]) -> Option<(Addr, Addr, u8, usize)> {
+    let ip = quoted.first_chunk::<IPV4_LEN>()?;
+    let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;
+    let is_readable = ip[ipv4::VERSION_AND_LEN] >> 4 == 4
+        && header_len >= IPV4_LEN
+        && u16_at(ip, ipv4::FRAGMENT) & ipv4::OFFSET_MASK == 0;
+    let addr = |at| Addr::v4(u32_at(ip, at).to_be_bytes());
+    is_readable.then(|| (addr(ipv4::SRC), addr(ipv4::DST), ip[ipv4::PROTOCOL], header_len))
+}
+
+fn v6(quoted: &[u8]) -> Option<(Addr, Addr, u8, usize)> {
+    let ip = quoted.first_chunk::<IPV6_LEN>()?;
+    if ip[ipv6::VERSION] >> 4 != 6 {
+        return None;
+    }
+    let carried = extensions::walk(quoted).ok()?;
+    let (src, dst) = (v6_at(ip, ipv6::SRC), v6_at(ip, ipv6::DST));
+    let is_readable = !matches!(carried.kind, Kind::LaterFragment { .. }) && !src.is_v4() && !dst.is_v4();
+    is_readable.then_some((src, dst, carried.protocol, carried.at))
+}

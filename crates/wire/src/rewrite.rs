@@ -1,0 +1,119 @@
+//! Sending a packet on as somebody else's.
+
+use super::checksum::{Checksum, Delta};
+use super::extensions::{self, Carried};
+use super::fields::{ethernet, ipv4, ipv6, put_u16, put_u32, tcp, u16_at, udp};
+use super::headers::{Headers, Kind};
+use super::translate::translate;
+use convey_model::{Addr, NextHop, Rewrite, TCP};
+
+/// Gives the frame that `headers` were read from new addresses and ports and a new link-layer source and
+/// destination, and takes one hop off its TTL. Checksums follow; the payload is not looked at. A later fragment
+/// has no ports to change. An ICMP error is made one about the packet as its sender knows it: `to` is what is
+/// done to packets that go the way the error goes (RFC 5508, section 4).
+///
+/// The caller has seen to it that the TTL is above 1, and that both addresses of `to` are of the packet's family.
+/// `checksum` is what the frame's TCP or UDP checksum field holds, before and after. `headers` describe the frame
+/// no more.
+///
+/// # Panics
+/// If `headers` are not this frame's and point beyond its end.
+#[inline]
+pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop, checksum: Checksum) {
+    debug_assert!(headers.ttl > 1, "the packet may go no further");
+    frame[ethernet::DST].copy_from_slice(&hop.dst_mac);
+    frame[ethernet::SRC].copy_from_slice(&hop.src_mac);
+    if let Kind::Error { l3, l4 } = headers.kind {
+        return translate(frame, headers, (usize::from(l3), usize::from(l4)), to);
+    }
+    let key = &headers.key;
+    let is_v4 = headers.is_v4();
+    let addresses =
+        Delta::default().replace_addr(&key.src, &to.src, is_v4).replace_addr(&key.dst, &to.dst, is_v4);
+    let (head, transport) = frame.split_at_mut(headers.l4);
+    let ip = &mut head[headers.l3..];
+    if is_v4 {
+        put_v4(ip, &to.src, &to.dst, addresses);
+    } else {
+        put_v6(ip, &to.src, &to.dst);
+    }
+    if matches!(headers.kind, Kind::LaterFragment { .. }) {
+        return;
+    }
+    let ports = addresses.replace_u16(key.src_port, to.src_port).replace_u16(key.dst_port, to.dst_port);
+    put_u16(transport, tcp::SRC_PORT, to.src_port);
+    put_u16(transport, tcp::DST_PORT, to.dst_port);
+    let at = checksum_at(key.protocol);
+    let field = u16_at(transport, at);
+    let field = match checksum {
+        Checksum::Partial => addresses.apply_partial(field),
+        Checksum::Complete if key.protocol == TCP => ports.apply(field),
+        Checksum::Complete => udp_checksum(ports, field),
+    };
+    put_u16(transport, at, field);
+}
+
+/// Gives a fragment, rewritten or not, another number: those of a packet that came from two senders and goes on
+/// as one's must differ (RFC 6864, section 4.3). In IPv6, where numbers are twice as long, it is the lower half of
+/// one. What is no fragment stays as it is.
+///
+/// # Panics
+/// If `headers` are not this frame's and point beyond its end.
+pub fn renumber(frame: &mut [u8], headers: &Headers, id: u16) {
+    if headers.fragment().is_none() {
+        return;
+    }
+    let packet = &mut frame[headers.l3..headers.end];
+    if headers.is_v4() {
+        let delta = Delta::default().replace_u16(u16_at(packet, ipv4::ID), id);
+        let checksum = delta.apply(u16_at(packet, ipv4::CHECKSUM));
+        put_u16(packet, ipv4::CHECKSUM, checksum);
+        put_u16(packet, ipv4::ID, id);
+    } else if let Ok(Carried { fragment: Some(at), .. }) = extensions::walk(packet) {
+        put_u16(packet, at + ipv6::FRAGMENT_ID + 2, id);
+    }
+}
+
+/// Where in its header a protocol has its checksum.
+#[inline]
+pub(super) fn checksum_at(protocol: u8) -> usize {
+    if protocol == TCP { tcp::CHECKSUM } else { udp::CHECKSUM }
+}
+
+/// UDP's checksum after a change: 0 means that there is none, and stays; a computed 0 is written as the other
+/// zero (RFC 768).
+#[inline]
+pub(super) fn udp_checksum(delta: Delta, field: u16) -> u16 {
+    match field {
+        0 => 0,
+        field => match delta.apply(field) {
+            0 => 0xffff,
+            field => field,
+        },
+    }
+}
+
+/// New addresses, and a hop less, for an IPv4 header. `addresses` is what that changes, the hop left out.
+#[inline]
+pub(super) fn put_v4(ip: &mut [u8], src: &Addr, dst: &Addr, addresses: Delta) {
+    put_u32(ip, ipv4::SRC, u32::from_be_bytes(src.v4_bytes()));
+    put_u32(ip, ipv4::DST, u32::from_be_bytes(dst.v4_bytes()));
+    // A checksum knows words: TTL and protocol share one.
+    let hops = u16_at(ip, ipv4::TTL);
+    let [ttl, protocol] = hops.to_be_bytes();
+    let hops_left = u16::from_be_bytes([ttl.saturating_sub(1), protocol]);
+    put_u16(ip, ipv4::TTL, hops_left);
+    let field = addresses.replace_u16(hops, hops_left).apply(u16_at(ip, ipv4::CHECKSUM));
+    put_u16(ip, ipv4::CHECKSUM, field);
+}
+
+/// New addresses, and a hop less, for an IPv6 header, which has no checksum.
+#[inline]
+pub(super) fn put_v6(ip: &mut [u8], src: &Addr, dst: &Addr) {
+    ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());
+    ip[ipv6::DST..ipv6::DST + 16].copy_from_slice(dst.bytes());
+    ip[ipv6::HOP_LIMIT] = ip[ipv6::HOP_LIMIT].saturating_sub(1);
+}
+
+#[cfg(test)]
+mod tests;
