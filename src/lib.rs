@@ -3,18 +3,15 @@
 pub mod admin;
 pub mod app;
 pub mod cli;
-pub mod config;
-pub mod control;
-pub mod dataplane;
 pub mod demo;
-pub mod files;
-pub mod forward;
-pub mod health;
 pub mod logging;
-pub mod net;
-pub mod programs;
-pub mod proxy;
-pub mod snapshot;
-pub mod stats;
 
-pub use {convey_balance as balance, convey_model as model, convey_wire as wire};
+pub use convey_config::files;
+pub use convey_control::health;
+pub use convey_dataplane::{net, programs};
+pub use convey_snapshot::stats;
+pub use {
+    convey_balance as balance, convey_config as config, convey_control as control,
+    convey_dataplane as dataplane, convey_forward as forward, convey_model as model, convey_proxy as proxy,
+    convey_snapshot as snapshot, convey_wire as wire,
+};

@@ -4,8 +4,6 @@ mod balancer;
 #[path = "balancer/events.rs"]
 mod events;
 
-// What the mock of the cache is made of, by the names that it knows.
-use convey::{forward, model, snapshot, wire};
 use events::Events;
 use proptest::prelude::*;
 

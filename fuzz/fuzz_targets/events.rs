@@ -3,8 +3,6 @@
 
 #![no_main]
 
-// What the mock of the cache is made of, by the names that it knows.
-use convey::{forward, model, snapshot, wire};
 use events::Events;
 use libfuzzer_sys::fuzz_target;
 

@@ -18,11 +18,12 @@ use super::signals::{Signals, Wish};
 use super::{Failure, clock, cores, left_over, limits, runtime, snat_ports};
 use crate::admin;
 use crate::config::{self, Config};
+use crate::control::Resolver;
 use crate::control::{Digest, Events, File, State, Task};
 use crate::health::Schedule;
 use crate::logging;
 use crate::model::Mode;
-use crate::net::{ReservedPorts, Resolver};
+use crate::net::ReservedPorts;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
 

@@ -8,7 +8,9 @@ use log::warn;
 use super::Failure;
 use crate::config::{self, LoadError, Loaded, Network};
 use crate::control::File;
-use crate::net::{Netlink, Table, own_addresses, own_addresses_for};
+use crate::control::{own_addresses, own_addresses_for};
+use crate::model::Table;
+use crate::net::Netlink;
 use crate::snapshot::NextHops;
 
 /// What the kernel knows of the network. Read once: routers have tables with a million routes.

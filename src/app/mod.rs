@@ -37,9 +37,9 @@ use self::show::Show;
 use crate::cli::{Cli, Command, Options};
 use crate::config::{self, Config, LeftOut, List, LoadError};
 use crate::control::File;
+use crate::control::{Resolver, own_addresses};
 use crate::demo::{self, PacketDemo};
 use crate::model::{Fault, Lookup, Missing, Mode, Records};
-use crate::net::{Resolver, own_addresses};
 
 /// Carries out the command line.
 ///

@@ -17,7 +17,6 @@ use super::restart::Started;
 use crate::config::Config;
 use crate::control::{DataPath, Events, Task};
 use crate::model::{ConnectFailures, Mode};
-use crate::net;
 use crate::proxy;
 use crate::snapshot::Snapshot;
 use crate::stats::{Gauge, PacketStats, Traffic};
@@ -39,7 +38,7 @@ pub(super) struct Parts<'a> {
     /// Its counters have [`Threads::columns`].
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
-    pub(super) networks: mpsc::Sender<net::Table>,
+    pub(super) networks: mpsc::Sender<crate::model::Table>,
 }
 
 /// How many threads forward, of each kind.

@@ -1,18 +1,14 @@
 //! Workers with a flow cache before them, as the kernel's is, or without one.
 
-#[path = "../../src/forward/forwarder/tests/lab/kernel.rs"]
-#[allow(dead_code, clippy::unwrap_used, reason = "a part of tests, of which the forwarder's own use all")]
-mod kernel;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey::forward::testing::Kernel;
 use convey::forward::{Dispatch, FIN, Flow, FlowTable, Frame, Segment, Verdict};
 use convey::model::{FlowKey, Timestamp};
 use convey::snapshot::Snapshot;
 use convey::wire::parse;
 
-use self::kernel::Kernel;
 use crate::balancer::{Balancer, Setup};
 
 pub(super) struct Cached {

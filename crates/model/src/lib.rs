@@ -22,7 +22,7 @@ pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use listen::{Listen, ListenError};
 pub use names::{Fault, Lookup, Missing, Records};
-pub use network::{Interface, Neighbour, Route, RouteHop, Wanted};
+pub use network::{Interface, Neighbour, Route, RouteHop, Table, Wanted};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};

@@ -1,6 +1,19 @@
 //! The kernel's view of the network as plain data: what next hops are made from.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Interfaces, routes and neighbours at one moment. Two tables are equal if packets take the same ways. To copy one
+/// copies no routes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Table {
+    /// All interfaces, by index.
+    pub interfaces: Vec<Interface>,
+    /// The routes of the tables local, main and default. Policy rules and other tables (VRFs) are not looked at.
+    pub routes: Arc<[Route]>,
+    /// Those whose Ethernet address is known, by interface and address.
+    pub neighbours: Vec<Neighbour>,
+}
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]

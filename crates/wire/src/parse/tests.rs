@@ -4,9 +4,9 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
 use super::*;
-use convey_model::Protocol;
 use crate::testing::any_packet;
 use crate::{FragmentKey, IcmpError, TestPacket, icmp_error};
+use convey_model::Protocol;
 
 fn packet() -> TestPacket {
     TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").seq(7).ack(8).ttl(9).payload(b"hello")

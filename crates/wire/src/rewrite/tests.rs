@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use convey_model::FlowKey;
 use crate::testing::{HOP, any_packet_to, checksums_hold, complete, to};
 use crate::{TestPacket, parse};
+use convey_model::FlowKey;
 
 #[test]
 fn a_client_is_answered_by_the_address_it_asked() {

@@ -1,0 +1,275 @@
+//! What a configuration runs, in a few aligned lines. Pure.
+
+use std::array;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::Config;
+use super::diff::{list, or};
+use convey_model::{
+    Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol,
+    Server, ServerAddr, ServerSettings, Timeouts,
+};
+
+/// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
+/// are set to, statistics.
+pub fn describe(config: &Config) -> String {
+    let mut text = table(config.frontends.iter().map(frontend_row));
+    let mut modes: HashMap<&str, Vec<Mode>> = HashMap::new();
+    for frontend in &config.frontends {
+        modes.entry(&frontend.backend).or_default().push(frontend.mode);
+    }
+    for backend in &config.backends {
+        text.push_str(&backend_line(backend, modes.get(&*backend.name).map_or(&[][..], Vec::as_slice)));
+        let mut servers: Vec<_> =
+            backend.servers.iter().map(server_row).chain(backend.named.iter().map(named_row)).collect();
+        servers.sort();
+        text.push_str(&table(servers.into_iter()));
+    }
+    text.push_str(&timeouts(config));
+    if config.packet_frontends().next().is_some() {
+        text.push_str(&packets(config));
+    }
+    if config.frontends_in(Mode::Passthrough).next().is_some() {
+        text.push_str(&snat(config));
+    }
+    if config.frontends_in(Mode::Dsr).next().is_some() {
+        text.push_str(
+            "dsr servers answer clients themselves, with the frontend's address: see tc/README.md\n",
+        );
+    }
+    text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz)\n", config.stats.listen));
+    text
+}
+
+fn timeouts(config: &Config) -> String {
+    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain } = config.timeouts;
+    let proxied = |protocol| config.frontends_in(Mode::Proxy).any(|frontend| frontend.protocol == protocol);
+    let of_tcp = match proxied(Protocol::Tcp) {
+        true => format!("connect {connect:?}, idle {idle:?}, tcp_user_timeout {tcp_user_timeout:?}, "),
+        false => String::new(),
+    };
+    let of_udp = match proxied(Protocol::Udp) {
+        true => format!("udp_idle {udp_idle:?}, "),
+        false => String::new(),
+    };
+    format!("timeouts {of_tcp}{of_udp}drain {drain:?}\n")
+}
+
+fn packets(config: &Config) -> String {
+    let settings = &config.passthrough;
+    let timeouts = settings.timeouts.named().map(|(name, time)| format!("{name} {time:?}")).join(", ");
+    let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
+    let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.capacity);
+    format!(
+        "packets interfaces {interfaces}; workers {workers}; guard {guard}; offload {}\n\
+         flows at most {capacity}; timeouts {timeouts}\n",
+        settings.offload
+    )
+}
+
+fn snat(config: &Config) -> String {
+    let settings = &config.passthrough;
+    let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
+    format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
+}
+
+fn frontend_row(frontend: &Frontend) -> [String; 4] {
+    let listen: Vec<String> = frontend.listen.iter().map(ToString::to_string).collect();
+    let limit = limit(frontend.max_connections);
+    let per_client =
+        frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"));
+    [
+        format!("frontend {}", frontend.name),
+        format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
+        listen.join(", "),
+        format!("-> backend {}{limit}{per_client}", frontend.backend),
+    ]
+}
+
+/// `modes` are those of the frontends that use it.
+fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
+    let hash = match backend.algorithm.hashes() {
+        true => format!(" by {}{}", backend.hash.name(), hash_key(backend.hash_key)),
+        false => String::new(),
+    };
+    let mut on_down: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();
+    on_down.sort_unstable();
+    on_down.dedup();
+    let on_down = match on_down[..] {
+        [] => String::new(),
+        [one] => format!("; on down {one}"),
+        _ => "; on down reset, proxied keep".to_owned(),
+    };
+    let dsr = match modes.contains(&Mode::Dsr) {
+        true => format!("; dsr {}", backend.dsr.name()),
+        false => String::new(),
+    };
+    let note = if modes.is_empty() { ", used by no frontend" } else { "" };
+    let slow_start = match backend.time_to_warm_up() {
+        Duration::ZERO => String::new(),
+        time => format!(", slow start {time:?}"),
+    };
+    let outliers = backend.outlier_detection.as_ref().map_or(String::new(), |outlier| {
+        let OutlierDetection { consecutive_failures, base_ejection_time, max_ejection_time, max_ejection_percent } =
+            outlier;
+        format!(
+            "; ejected after {consecutive_failures} failures for {base_ejection_time:?} to {max_ejection_time:?}, \
+             at most {max_ejection_percent} % of servers"
+        )
+    });
+    let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
+    format!(
+        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{note})\n",
+        backend.name
+    )
+}
+
+/// Nothing, unless it was chosen.
+fn hash_key(key: HashKey) -> String {
+    if key == HashKey::default() { String::new() } else { format!(" to servers by {}", key.name()) }
+}
+
+fn probe(check: &HealthCheck) -> String {
+    let what = match &check.kind {
+        ProbeKind::None => return "no health check".to_owned(),
+        ProbeKind::Tcp => "tcp check".to_owned(),
+        ProbeKind::Udp => "udp check".to_owned(),
+        ProbeKind::Http { path, expected_status } => {
+            let (low, high) = (expected_status.start(), expected_status.end());
+            format!("http check of {path} for {low}-{high}")
+        }
+    };
+    let port = check.port.map_or(String::new(), |port| format!(" on port {port}"));
+    let HealthCheck { interval, timeout, rise, fall, .. } = check;
+    format!("{what}{port} every {interval:?}, timeout {timeout:?}, rise {rise}, fall {fall}")
+}
+
+fn server_row(server: &Server) -> [String; 3] {
+    let settings = server_settings(&server.settings);
+    [format!("  server {}", server.name), ServerAddr(server.addr).to_string(), settings]
+}
+
+fn named_row(named: &NamedServer) -> [String; 3] {
+    let settings = server_settings(&named.settings);
+    [
+        format!("  server {}", named.name),
+        named.to_string(),
+        format!("{settings}, for each address of the name"),
+    ]
+}
+
+fn server_settings(settings: &ServerSettings) -> String {
+    let ServerSettings { weight, backup, max_connections } = settings;
+    let backup = if *backup { ", backup" } else { "" };
+    format!("weight {weight}{backup}{}", limit(*max_connections))
+}
+
+fn limit(connections: Option<u32>) -> String {
+    connections.map_or(String::new(), |most| format!(", at most {most} connections"))
+}
+
+/// One line a row; each column is as wide as its longest cell.
+fn table<const COLUMNS: usize>(rows: impl Iterator<Item = [String; COLUMNS]>) -> String {
+    let rows: Vec<[String; COLUMNS]> = rows.collect();
+    let widths: [usize; COLUMNS] =
+        array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let line = |row: &[String; COLUMNS]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_described_as_it_will_run() {
+        let text = r#"
+            [frontends.web]
+            listen_addr = ["127.0.0.1:8080", "[::1]:8080"]
+            backend = "web"
+            [frontends.other]
+            listen_addr = "127.0.0.1:8443"
+            backend = "web"
+            max_connections = 50
+            [backends.web]
+            algorithm = "maglev"
+            health_check = { kind = "http", path = "/up", port = 9000 }
+            [backends.web.servers]
+            a = { addr = "127.0.0.1:8081", weight = 10 }
+            long-name = { addr = "127.0.0.1:18082", max_connections = 9 }
+            far = { addr = "192.0.2.1:80", backup = true }
+            known = { addr = "app.internal:80", weight = 2 }
+            [backends.web.outlier_detection]
+            consecutive_failures = 7
+            [backends.old]
+            slow_start = 20
+            health_check = { kind = "none" }
+            servers.x.addr = "[::1]:9000"
+        "#;
+        let expected = "\
+frontend other  proxy tcp  127.0.0.1:8443              -> backend web, at most 50 connections
+frontend web    proxy tcp  127.0.0.1:8080, [::1]:8080  -> backend web
+backend old (round_robin, slow start 20s; no health check, used by no frontend)
+  server x  [::1]:9000  weight 1
+backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3; ejected after 7 failures for 30s to 300s, at most 50 % of servers; on down keep)
+  server a          127.0.0.1:8081   weight 10
+  server far        192.0.2.1:80     weight 1, backup
+  server known      app.internal:80  weight 2, for each address of the name
+  server long-name  127.0.0.1:18082  weight 1, at most 9 connections
+timeouts connect 5s, idle 600s, tcp_user_timeout 30s, drain 30s
+statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
+";
+        assert_eq!(describe(&crate::parse("test.toml", text).unwrap().config), expected);
+    }
+
+    #[test]
+    fn a_packet_mode_tells_what_it_is_set_to() {
+        let text = r#"
+            frontends.web = { mode = "passthrough", listen_addr = "10.0.0.1:80", backend = "web" }
+            backends.web = { on_down = "keep", servers.a.addr = "10.0.0.2:80" }
+            [passthrough]
+            interfaces = ["eth0", "eth1"]
+            guard = false
+            timeouts.established = 900
+        "#;
+        let expected = "\
+frontend web  passthrough tcp  10.0.0.1:80  -> backend web
+backend web (ring by tuple; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
+  server a  10.0.0.2:80  weight 1
+timeouts drain 30s
+packets interfaces eth0, eth1; workers automatic; guard off; offload auto
+flows at most 1000000; timeouts half_open 60s, handshake_only 240s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s, udp_single 30s, udp_stream 300s
+snat ports 33768-61000; addresses automatic
+statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
+";
+        assert_eq!(describe(&crate::parse("test.toml", text).unwrap().config), expected);
+    }
+
+    #[test]
+    fn what_a_mode_is_set_to_is_told_where_a_frontend_is_in_it() {
+        let text = r#"
+            frontends.dns = { mode = "dsr", protocol = "udp", listen_addr = "10.0.0.1:53", backend = "dns" }
+            frontends.web = { listen_addr = "10.0.0.1:80", backend = "web" }
+            frontends.logs = { protocol = "udp", listen_addr = "10.0.0.1:514", backend = "web" }
+            backends.dns = { dsr = "l2", servers.a.addr = "10.0.0.2:53" }
+            backends.web.servers.a.addr = "10.0.0.2:80"
+        "#;
+        let text = describe(&crate::parse("test.toml", text).unwrap().config);
+        let expected = "\
+frontend dns   dsr udp    10.0.0.1:53   -> backend dns
+frontend logs  proxy udp  10.0.0.1:514  -> backend web
+frontend web   proxy tcp  10.0.0.1:80   -> backend web
+backend dns (ring by tuple; udp check every 4s, timeout 3.5s, rise 2, fall 3; on down reset; dsr l2)
+  server a  10.0.0.2:53  weight 1
+backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
+  server a  10.0.0.2:80  weight 1
+timeouts connect 5s, idle 600s, tcp_user_timeout 30s, udp_idle 60s, drain 30s
+packets interfaces automatic";
+        assert!(text.starts_with(expected) && !text.contains("snat"), "{text}");
+        assert!(text.contains("\ndsr servers answer clients themselves"), "{text}");
+    }
+}

@@ -1,0 +1,281 @@
+//! What a reload changes, in words for the log.
+
+mod servers;
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::Config;
+use convey_model::{
+    Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, PacketSettings, ProbeKind,
+    Timeouts,
+};
+
+/// The difference between two configurations.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Diff {
+    /// What takes effect at once: one line for each frontend and backend that changed, one for each table of
+    /// timeouts.
+    pub changes: Vec<String>,
+    /// What waits for a restart, one line each.
+    pub needs_restart: Vec<String>,
+}
+
+/// Compares two configurations. Both lists are empty exactly when they are equal.
+pub fn diff(old: &Config, new: &Config) -> Diff {
+    // Taken apart field by field, here and below, so that a new field cannot be forgotten.
+    let Config { frontends, backends, stats, timeouts, passthrough, name_servers, allow_local } = old;
+    let (mut changes, mut restart) = (Vec::new(), Vec::new());
+    for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
+        restart.extend(before.zip(after).and_then(|(before, after)| mode_change(before, after)));
+        changes.extend(line("frontend", before, after, |f| &f.name, about_frontend, frontend));
+    }
+    for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
+        changes.extend(line("backend", before, after, |b| &b.name, about_backend, backend));
+    }
+    let of_flows = flow_timeout_changes(&passthrough.timeouts, &new.passthrough.timeouts);
+    for (what, times) in
+        [("timeouts", timeout_changes(timeouts, &new.timeouts)), ("passthrough.timeouts", of_flows)]
+    {
+        if !times.is_empty() {
+            changes.push(format!("{what}: {}", times.join(", ")));
+        }
+    }
+    changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
+    changes.extend(change("dns.allow_local", *allow_local, new.allow_local));
+    restart.extend(change("stats address", stats.listen, new.stats.listen));
+    restart.extend(passthrough_changes(passthrough, &new.passthrough));
+    Diff { changes, needs_restart: restart }
+}
+
+/// The line of a frontend or backend that was added, removed or changed.
+fn line<T>(
+    kind: &str,
+    before: Option<&T>,
+    after: Option<&T>,
+    name: impl Fn(&T) -> &str,
+    about: impl Fn(&T) -> String,
+    changes: impl Fn(&T, &T) -> Vec<String>,
+) -> Option<String> {
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            let changes = changes(before, after);
+            (!changes.is_empty()).then(|| format!("{kind} {}: {}", name(after), changes.join(", ")))
+        }
+        (None, Some(after)) => Some(format!("{kind} {}: added ({})", name(after), about(after))),
+        (Some(before), None) => Some(format!("{kind} {}: removed", name(before))),
+        _ => None,
+    }
+}
+
+fn about_frontend(frontend: &Frontend) -> String {
+    let listen: Vec<_> = frontend.places().collect();
+    format!("{}, {} -> backend {}", frontend.mode.name(), listen.join(", "), frontend.backend)
+}
+
+fn mode_change(old: &Frontend, new: &Frontend) -> Option<String> {
+    change(&format!("frontend {}: mode", new.name), old.mode.name(), new.mode.name())
+}
+
+fn about_backend(backend: &Backend) -> String {
+    format!("{}, servers {}", backend.algorithm.name(), servers::addresses(backend).join(", "))
+}
+
+fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
+    // The mode waits for a restart.
+    let Frontend {
+        name: _,
+        mode: _,
+        protocol,
+        listen,
+        backend,
+        max_connections,
+        max_connections_per_client: per_client,
+        trusted_clients,
+    } = old;
+    let mut changes = Vec::new();
+    for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
+        match (before, after) {
+            (None, Some(addr)) => changes.push(format!("+ {addr}")),
+            (Some(addr), None) => changes.push(format!("- {addr}")),
+            _ => {}
+        }
+    }
+    changes.extend(change("protocol", protocol.name(), new.protocol.name()));
+    changes.extend(change("backend", backend, &new.backend));
+    changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
+    let per_client = [*per_client, new.max_connections_per_client].map(|most| or(most, "automatic"));
+    let [before, after] = per_client;
+    changes.extend(change("max_connections_per_client", before, after));
+    let [before, after] = [trusted_clients, &new.trusted_clients].map(|networks| list_or(networks, "none"));
+    changes.extend(change("trusted_clients", before, after));
+    changes
+}
+
+fn backend(old: &Backend, new: &Backend) -> Vec<String> {
+    let Backend {
+        name: _,
+        algorithm,
+        hash,
+        hash_key,
+        health_check,
+        outlier_detection,
+        slow_start,
+        on_down,
+        dsr,
+        servers: _,
+        named: _,
+    } = old;
+    let mut changes = servers::changes(old, new);
+    changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
+    changes.extend(change("hash", hash.name(), new.hash.name()));
+    changes.extend(change("hash_key", hash_key.name(), new.hash_key.name()));
+    changes.extend(duration("slow_start", *slow_start, new.slow_start));
+    changes.extend(health_check_changes(health_check, &new.health_check));
+    changes.extend(outlier_changes(outlier_detection.as_ref(), new.outlier_detection.as_ref()));
+    let [before, after] = [*on_down, new.on_down].map(|on_down| or(on_down.map(OnDown::name), "automatic"));
+    changes.extend(change("on_down", before, after));
+    changes.extend(change("dsr", dsr.name(), new.dsr.name()));
+    changes
+}
+
+fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
+    let HealthCheck { kind, port, interval, timeout, rise, fall } = old;
+    let mut changes = Vec::new();
+    changes.extend(change("health check", probe(kind), probe(&new.kind)));
+    changes.extend(change("health check port", or(*port, "the server's"), or(new.port, "the server's")));
+    changes.extend(duration("health check interval", *interval, new.interval));
+    changes.extend(duration("health check timeout", *timeout, new.timeout));
+    changes.extend(change("health check rise", rise, &new.rise));
+    changes.extend(change("health check fall", fall, &new.fall));
+    changes
+}
+
+fn outlier_changes(old: Option<&OutlierDetection>, new: Option<&OutlierDetection>) -> Vec<String> {
+    let (Some(old), Some(new)) = (old, new) else {
+        let is_on = |detection: Option<&OutlierDetection>| if detection.is_some() { "on" } else { "off" };
+        return change("outlier detection", is_on(old), is_on(new)).into_iter().collect();
+    };
+    let OutlierDetection {
+        consecutive_failures,
+        base_ejection_time,
+        max_ejection_time,
+        max_ejection_percent,
+    } = old;
+    let of = |what: &str| format!("outlier detection {what}");
+    let changes = [
+        change(&of("consecutive_failures"), consecutive_failures, &new.consecutive_failures),
+        duration(&of("base_ejection_time"), *base_ejection_time, new.base_ejection_time),
+        duration(&of("max_ejection_time"), *max_ejection_time, new.max_ejection_time),
+        change(&of("max_ejection_percent"), max_ejection_percent, &new.max_ejection_percent),
+    ];
+    changes.into_iter().flatten().collect()
+}
+
+fn probe(kind: &ProbeKind) -> String {
+    match kind {
+        ProbeKind::None => "none".to_owned(),
+        ProbeKind::Tcp => "tcp".to_owned(),
+        ProbeKind::Udp => "udp".to_owned(),
+        ProbeKind::Http { path, expected_status } => {
+            format!("http {path} ({}-{})", expected_status.start(), expected_status.end())
+        }
+    }
+}
+
+fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
+    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain } = old;
+    let mut changes = Vec::new();
+    changes.extend(duration("connect", *connect, new.connect));
+    changes.extend(duration("idle", *idle, new.idle));
+    changes.extend(duration("tcp_user_timeout", *tcp_user_timeout, new.tcp_user_timeout));
+    changes.extend(duration("udp_idle", *udp_idle, new.udp_idle));
+    changes.extend(duration("drain", *drain, new.drain));
+    changes
+}
+
+fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {
+    let PacketSettings {
+        capacity,
+        workers,
+        stats_update_frequency: frequency,
+        interfaces,
+        guard,
+        offload,
+        snat_ports,
+        snat_addresses,
+        min_path_mtu,
+        timeouts: _, // they hold at once
+    } = old;
+    let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
+    let changes = [
+        change("connection_tracker_capacity", capacity, &new.capacity),
+        change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
+        change("stats_update_frequency", frequency, &new.stats_update_frequency),
+        change("interfaces", list(interfaces), list(&new.interfaces)),
+        change("guard", guard, &new.guard),
+        change("offload", offload, &new.offload),
+        change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
+        change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
+        change("min_path_mtu", or(*min_path_mtu, "none"), or(new.min_path_mtu, "none")),
+    ];
+    changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
+}
+
+fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
+    let pairs = old.named().into_iter().zip(new.named());
+    pairs.filter_map(|((name, old), (_, new))| duration(name, old, new)).collect()
+}
+
+/// The values, or that they are chosen automatically.
+pub(super) fn list<T: Display>(values: &[T]) -> String {
+    list_or(values, "automatic")
+}
+
+fn list_or<T: Display>(values: &[T], none: &str) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    if values.is_empty() { none.to_owned() } else { values.join(", ") }
+}
+
+/// The name servers, or that they are the system's.
+fn system_or(name_servers: &[SocketAddr]) -> String {
+    let name_servers: Vec<String> = name_servers.iter().map(ToString::to_string).collect();
+    if name_servers.is_empty() { "the system's".to_owned() } else { name_servers.join(", ") }
+}
+
+/// `what old -> new`, if they differ.
+fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Option<String> {
+    (old != new).then(|| format!("{what} {old} -> {new}"))
+}
+
+fn duration(what: &str, old: Duration, new: Duration) -> Option<String> {
+    let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
+    change(what, seconds(old), seconds(new))
+}
+
+/// The value, or what stands for none.
+pub(super) fn or<T: Display>(value: Option<T>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+/// Pairs what is the same thing before and after, one to one: those of before in their order, then those
+/// that are only after.
+fn pair<'a, T>(
+    before: &'a [T],
+    after: &'a [T],
+    same: impl Fn(&T, &T) -> bool,
+) -> Vec<(Option<&'a T>, Option<&'a T>)> {
+    let mut rest: Vec<&T> = after.iter().collect();
+    let mut pairs = Vec::new();
+    for one in before {
+        let twin = rest.iter().position(|other| same(one, other)).map(|index| rest.remove(index));
+        pairs.push((Some(one), twin));
+    }
+    pairs.extend(rest.into_iter().map(|one| (None, Some(one))));
+    pairs
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,487 @@
+//! The language of the file: which tables and keys there are, what they may hold and what holds without
+//! them. What follows from several of them together is left to `validate`.
+
+mod server;
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+pub(super) use self::server::Server;
+use super::problem::{Place, Placed, Report};
+use super::reader::Table;
+use super::values::{
+    MILLISECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
+    name_server, network, port, seconds, snat_address, snat_ports, status_range, string,
+};
+use super::{Config, Stats};
+use convey_model::{
+    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
+    OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, Timeouts,
+};
+
+/// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
+/// reported.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) mode: Mode,
+    pub(super) frontends: Vec<Frontend>,
+    pub(super) backends: Vec<Backend>,
+    pub(super) stats: Stats,
+    pub(super) timeouts: TimeLimits,
+    pub(super) passthrough: Passthrough,
+    dns: Dns,
+}
+
+/// `[dns]`
+#[derive(Debug, Clone, Default)]
+struct Dns {
+    name_servers: Vec<SocketAddr>,
+    allow_local: bool,
+}
+
+/// `[timeouts]`
+#[derive(Debug)]
+pub(super) struct TimeLimits {
+    pub(super) connect: Option<Placed<Duration>>,
+    pub(super) idle: Option<Placed<Duration>>,
+    pub(super) tcp_user_timeout: Option<Placed<Duration>>,
+    pub(super) udp_idle: Option<Placed<Duration>>,
+    drain: Duration,
+}
+
+/// `[passthrough]`
+#[derive(Debug)]
+pub(super) struct Passthrough {
+    pub(super) workers: Option<Placed<u16>>,
+    pub(super) interfaces: Vec<Placed<String>>,
+    pub(super) snat_addresses: Vec<Placed<IpAddr>>,
+    /// The rest.
+    settings: PacketSettings,
+}
+
+/// `[frontends.NAME]`
+#[derive(Debug)]
+pub(super) struct Frontend {
+    pub(super) name: String,
+    /// Where it says none, the mode of the command line, or that of the file.
+    pub(super) mode: Option<Placed<Mode>>,
+    pub(super) protocol: Option<Placed<Protocol>>,
+    pub(super) listen: Vec<Placed<Listen>>,
+    pub(super) backend: Option<Placed<String>>,
+    max_connections: Option<u32>,
+    pub(super) max_connections_per_client: Option<Placed<u32>>,
+    pub(super) trusted_clients: Vec<Placed<Prefix>>,
+}
+
+/// `[backends.NAME]`
+#[derive(Debug)]
+pub(super) struct Backend {
+    pub(super) name: String,
+    pub(super) place: Place,
+    pub(super) algorithm: Option<Algorithm>,
+    pub(super) hash: Option<Placed<HashOn>>,
+    pub(super) hash_key: Option<Placed<HashKey>>,
+    pub(super) dsr: Option<Placed<DsrKind>>,
+    pub(super) slow_start: Option<Placed<Duration>>,
+    pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
+    pub(super) servers: Vec<Server>,
+    pub(super) health_check: HealthCheck,
+    on_down: Option<OnDown>,
+}
+
+impl File {
+    /// Reads a file.
+    pub(super) fn read<'a>(root: &'a Spanned<DeTable<'a>>, report: &'a Report<'a>) -> File {
+        const NO_FRONTEND: &str = "there is none; write [frontends.NAME] with listen_addr and backend";
+        let mut root = Table::root(root.get_ref(), report);
+        root.require("frontends", NO_FRONTEND);
+        let frontends = root.table("frontends");
+        if frontends.is_empty() {
+            report.missing(&frontends.place, NO_FRONTEND);
+        }
+        let frontends: Vec<Frontend> =
+            frontends.named().into_iter().map(|(name, t)| frontend(name, t, report)).collect();
+        let of_backend = by_backend(&frontends);
+        let read_backend = |(name, table): (String, Table<'_>)| {
+            let users = of_backend.get(&*name).map_or(&[][..], Vec::as_slice);
+            backend(name, table, users, report)
+        };
+        let backends = root.table("backends").named().into_iter().map(read_backend).collect();
+        drop(of_backend);
+        let file = File {
+            mode: root.or("mode", Mode::Proxy, choice(&Mode::ALL, Mode::name)),
+            backends,
+            frontends,
+            stats: stats(root.table("stats")),
+            timeouts: timeouts(root.table("timeouts")),
+            passthrough: passthrough(root.table("passthrough")),
+            dns: dns(root.table("dns")),
+        };
+        root.finish();
+        file
+    }
+
+    /// What a file without anything but these servers, a frontend for them and the place of the statistics would be.
+    pub(super) fn of_list(
+        listen: Placed<SocketAddr>,
+        stats: Stats,
+        servers: Vec<Placed<ServerAddress>>,
+        report: &Report<'_>,
+    ) -> File {
+        const BACKEND: &str = "servers";
+        let nothing = DeTable::new();
+        let absent = || Table::root(&nothing, report);
+        let place = listen.place.clone();
+        let frontend = Frontend {
+            name: "listen".to_owned(),
+            mode: None,
+            protocol: None,
+            listen: vec![Placed { value: listen.value.into(), place: listen.place }],
+            backend: Some(Placed { value: BACKEND.to_owned(), place }),
+            max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: Vec::new(),
+        };
+        let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+        let backend = backend(BACKEND.to_owned(), absent(), &[&frontend], report);
+        let frontends = vec![frontend];
+        File {
+            mode: Mode::Proxy,
+            frontends,
+            backends: vec![Backend { servers, ..backend }],
+            stats,
+            timeouts: timeouts(absent()),
+            passthrough: passthrough(absent()),
+            dns: Dns::default(),
+        }
+    }
+
+    /// What the program uses if each frontend has this mode. Right only if nothing was reported.
+    pub(super) fn config(&self, mode_of: impl Fn(&Frontend) -> Mode) -> Config {
+        let frontends: Vec<_> = self.frontends.iter().filter_map(|f| f.model(mode_of(f))).collect();
+        let packets = frontends.iter().filter(|frontend| frontend.mode.is_packet());
+        let gets_packets: HashSet<&str> = packets.map(|frontend| &*frontend.backend).collect();
+        let model = |backend: &Backend| backend.model(gets_packets.contains(&*backend.name));
+        Config {
+            backends: self.backends.iter().map(model).collect(),
+            frontends,
+            stats: self.stats,
+            timeouts: self.timeouts.model(),
+            passthrough: self.passthrough.model(),
+            name_servers: self.dns.name_servers.clone(),
+            allow_local: self.dns.allow_local,
+        }
+    }
+}
+
+impl Frontend {
+    /// TCP, unless it says otherwise.
+    pub(super) fn protocol(&self) -> Protocol {
+        value(&self.protocol).unwrap_or_default()
+    }
+
+    fn model(&self, mode: Mode) -> Option<model::Frontend> {
+        let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
+        listen.sort_unstable();
+        Some(model::Frontend {
+            name: self.name.clone(),
+            mode,
+            protocol: self.protocol(),
+            listen,
+            backend: self.backend.as_ref()?.value.clone(),
+            max_connections: self.max_connections,
+            max_connections_per_client: value(&self.max_connections_per_client),
+            trusted_clients: self.trusted_clients.iter().map(|network| network.value).collect(),
+        })
+    }
+}
+
+impl Backend {
+    /// Packets are spread by a hash of their addresses and ports unless the file wants it otherwise: then those
+    /// of a connection go to the same server even where nobody remembers it.
+    fn model(&self, gets_packets: bool) -> model::Backend {
+        let (algorithm, hash) = match gets_packets {
+            false => (Algorithm::RoundRobin, HashOn::Source),
+            true => (Algorithm::Ring, HashOn::Tuple),
+        };
+        model::Backend {
+            name: self.name.clone(),
+            algorithm: self.algorithm.unwrap_or(algorithm),
+            hash: value(&self.hash).unwrap_or(hash),
+            hash_key: value(&self.hash_key).unwrap_or_default(),
+            health_check: self.health_check.clone(),
+            outlier_detection: self.outlier_detection.as_ref().map(|outlier| outlier.value.clone()),
+            slow_start: value(&self.slow_start).unwrap_or_default(),
+            on_down: self.on_down,
+            dsr: value(&self.dsr).unwrap_or_default(),
+            servers: self.servers.iter().filter_map(Server::model).collect(),
+            named: self.servers.iter().filter_map(Server::named).collect(),
+        }
+    }
+}
+
+impl TimeLimits {
+    fn model(&self) -> Timeouts {
+        Timeouts {
+            connect: value(&self.connect).unwrap_or(Duration::from_secs(5)),
+            idle: value(&self.idle).unwrap_or(Duration::from_secs(600)),
+            tcp_user_timeout: value(&self.tcp_user_timeout).unwrap_or(Duration::from_secs(30)),
+            udp_idle: value(&self.udp_idle).unwrap_or(Duration::from_secs(60)),
+            drain: self.drain,
+        }
+    }
+}
+
+impl Passthrough {
+    fn model(&self) -> PacketSettings {
+        PacketSettings {
+            workers: value(&self.workers),
+            interfaces: self.interfaces.iter().map(|name| name.value.clone()).collect(),
+            snat_addresses: self.snat_addresses.iter().map(|addr| addr.value).collect(),
+            ..self.settings.clone()
+        }
+    }
+}
+
+/// What was found, wherever that was.
+pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
+    found.as_ref().map(|found| found.value)
+}
+
+fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend {
+    if table.has("xdp") {
+        let mut xdp = table.table("xdp");
+        for key in ["bpf_program_path", "progsec_name", "xsks_map_name"] {
+            xdp.optional(key, anything);
+        }
+        report.warning(&xdp.place, "has no effect");
+        xdp.finish();
+    }
+    let frontend = Frontend {
+        name,
+        mode: table.optional("mode", choice(&Mode::ALL, Mode::name)),
+        protocol: table.optional("protocol", choice(&Protocol::ALL, Protocol::name)),
+        listen: table.one_or_more("listen_addr", listen_address),
+        backend: table.required("backend", string),
+        max_connections: max_connections(&mut table),
+        max_connections_per_client: table.optional("max_connections_per_client", integer(1..=u32::MAX)),
+        trusted_clients: table.any_number("trusted_clients", network),
+    };
+    table.finish();
+    frontend
+}
+
+/// The frontends that use each backend.
+pub(super) fn by_backend(frontends: &[Frontend]) -> HashMap<&str, Vec<&Frontend>> {
+    let mut users: HashMap<&str, Vec<&Frontend>> = HashMap::new();
+    for frontend in frontends {
+        if let Some(backend) = &frontend.backend {
+            users.entry(&backend.value).or_default().push(frontend);
+        }
+    }
+    users
+}
+
+fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Report<'_>) -> Backend {
+    let speaks_udp_only =
+        !users.is_empty() && users.iter().all(|frontend| frontend.protocol() == Protocol::Udp);
+    let backend = Backend {
+        name,
+        place: table.place.clone(),
+        algorithm: table
+            .optional("algorithm", choice(&Algorithm::ALL, Algorithm::name))
+            .map(|found| found.value),
+        hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
+        hash_key: table.optional("hash_key", choice(&HashKey::ALL, HashKey::name)),
+        health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
+        outlier_detection: outlier_detection(&mut table, report),
+        slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
+        on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
+        dsr: table.optional("dsr", choice(&DsrKind::ALL, DsrKind::name)),
+        servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
+    };
+    table.finish();
+    backend
+}
+
+/// `[backends.NAME.health_check]`, and `health_check_interval` beside it.
+fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Report<'_>) -> HealthCheck {
+    let interval_of_old = backend.optional("health_check_interval", seconds(MILLISECOND));
+    let mut table = backend.table("health_check");
+    let kind = probe_kind(&mut table, default_kind, report);
+    // Nobody has answered a UDP probe in time: that is success. Who is not there at all must be found out before,
+    // and the kernel asks for an address three times, a second each, until it says so (RFC 4861, section 10).
+    let (default_interval, default_timeout) = match kind {
+        ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => {
+            (Duration::from_secs(2), Duration::from_secs(1))
+        }
+    };
+    let interval = table.optional("interval", seconds(MILLISECOND));
+    if let (Some(old), Some(_)) = (&interval_of_old, &interval) {
+        report.error(&old.place, "the same as health_check.interval, which is set too; keep one of them");
+    }
+    let interval = interval.or(interval_of_old).map_or(default_interval, |found| found.value);
+    // Without a timeout of its own, a check more frequent than the default timeout must still be valid.
+    let timeout = table.optional("timeout", seconds(MILLISECOND));
+    if let Some(timeout) = timeout.as_ref().filter(|timeout| timeout.value > interval) {
+        let [found, most] = [timeout.value, interval].map(|time| time.as_secs_f64());
+        let message = format!("found {found}; allowed: seconds up to the interval, {most}");
+        report.error(&timeout.place, message);
+    }
+    let timeout = timeout.map_or(interval.min(default_timeout), |found| found.value);
+    let check = HealthCheck {
+        kind,
+        port: table.optional("port", port).map(|found| found.value),
+        interval,
+        timeout,
+        rise: table.or("rise", 2, integer(1..=u32::MAX)),
+        fall: table.or("fall", 3, integer(1..=u32::MAX)),
+    };
+    table.finish();
+    check
+}
+
+/// `[backends.NAME.outlier_detection]`; to be there is to be wanted.
+fn outlier_detection(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Placed<OutlierDetection>> {
+    let is_there = backend.has("outlier_detection");
+    let mut table = backend.table("outlier_detection");
+    let default = OutlierDetection::default();
+    let base = table.or("base_ejection_time", default.base_ejection_time, seconds(MILLISECOND));
+    let max = table.optional("max_ejection_time", seconds(MILLISECOND));
+    if let Some(max) = max.as_ref().filter(|max| max.value < base) {
+        let (found, base) = (max.value.as_secs_f64(), base.as_secs_f64());
+        report.error(&max.place, format!("found {found}; allowed: at least base_ejection_time, {base}"));
+    }
+    let value = OutlierDetection {
+        consecutive_failures: table.or(
+            "consecutive_failures",
+            default.consecutive_failures,
+            integer(1..=u32::MAX),
+        ),
+        base_ejection_time: base,
+        max_ejection_time: value(&max).unwrap_or(default.max_ejection_time.max(base)),
+        max_ejection_percent: table.or(
+            "max_ejection_percent",
+            default.max_ejection_percent,
+            integer(1..=100),
+        ),
+    };
+    let place = table.place.clone();
+    table.finish();
+    is_there.then_some(Placed { value, place })
+}
+
+fn probe_kind(table: &mut Table<'_>, default: &'static str, report: &Report<'_>) -> ProbeKind {
+    const KINDS: [&str; 4] = ["tcp", "http", "udp", "none"];
+    let kind = table.optional("kind", choice(&KINDS, |kind| kind)).map(|found| found.value);
+    let wrong = kind.is_none() && table.has("kind");
+    let path = table.optional("path", http_path);
+    let status = table.optional("expected_status", status_range);
+    match kind.unwrap_or(default) {
+        "http" => ProbeKind::Http {
+            path: path.map_or("/".to_owned(), |found| found.value),
+            expected_status: status.map_or(200..=399, |found| found.value),
+        },
+        other => {
+            let for_http = path.map(|found| found.place).into_iter().chain(status.map(|found| found.place));
+            for place in for_http.filter(|_| !wrong) {
+                report.error(&place, format!("is for kind = \"http\"; the kind is {other:?}"));
+            }
+            match other {
+                "none" => ProbeKind::None,
+                "udp" => ProbeKind::Udp,
+                _ => ProbeKind::Tcp,
+            }
+        }
+    }
+}
+
+fn stats(mut table: Table<'_>) -> Stats {
+    let ip = table.or("listen_addr", IpAddr::V4(Ipv4Addr::LOCALHOST), ip);
+    let port = table.or("port", 7000, port);
+    table.finish();
+    Stats { listen: SocketAddr::new(ip, port) }
+}
+
+/// `[dns]`
+fn dns(mut table: Table<'_>) -> Dns {
+    let found = table.any_number("nameservers", name_server);
+    let allow_local = table.or("allow_local", false, boolean);
+    table.finish();
+    Dns { name_servers: found.into_iter().map(|found| found.value).collect(), allow_local }
+}
+
+fn timeouts(mut table: Table<'_>) -> TimeLimits {
+    let timeouts = TimeLimits {
+        connect: table.optional("connect", seconds(MILLISECOND)),
+        idle: table.optional("idle", seconds(MILLISECOND)),
+        tcp_user_timeout: table.optional("tcp_user_timeout", seconds(MILLISECOND)),
+        udp_idle: table.optional("udp_idle", seconds(MILLISECOND)),
+        drain: table.or("drain", Duration::from_secs(30), seconds(Duration::ZERO)),
+    };
+    table.finish();
+    timeouts
+}
+
+fn passthrough(mut table: Table<'_>) -> Passthrough {
+    let default = PacketSettings::default();
+    let passthrough = Passthrough {
+        workers: table.optional("workers", integer(1..=1024)),
+        interfaces: table.any_number("interfaces", string),
+        snat_addresses: table.any_number("snat_addresses", snat_address),
+        settings: PacketSettings {
+            capacity: table.or(
+                "connection_tracker_capacity",
+                default.capacity,
+                integer(1..=PacketSettings::MAX_CAPACITY),
+            ),
+            stats_update_frequency: table.or(
+                "stats_update_frequency",
+                default.stats_update_frequency,
+                integer(1..=86_400),
+            ),
+            guard: table.or("guard", default.guard, boolean),
+            offload: table.or("offload", default.offload, choice(&Offload::ALL, Offload::name)),
+            snat_ports: table.or("snat_ports", default.snat_ports.clone(), snat_ports),
+            min_path_mtu: table
+                .optional(
+                    "min_path_mtu",
+                    integer(PacketSettings::LEAST_PATH_MTU..=PacketSettings::MOST_PATH_MTU),
+                )
+                .map(|found| found.value),
+            timeouts: flow_timeouts(table.table("timeouts")),
+            ..default
+        },
+    };
+    table.finish();
+    passthrough
+}
+
+/// `[passthrough.timeouts]`
+fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
+    let default = FlowTimeouts::default();
+    let mut timeout = |key, default| table.or(key, default, seconds(MILLISECOND));
+    let timeouts = FlowTimeouts {
+        half_open: timeout("half_open", default.half_open),
+        handshake_only: timeout("handshake_only", default.handshake_only),
+        established: timeout("established", default.established),
+        half_closed: timeout("half_closed", default.half_closed),
+        closing: timeout("closing", default.closing),
+        time_wait: timeout("time_wait", default.time_wait),
+        closed: timeout("closed", default.closed),
+        udp_single: timeout("udp_single", default.udp_single),
+        udp_stream: timeout("udp_stream", default.udp_stream),
+    };
+    table.finish();
+    timeouts
+}
+
+fn max_connections(table: &mut Table<'_>) -> Option<u32> {
+    table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
+}

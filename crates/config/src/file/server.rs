@@ -1,0 +1,70 @@
+//! A server as the file has it.
+
+use std::net::SocketAddr;
+
+use super::max_connections;
+use crate::problem::{Place, Placed};
+use crate::reader::Table;
+use crate::values::{ServerAddress, boolean, integer, server_address};
+use convey_model::{self as model, NamedServer, ServerSettings};
+
+/// `[backends.NAME.servers.NAME]`
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    pub(crate) addr: Option<Placed<ServerAddress>>,
+    pub(crate) settings: ServerSettings,
+}
+
+impl Server {
+    /// Reads one.
+    pub(super) fn read(name: String, mut table: Table<'_>) -> Server {
+        let server =
+            Server { name, addr: table.required("addr", server_address), settings: settings(&mut table) };
+        table.finish();
+        server
+    }
+
+    /// One that stands in a list: called by its address, the rest as where nothing is said.
+    pub(super) fn listed(addr: Placed<ServerAddress>) -> Server {
+        Server { name: addr.value.to_string(), addr: Some(addr), settings: ServerSettings::default() }
+    }
+
+    /// Its address, if it has one of its own.
+    pub(crate) fn ip(&self) -> Option<Placed<SocketAddr>> {
+        let Placed { value, place } = self.addr.as_ref()?;
+        match value {
+            ServerAddress::Ip(addr) => Some(Placed { value: *addr, place: place.clone() }),
+            ServerAddress::Name(..) => None,
+        }
+    }
+
+    /// Where its address stands, if that is a name.
+    pub(crate) fn name_place(&self) -> Option<&Place> {
+        let addr = self.addr.as_ref()?;
+        matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
+    }
+
+    pub(super) fn model(&self) -> Option<model::Server> {
+        Some(model::Server { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
+    }
+
+    pub(super) fn named(&self) -> Option<NamedServer> {
+        let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
+        Some(NamedServer {
+            name: self.name.clone(),
+            host: host.clone(),
+            port: *port,
+            settings: self.settings,
+        })
+    }
+}
+
+fn settings(table: &mut Table<'_>) -> ServerSettings {
+    let ServerSettings { weight, backup, max_connections: _ } = ServerSettings::default();
+    ServerSettings {
+        weight: table.or("weight", weight, integer(0..=u16::MAX)),
+        backup: table.or("backup", backup, boolean),
+        max_connections: max_connections(table),
+    }
+}

@@ -1,0 +1,163 @@
+//! The configuration: read from a file or from a list of servers, validated, compared and watched.
+
+mod describe;
+mod diff;
+mod file;
+pub mod files;
+mod hint;
+mod list;
+mod loops;
+mod mode;
+mod problem;
+mod reader;
+mod resolved;
+mod validate;
+mod values;
+pub mod watch;
+
+pub use describe::describe;
+pub use diff::{Diff, diff};
+pub use list::{List, load_list};
+pub use mode::{Network, validate_mode};
+pub use problem::{LoadError, Problem};
+pub use resolved::LeftOut;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+use self::file::File;
+use self::problem::Report;
+use convey_model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
+
+/// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
+/// depends on a mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Sorted by name.
+    pub frontends: Vec<Frontend>,
+    /// Sorted by name; those no frontend uses too.
+    pub backends: Vec<Backend>,
+    /// Where statistics are served.
+    pub stats: Stats,
+    /// Time limits of the proxy.
+    pub timeouts: Timeouts,
+    /// Settings of the packet modes.
+    pub passthrough: PacketSettings,
+    /// Who is asked for the addresses of servers that are known by name; those of `/etc/resolv.conf` if empty.
+    pub name_servers: Vec<SocketAddr>,
+    /// Whether they are believed that a name stands for this host, or for a machine on the link.
+    pub allow_local: bool,
+}
+
+impl Config {
+    /// The frontends in this mode.
+    pub fn frontends_in(&self, mode: Mode) -> impl Iterator<Item = &Frontend> {
+        self.frontends.iter().filter(move |frontend| frontend.mode == mode)
+    }
+
+    /// The backend of this name.
+    pub fn backend(&self, name: &str) -> Option<&Backend> {
+        let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));
+        found.ok().map(|index| &self.backends[index])
+    }
+
+    /// The frontends in packet modes.
+    pub fn packet_frontends(&self) -> impl Iterator<Item = &Frontend> {
+        self.frontends.iter().filter(|frontend| frontend.mode.is_packet())
+    }
+}
+
+/// The statistics endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Where `/stats`, `/metrics` and `/healthz` are served.
+    pub listen: SocketAddr,
+}
+
+/// A configuration that is right in itself, and what is odd about it. [`validate_mode`] tells whether this host
+/// can run it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What the file says, defaults filled in.
+    pub config: Config,
+    /// Things that hold nothing up but are hardly meant; in the order of the file.
+    pub warnings: Vec<Problem>,
+    source: Source,
+}
+
+/// What a configuration was read from: later problems point into it.
+#[derive(Debug)]
+struct Source {
+    name: String,
+    text: String,
+    file: File,
+}
+
+impl Loaded {
+    /// The same file, its frontends that do not say their mode in this one: that of the command line. If all say
+    /// theirs, and not all the same, that is odd.
+    pub fn with_default_mode(mut self, mode: Mode) -> Loaded {
+        let Source { name, text, file } = &self.source;
+        self.config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(mode));
+        let said: Option<Vec<_>> = file.frontends.iter().map(|frontend| frontend.mode.as_ref()).collect();
+        if let Some(other) = said.into_iter().flatten().find(|said| said.value != mode) {
+            let report = Report::new(name, text, &[]);
+            let message =
+                format!("every frontend says its mode: {} on the command line has no effect", mode.name());
+            report.warning(&other.place, message);
+            self.warnings.extend(report.finish().unwrap_or_default());
+        }
+        self
+    }
+
+    /// The same file, its frontends that run in the mode they run in: to change it needs a restart.
+    pub fn keeping_modes(self, running: &[Frontend]) -> Loaded {
+        let modes =
+            self.config.frontends.iter().chain(running).map(|frontend| (&*frontend.name, frontend.mode));
+        let modes: HashMap<&str, Mode> = modes.collect();
+        let mode_of = |frontend: &file::Frontend| modes.get(&*frontend.name).copied().unwrap_or(Mode::Proxy);
+        let config = self.source.file.config(mode_of);
+        Loaded { config, ..self }
+    }
+}
+
+/// Reads and validates a file.
+///
+/// # Errors
+/// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with everything that is
+/// wrong with the text.
+pub fn load(path: &Path) -> Result<Loaded, LoadError> {
+    parse(&path.display().to_string(), &read(path)?).map_err(LoadError::Invalid)
+}
+
+fn read(path: &Path) -> Result<String, LoadError> {
+    files::read_text(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })
+}
+
+/// Validates the text of a file; `file` is what problems call it.
+///
+/// # Errors
+/// Everything that is wrong, in the order of the file. After a syntax error the rest of the text is
+/// guesswork: from there on only further syntax errors are reported.
+pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (root, syntax_errors) = DeTable::parse_recoverable(text);
+    let report = Report::new(file, text, &syntax_errors);
+    let read = File::read(&root, &report);
+    finish(file, text, read, report)
+}
+
+/// Checks what was read of a text, each value right by itself.
+fn finish(name: &str, text: &str, file: File, report: Report<'_>) -> Result<Loaded, Vec<Problem>> {
+    validate::check(&file, &report);
+    let warnings = report.finish()?;
+    let config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(file.mode));
+    let source = Source { name: name.to_owned(), text: text.to_owned(), file };
+    Ok(Loaded { config, warnings, source })
+}
+
+#[cfg(test)]
+mod tests;

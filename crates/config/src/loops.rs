@@ -1,0 +1,398 @@
+//! Whether a server of a proxied frontend leads back to it, through addresses of this host. Pure.
+//!
+//! Connections go from backend to backend: a server may be where a frontend listens, and that has a backend again. What leads to
+//! no loop at all is found at once for the whole configuration; only for the rest each server is looked at.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use convey_model::{Endpoint, Listen, Protocol, ServerAddr};
+
+/// A frontend whose connections end at convey.
+pub(super) struct Listens<'a> {
+    pub(super) name: &'a str,
+    pub(super) protocol: Protocol,
+    pub(super) listen: Vec<Listen>,
+    pub(super) backend: &'a str,
+}
+
+/// The way of a connection back to where it began.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Loop<'a> {
+    /// The frontends it passes, in order.
+    frontends: Vec<&'a str>,
+    /// Where the first of them takes it in again.
+    listen: SocketAddr,
+}
+
+/// Adds these servers to their backends, one after another. It leaves out a server that would close a loop on a host with the
+/// addresses `own`, and returns that loop. `own` need not have the addresses of the loopback interface.
+pub(super) fn loops<'a>(
+    frontends: &[Listens<'a>],
+    servers: &[(&'a str, SocketAddr)],
+    own: &BTreeSet<IpAddr>,
+) -> Vec<Option<Loop<'a>>> {
+    let places = Places::new(frontends, servers, own);
+    let steps = places.steps(servers);
+    let loops = Ways::new(places.count, &steps).close(&steps);
+    let mut found: Vec<Option<Loop<'a>>> = servers.iter().map(|_| None).collect();
+    for (server, way) in loops {
+        // The last step leads to where the first begins.
+        let names = way.iter().map(|step| frontends[step.frontend].name);
+        let mut names: Vec<&str> = names.collect();
+        names.rotate_right(1);
+        found[server] = Some(Loop { frontends: names, listen: way[way.len() - 1].listen });
+    }
+    found
+}
+
+/// A backend that is reached by a protocol; where a server keeps its client's port, at a certain one.
+type Place<'a> = (&'a str, Protocol, Option<u16>);
+
+/// Who listens where, and which backend that leads to.
+struct Places<'a, 'b> {
+    frontends: &'b [Listens<'a>],
+    listeners: HashMap<Endpoint, usize>,
+    /// The addresses that are listened on.
+    addresses: HashSet<IpAddr>,
+    own: &'b BTreeSet<IpAddr>,
+    /// Backends with a server that has no port.
+    keeps_port: HashSet<&'a str>,
+    numbers: HashMap<Place<'a>, usize>,
+    /// How they are reached: protocol and port.
+    of_backend: HashMap<&'a str, BTreeMap<usize, (Protocol, u16)>>,
+    count: usize,
+}
+
+/// A server, as seen from a place: where its connections go on.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    server: usize,
+    from: usize,
+    to: usize,
+    /// Which takes it in, and where.
+    frontend: usize,
+    listen: SocketAddr,
+}
+
+impl<'a, 'b> Places<'a, 'b> {
+    fn new(
+        frontends: &'b [Listens<'a>],
+        servers: &[(&'a str, SocketAddr)],
+        own: &'b BTreeSet<IpAddr>,
+    ) -> Places<'a, 'b> {
+        let without_port = servers.iter().filter(|(_, server)| server.port() == 0);
+        let mut places = Places {
+            frontends,
+            listeners: HashMap::new(),
+            addresses: HashSet::new(),
+            own,
+            keeps_port: without_port.map(|(backend, _)| *backend).collect(),
+            numbers: HashMap::new(),
+            of_backend: HashMap::new(),
+            count: 0,
+        };
+        for (index, Listens { protocol, listen, backend, .. }) in frontends.iter().enumerate() {
+            for addr in listen.iter().flat_map(Listen::addrs) {
+                places.listeners.insert(Endpoint { protocol: *protocol, addr }, index);
+                places.addresses.insert(addr.ip());
+                let place = places.place(index, addr.port());
+                let number = *places.numbers.entry(place).or_insert(places.count);
+                places.count = places.numbers.len();
+                places
+                    .of_backend
+                    .entry(*backend)
+                    .or_default()
+                    .entry(number)
+                    .or_insert((*protocol, addr.port()));
+            }
+        }
+        places
+    }
+
+    fn place(&self, frontend: usize, port: u16) -> Place<'a> {
+        let Listens { protocol, backend, .. } = &self.frontends[frontend];
+        (backend, *protocol, self.keeps_port.contains(backend).then_some(port))
+    }
+
+    /// The steps of these servers, in their order.
+    fn steps(&self, servers: &[(&'a str, SocketAddr)]) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (number, (backend, server)) in
+            servers.iter().enumerate().filter(|(_, (_, server))| self.is_here(server.ip()))
+        {
+            for (from, (protocol, port)) in self.of_backend.get(backend).into_iter().flatten() {
+                if let Some((frontend, listen)) = self.listener(*protocol, at(*server, *port)) {
+                    let to = self.numbers[&self.place(frontend, listen.port())];
+                    steps.push(Step { server: number, from: *from, to, frontend, listen });
+                }
+            }
+        }
+        steps
+    }
+
+    /// Whether anything may listen at this address.
+    fn is_here(&self, ip: IpAddr) -> bool {
+        self.addresses.contains(&ip) || self.is_own(ip)
+    }
+
+    fn is_own(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.own.contains(&ip)
+    }
+
+    /// The frontend that takes in what this host sends to `addr`, and the address it listens on. A concrete address
+    /// goes before a wildcard.
+    fn listener(&self, protocol: Protocol, addr: SocketAddr) -> Option<(usize, SocketAddr)> {
+        let wildcard: IpAddr = match addr.is_ipv4() {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let wildcard = self.is_own(addr.ip()).then(|| SocketAddr::new(wildcard, addr.port()));
+        [Some(addr), wildcard].into_iter().flatten().find_map(|addr| {
+            let index = self.listeners.get(&Endpoint { protocol, addr })?;
+            Some((*index, addr))
+        })
+    }
+}
+
+/// Where connections go by the servers that were added.
+struct Ways {
+    /// Whether a place may be in a loop, with all servers.
+    in_question: Vec<bool>,
+    /// The steps from each place.
+    from: Vec<Vec<Step>>,
+    /// In which search a place was last reached, and by which step.
+    reached: Vec<Option<(usize, Step)>>,
+    searches: usize,
+}
+
+impl Ways {
+    /// None yet, between so many places. These are all the steps that there may be.
+    fn new(places: usize, steps: &[Step]) -> Ways {
+        let mut in_question = vec![true; places];
+        drop_ends(&mut in_question, steps.iter().map(|step| (step.from, step.to)));
+        drop_ends(&mut in_question, steps.iter().map(|step| (step.to, step.from)));
+        Ways { in_question, from: vec![Vec::new(); places], reached: vec![None; places], searches: 0 }
+    }
+
+    /// Adds the steps server by server, but for those of servers that close a loop. Returns these, each with its way.
+    fn close(mut self, steps: &[Step]) -> Vec<(usize, Vec<Step>)> {
+        let mut found = Vec::new();
+        for of_server in steps.chunk_by(|a, b| a.server == b.server) {
+            let mut steps =
+                of_server.iter().filter(|step| self.in_question[step.from] && self.in_question[step.to]);
+            let steps: Vec<Step> = steps.by_ref().copied().collect();
+            match steps.iter().find_map(|step| self.way_back(*step)) {
+                Some(way) => found.push((of_server[0].server, way)),
+                None => steps.into_iter().for_each(|step| self.from[step.from].push(step)),
+            }
+        }
+        found
+    }
+
+    /// The steps from where this one begins back to there.
+    fn way_back(&mut self, first: Step) -> Option<Vec<Step>> {
+        self.searches += 1;
+        let mut next = vec![first];
+        while let Some(step) = next.pop() {
+            if self.reached[step.to].is_none_or(|(search, _)| search != self.searches) {
+                self.reached[step.to] = Some((self.searches, step));
+                if step.to == first.from {
+                    break;
+                }
+                next.extend_from_slice(&self.from[step.to]);
+            }
+        }
+        let by = |place: usize| {
+            self.reached[place].filter(|(search, _)| *search == self.searches).map(|(_, by)| by)
+        };
+        let mut way = vec![by(first.from)?];
+        while way[way.len() - 1].from != first.from {
+            way.push(by(way[way.len() - 1].from)?);
+        }
+        way.reverse();
+        Some(way)
+    }
+}
+
+/// Takes out the places that lead nowhere, and those that only lead to such places. Each step is between two places.
+fn drop_ends(places: &mut [bool], steps: impl Iterator<Item = (usize, usize)>) {
+    let (mut onwards, mut before) = (vec![0_usize; places.len()], vec![Vec::new(); places.len()]);
+    for (from, to) in steps.filter(|(from, to)| places[*from] && places[*to]) {
+        onwards[from] += 1;
+        before[to].push(from);
+    }
+    let mut ends: Vec<usize> = (0..places.len()).filter(|place| onwards[*place] == 0).collect();
+    while let Some(end) = ends.pop() {
+        places[end] = false;
+        for place in std::mem::take(&mut before[end]) {
+            onwards[place] -= 1;
+            if onwards[place] == 0 {
+                ends.push(place);
+            }
+        }
+    }
+}
+
+/// Where a server is for a client that has asked for `port`.
+fn at(mut server: SocketAddr, port: u16) -> SocketAddr {
+    if server.port() == 0 {
+        server.set_port(port);
+    }
+    server
+}
+
+impl Loop<'_> {
+    /// What is wrong with a server at `addr`, in words for an operator.
+    pub(super) fn describe(&self, addr: SocketAddr) -> String {
+        let addr = ServerAddr(addr);
+        match &self.frontends[..] {
+            [itself] => format!("{addr} is frontend {itself:?} itself, which listens on {}", self.listen),
+            [first, others @ ..] => {
+                let others = others.join(" -> ");
+                format!("{addr} leads back to frontend {first:?}: {first} -> {others} -> {first}")
+            }
+            [] => format!("{addr} leads back"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> BTreeSet<IpAddr> {
+        BTreeSet::from(["10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap()])
+    }
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// Frontends with their addresses; the backend of each has its name.
+    fn frontends<'a>(all: &[(&'a str, &str)]) -> Vec<Listens<'a>> {
+        let listens = |(name, listen): &(&'a str, &str)| Listens {
+            name,
+            protocol: Protocol::Tcp,
+            listen: listen.split(' ').map(|listen| listen.parse().unwrap()).collect(),
+            backend: name,
+        };
+        all.iter().map(listens).collect()
+    }
+
+    /// The loops of servers, each with its backend.
+    fn found<'a>(frontends: &[Listens<'a>], servers: &[(&'a str, &str)]) -> Vec<Option<Loop<'a>>> {
+        let servers: Vec<(&str, SocketAddr)> =
+            servers.iter().map(|(backend, server)| (*backend, addr(server))).collect();
+        loops(frontends, &servers, &own())
+    }
+
+    /// The frontends of these loops.
+    fn passed<'a>(frontends: &[Listens<'a>], servers: &[(&'a str, &str)]) -> Vec<String> {
+        let names = |found: Option<Loop<'_>>| found.map_or(String::new(), |found| found.frontends.join(" "));
+        found(frontends, servers).into_iter().map(names).collect()
+    }
+
+    #[test]
+    fn an_address_of_this_host_behind_a_wildcard_is_the_frontend_itself() {
+        let all = frontends(&[("web", "0.0.0.0:80 [::]:81")]);
+        for itself in ["10.0.0.1:80", "127.0.0.1:80", "127.9.9.9:80", "[2001:db8::1]:81", "[::1]:81"] {
+            assert_eq!(passed(&all, &[("web", itself)]), ["web"], "{itself}");
+        }
+        for other in ["10.0.0.2:80", "10.0.0.1:81", "[2001:db8::1]:80", "[2001:db8::2]:81"] {
+            assert_eq!(passed(&all, &[("web", other)]), [""], "{other}");
+        }
+    }
+
+    #[test]
+    fn a_chain_of_frontends_is_right_until_it_is_closed() {
+        let all = frontends(&[("a", "0.0.0.0:1"), ("b", "10.0.0.1:2"), ("c", "0.0.0.0:3")]);
+        let chain = [("a", "10.0.0.1:2"), ("a", "127.0.0.1:3"), ("b", "10.0.0.1:3")];
+        let rest = [("c", "10.0.0.1:1"), ("c", "10.0.0.1:2"), ("c", "10.0.0.9:1")];
+        let mut found = found(&all, &[chain, rest].concat());
+        let rest = found.split_off(3);
+        assert_eq!(found, [None, None, None]);
+        let [Some(closed), Some(short), None] = &rest[..] else { panic!("{rest:?}") };
+        let told = closed.describe(addr("10.0.0.1:1"));
+        assert!(
+            ["c -> a -> c", "c -> a -> b -> c"].iter().any(|way| told.ends_with(way)),
+            "10.0.0.1:1 leads back to frontend \"c\": {told}"
+        );
+        assert_eq!(short.frontends, ["c", "b"]);
+    }
+
+    #[test]
+    fn what_is_sent_to_a_concrete_address_does_not_come_to_the_wildcard() {
+        let all = frontends(&[("wide", "0.0.0.0:80"), ("narrow", "10.0.0.1:80")]);
+        let servers = [("wide", "10.0.0.1:80"), ("narrow", "127.0.0.1:80"), ("narrow", "10.0.0.1:80")];
+        assert_eq!(passed(&all, &servers), ["", "narrow wide", "narrow"]);
+    }
+
+    #[test]
+    fn a_server_without_a_port_leads_back_if_any_port_of_its_frontend_does() {
+        let all =
+            frontends(&[("range", "0.0.0.0:21-23"), ("other", "10.0.0.1:30-31"), ("next", "10.0.0.2:31")]);
+        let found = found(
+            &all,
+            &[
+                ("range", "10.0.0.1:0"),
+                ("range", "10.0.0.9:0"),
+                ("other", "10.0.0.2:0"),
+                ("next", "10.0.0.1:0"),
+                ("next", "10.0.0.1:30"),
+            ],
+        );
+        assert_eq!(
+            found[0].as_ref().unwrap().describe(addr("10.0.0.1:0")),
+            "10.0.0.1 is frontend \"range\" itself, which listens on 0.0.0.0:21"
+        );
+        assert_eq!([&found[1], &found[2], &found[4]], [&None; 3], "port 30 goes to nobody");
+        assert_eq!(found[3].as_ref().unwrap().frontends, ["next", "other"]);
+    }
+
+    #[test]
+    fn tcp_and_udp_do_not_meet() {
+        let mut all = frontends(&[("a", "10.0.0.1:53"), ("b", "10.0.0.1:54")]);
+        all[1].protocol = Protocol::Udp;
+        assert_eq!(passed(&all, &[("a", "10.0.0.1:54"), ("b", "10.0.0.1:53")]), ["", ""]);
+    }
+
+    #[test]
+    fn frontends_that_share_a_backend_lead_back_by_whichever_is_reached() {
+        let mut all = frontends(&[("one", "10.0.0.1:1"), ("two", "10.0.0.1:2"), ("far", "10.0.0.1:3")]);
+        all[1].backend = "one";
+        let servers =
+            [("one", "10.0.0.1:3"), ("far", "10.0.0.9:1"), ("far", "10.0.0.1:2"), ("far", "10.0.0.1:1")];
+        assert_eq!(passed(&all, &servers), ["", "", "far two", "far one"]);
+        assert_eq!(passed(&all, &[("one", "10.0.0.1:2")]), ["two"]);
+    }
+
+    /// Today's search for each server alone would look at half of the others every time.
+    #[test]
+    fn thousands_in_a_chain_are_looked_at_once_and_what_closes_it_is_found() {
+        let n = 20_000_u16;
+        let names: Vec<String> = (0..n).map(|n| format!("f{n}")).collect();
+        let listen = |n: u16| SocketAddr::from(([10, 0, 0, 1], 1 + n));
+        let all = names.iter().zip(0..n).map(|(name, n)| Listens {
+            name,
+            protocol: Protocol::Tcp,
+            listen: vec![listen(n).into()],
+            backend: name,
+        });
+        let all: Vec<Listens<'_>> = all.collect();
+        let mut servers: Vec<(&str, SocketAddr)> =
+            (1..n).map(|n| (&*names[usize::from(n)], listen(n - 1))).collect();
+        let places = Places::new(&all, &servers, &BTreeSet::new()).count;
+        let own = own();
+        let ways = |servers: &[(&str, SocketAddr)]| {
+            let steps = Places::new(&all, servers, &own).steps(servers);
+            Ways::new(places, &steps).in_question.iter().filter(|is| **is).count()
+        };
+        assert_eq!((places, ways(&servers)), (usize::from(n), 0));
+        servers.insert(0, ("f2", listen(9)));
+        assert_eq!(ways(&servers), 8, "from the tenth to the third");
+        let found = loops(&all, &servers, &own);
+        assert_eq!(found.iter().filter(|found| found.is_some()).count(), 1);
+        assert_eq!(found[9].as_ref().unwrap().frontends.len(), 8);
+    }
+}

@@ -1,0 +1,375 @@
+//! What must hold in the modes that frontends are in, on this host. Pure.
+
+mod snat;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::file::{Backend, File, Frontend, Server, TimeLimits};
+use super::problem::{Placed, Problem, Report};
+use super::{Config, Loaded, hint, validate};
+use convey_model::{DsrKind, Interface, Listen, Mode, Protocol, RouteHop};
+
+/// The most ports of a range in proxy mode.
+const MAX_PROXIED_PORTS: usize = 1_024;
+
+/// The most ports of all frontends in packet modes: the guard's map has twice as many entries, for those that a reload
+/// takes away stay while they drain.
+const MAX_FORWARDED_PORTS: usize = 32_768;
+
+/// What of this host's network a configuration is held against.
+pub struct Network<'a> {
+    /// All interfaces.
+    pub interfaces: &'a [Interface],
+    /// All addresses of this host; known in every mode.
+    pub own: &'a BTreeSet<IpAddr>,
+    /// Where packets to an address go next; `None` without a route.
+    pub hop_to: &'a dyn Fn(IpAddr) -> Option<RouteHop>,
+}
+
+/// Whether a file that is right in itself can run on a host with this network, its frontends in the modes they have
+/// in its configuration. Returns what is odd about it. For proxy mode only this host's addresses are looked at:
+/// the kernel says what it cannot bind.
+///
+/// # Errors
+/// Everything that cannot work, in the order of the file.
+pub fn validate_mode(loaded: &Loaded, network: &Network<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
+    let (source, config) = (&loaded.source, &loaded.config);
+    let report = Report::new(&source.name, &source.text, &[]);
+    for (backend, chosen) in source.file.backends.iter().zip(&config.backends) {
+        if backend.algorithm.is_none() {
+            validate::algorithm_fits(backend, chosen.algorithm, &report);
+        }
+    }
+    let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
+    Check::new(&source.file, modes.collect(), config, network, &report).all();
+    report.finish()
+}
+
+/// A file that is to run on a host.
+struct Check<'a> {
+    file: &'a File,
+    /// All frontends, with their modes.
+    frontends: Vec<(&'a Frontend, Mode)>,
+    config: &'a Config,
+    network: &'a Network<'a>,
+    report: &'a Report<'a>,
+    backends: HashMap<&'a str, &'a Backend>,
+    /// The frontends of each backend.
+    users: HashMap<&'a str, Vec<(&'a Frontend, Mode)>>,
+    /// The first frontend that listens on each address.
+    listening: HashMap<IpAddr, &'a Frontend>,
+    /// The interface that has each address.
+    holders: HashMap<IpAddr, &'a Interface>,
+}
+
+impl<'a> Check<'a> {
+    fn new(
+        file: &'a File,
+        frontends: Vec<(&'a Frontend, Mode)>,
+        config: &'a Config,
+        network: &'a Network<'a>,
+        report: &'a Report<'a>,
+    ) -> Check<'a> {
+        let (mut users, mut listening, mut holders) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for (frontend, mode) in &frontends {
+            if let Some(backend) = &frontend.backend {
+                users.entry(&*backend.value).or_insert_with(Vec::new).push((*frontend, *mode));
+            }
+            for listen in &frontend.listen {
+                listening.entry(listen.value.ip()).or_insert(*frontend);
+            }
+        }
+        for interface in network.interfaces {
+            interface.addresses.iter().for_each(|ip| _ = holders.entry(*ip).or_insert(interface));
+        }
+        let backends = file.backends.iter().map(|backend| (&*backend.name, backend)).collect();
+        Check { file, frontends, config, network, report, backends, users, listening, holders }
+    }
+}
+
+impl Check<'_> {
+    fn all(&self) {
+        for (frontend, mode) in &self.frontends {
+            match mode {
+                Mode::Proxy => {}
+                Mode::Passthrough | Mode::Dsr => {
+                    frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
+                    self.one_family(frontend, *mode);
+                    self.of_single_clients(frontend, *mode);
+                }
+            }
+        }
+        self.file.backends.iter().for_each(|backend| self.backend(backend));
+        let proxied = self.frontends.iter().filter(|(_, mode)| *mode == Mode::Proxy);
+        let proxied = proxied.map(|(frontend, _)| *frontend);
+        validate::loops(proxied, &self.file.backends, self.network.own, self.report);
+        let TimeLimits { connect, idle, tcp_user_timeout, udp_idle, .. } = &self.file.timeouts;
+        self.of_proxy(Protocol::Tcp, [connect, idle, tcp_user_timeout]);
+        self.of_proxy(Protocol::Udp, [udp_idle]);
+        self.ports();
+        if self.config.packet_frontends().next().is_some() {
+            self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
+        }
+        if self.has_snat() {
+            self.snat();
+        }
+    }
+
+    /// What a port costs: sockets where connections are proxied, and else a descriptor and an entry of the guard's map.
+    fn ports(&self) {
+        let mut forwarded = 0;
+        for (frontend, mode) in &self.frontends {
+            for Placed { value, place } in &frontend.listen {
+                let ports = value.ports().len();
+                forwarded += if mode.is_packet() { ports } else { 0 };
+                if *mode == Mode::Proxy && ports > MAX_PROXIED_PORTS {
+                    let message = format!(
+                        "{value} has {ports} ports; a range in proxy mode has {MAX_PROXIED_PORTS} at most, for each port is a \
+                         socket in each worker (packet modes have no sockets)"
+                    );
+                    self.report.error(place, message);
+                } else if mode.is_packet() && forwarded > MAX_FORWARDED_PORTS {
+                    let message = format!(
+                        "with {value} the frontends in packet modes have {forwarded} ports; they may have {MAX_FORWARDED_PORTS}"
+                    );
+                    return self.report.error(place, message);
+                }
+            }
+        }
+    }
+
+    /// Time limits that only proxied connections of this protocol have.
+    fn of_proxy<const N: usize>(&self, protocol: Protocol, limits: [&Option<Placed<Duration>>; N]) {
+        let mut proxied = self.config.frontends_in(Mode::Proxy).map(|frontend| frontend.protocol);
+        let why = if self.config.frontends_in(Mode::Proxy).next().is_none() {
+            "has no effect: no frontend is in proxy mode".to_owned()
+        } else if proxied.all(|other| other != protocol) {
+            format!("has no effect: no frontend in proxy mode has protocol = {:?}", protocol.name())
+        } else {
+            return;
+        };
+        limits.into_iter().flatten().for_each(|limit| self.report.warning(&limit.place, why.clone()));
+    }
+
+    /// Limits of single clients: packet modes count clients roughly, which will do for a share of what there is, and not for a
+    /// number. In DSR strangers make up all that opens a flow, in any client's name.
+    fn of_single_clients(&self, frontend: &Frontend, mode: Mode) {
+        let limit = frontend.max_connections_per_client.iter().map(|limit| &limit.place);
+        let trusted = frontend.trusted_clients.first().filter(|_| mode == Mode::Dsr);
+        for place in limit.chain(trusted.map(|network| &network.place)) {
+            self.report.warning(place, format!("has no effect in {} mode", mode.name()));
+        }
+    }
+
+    fn vip(&self, vip: &Placed<Listen>, mode: Mode) {
+        let ip = vip.value.ip();
+        let kind = match ip {
+            _ if ip.is_unspecified() => "a wildcard",
+            _ if ip.is_loopback() => "a loopback address",
+            _ if ip == Ipv4Addr::BROADCAST => "the broadcast address",
+            _ if is_link_local(ip) => "link-local",
+            _ => return self.concrete_vip(vip),
+        };
+        let message = format!(
+            "{} mode needs a concrete address, {ip} is {kind}; this host has: {}",
+            mode.name(),
+            self.addresses(ip)
+        );
+        self.report.error(&vip.place, message);
+    }
+
+    fn concrete_vip(&self, vip: &Placed<Listen>) {
+        if self.holder(vip.value.ip()).is_none() {
+            self.report.warning(&vip.place, self.on_no_interface(vip.value.ip()));
+        }
+    }
+
+    /// Packets keep their family: what comes to an address must have a server that speaks it.
+    fn one_family(&self, frontend: &Frontend, mode: Mode) {
+        let Some(first) = frontend.listen.first().map(|first| first.value.ip()) else { return };
+        let families = |found: IpAddr| {
+            format!(
+                "{found} is {}, {first} is {}; in {} mode the addresses of a frontend and of its servers are of one family: \
+                 write a frontend and a backend for each",
+                family(found),
+                family(first),
+                mode.name()
+            )
+        };
+        if let Some(other) = frontend.listen.iter().find(|other| !is_like(other.value.ip(), first)) {
+            return self.report.error(&other.place, families(other.value.ip()));
+        }
+        for server in self.servers_of(frontend).filter(|server| !is_like(server.value.ip(), first)) {
+            self.report.error(&server.place, families(server.value.ip()));
+        }
+    }
+
+    /// A backend is held against every packet mode that its frontends are in.
+    fn backend(&self, backend: &Backend) {
+        let used = self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice);
+        let in_dsr = || used.iter().filter(|(_, mode)| *mode == Mode::Dsr);
+        let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value == DsrKind::L2);
+        if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
+            self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
+        }
+        let only_in_dsr = !used.is_empty() && used.iter().all(|(_, mode)| *mode == Mode::Dsr);
+        if let Some(outlier) = backend.outlier_detection.as_ref().filter(|_| only_in_dsr) {
+            let message = "has no effect: in dsr mode servers answer clients directly, and convey does not see how they fare";
+            self.report.warning(&outlier.place, message);
+        }
+        let Some((_, mode)) = used.iter().find(|(_, mode)| mode.is_packet()) else { return };
+        for server in backend.servers.iter().filter_map(Server::ip) {
+            self.server(&server, *mode);
+            in_dsr().for_each(|(frontend, _)| self.same_port(frontend, &server));
+            if l2.is_some() && in_dsr().next().is_some() {
+                self.on_link(&server);
+            }
+        }
+        for place in backend.servers.iter().filter_map(Server::name_place) {
+            let mode = mode.name();
+            let message =
+                format!("in {mode} mode servers have addresses; names are looked up for proxy mode only");
+            self.report.error(place, message);
+        }
+    }
+
+    fn server(&self, server: &Placed<SocketAddr>, mode: Mode) {
+        let ip = server.value.ip();
+        let own = if let Some(interface) = self.holder(ip) {
+            format!("{ip} is this host's own address ({})", interface.name)
+        } else if ip.is_loopback() {
+            format!("{ip} is this host itself")
+        } else if let Some(frontend) = self.listening.get(&ip) {
+            format!("{ip} is where frontend {:?} listens", frontend.name)
+        } else if is_link_local(ip) {
+            let message =
+                format!("{ip} is link-local; in {} mode servers have addresses with a route", mode.name());
+            return self.report.error(&server.place, message);
+        } else {
+            if (self.network.hop_to)(ip).is_none() {
+                self.report.warning(&server.place, format!("no route leads to {ip}"));
+            }
+            return;
+        };
+        let mode = mode.name();
+        let message = format!("{own}; in {mode} mode servers are other machines (proxy mode can do this)");
+        self.report.error(&server.place, message);
+    }
+
+    /// Ports are left as they are: what is rewritten on the server is the address alone.
+    fn same_port(&self, frontend: &Frontend, server: &Placed<SocketAddr>) {
+        let port = server.value.port();
+        let ports: BTreeSet<(u16, u16)> =
+            frontend.listen.iter().map(|vip| vip.value.ports().into_inner()).collect();
+        let is_other = |ports: &&(u16, u16)| port != 0 && **ports != (port, port);
+        let shown = |(first, last): &(u16, u16)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
+        let other: Vec<_> = ports.iter().filter(is_other).map(shown).collect();
+        if !other.is_empty() {
+            let message = format!(
+                "port {port} is not that of frontend {:?}, {}; in dsr mode both must be the same: a server without a port \
+                 has the frontend's",
+                frontend.name,
+                other.join(" and ")
+            );
+            self.report.error(&server.place, message);
+        }
+    }
+
+    /// A router would send what has the VIP's address back to us.
+    fn on_link(&self, server: &Placed<SocketAddr>) {
+        let ip = server.value.ip();
+        if let Some(router) = (self.network.hop_to)(ip).and_then(|hop| hop.gateway) {
+            let message = format!(
+                "{ip} is behind the router {router}; dsr = \"l2\" needs servers on the link, \"nat\" does not"
+            );
+            self.report.error(&server.place, message);
+        }
+    }
+
+    fn interface(&self, name: &Placed<String>) {
+        let usable = self.network.interfaces.iter().filter(|i| carries_packets(i));
+        let names: Vec<&str> = usable.map(|interface| interface.name.as_str()).collect();
+        if names.contains(&name.value.as_str()) {
+            return;
+        }
+        let found = match self.network.interfaces.iter().any(|interface| interface.name == name.value) {
+            true => format!("{:?} is not an Ethernet interface", name.value),
+            false => format!("no interface {:?}", name.value),
+        };
+        let meant = hint::did_you_mean(&name.value, names.iter().copied());
+        self.report.error(&name.place, format!("{found}{meant} (this host has: {})", or_none(&names)));
+    }
+
+    fn has_snat(&self) -> bool {
+        self.config.frontends_in(Mode::Passthrough).next().is_some()
+    }
+
+    /// The interface that has this address.
+    fn holder(&self, ip: IpAddr) -> Option<&Interface> {
+        self.holders.get(&ip).copied()
+    }
+
+    /// The servers of a frontend that have addresses.
+    fn servers_of(&self, frontend: &Frontend) -> impl Iterator<Item = Placed<SocketAddr>> {
+        let backend = frontend.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
+        backend.into_iter().flat_map(|backend| &backend.servers).filter_map(Server::ip)
+    }
+
+    /// The addresses that could be meant instead of `ip`.
+    fn addresses(&self, ip: IpAddr) -> String {
+        let of = |interface: &Interface| -> Vec<String> {
+            let usable = interface.addresses.iter().filter(|own| can_be_reached(**own) && is_like(**own, ip));
+            usable.map(|ip| format!("{ip} ({})", interface.name)).collect()
+        };
+        or_none(&self.network.interfaces.iter().flat_map(of).collect::<Vec<_>>())
+    }
+
+    fn on_no_interface(&self, ip: IpAddr) -> String {
+        let interfaces = self.network.interfaces;
+        let on_the_way = (self.network.hop_to)(ip).map(|hop| hop.interface);
+        let on_the_way = interfaces.iter().find(|i| Some(i.index) == on_the_way && carries_packets(i));
+        let device = on_the_way.or_else(|| interfaces.iter().find(|i| carries_packets(i)));
+        let device = device.map_or("INTERFACE", |interface| interface.name.as_str());
+        // Without it an IPv6 address is not there before the kernel has asked whether it is another's.
+        let add = match ip {
+            IpAddr::V4(_) => format!("ip addr add {ip}/32 dev {device}"),
+            IpAddr::V6(_) => format!("ip -6 addr add {ip}/128 dev {device} nodad preferred_lft 0"),
+        };
+        format!(
+            "{ip} is on no interface of this host, so packets to it only come if they are routed here; \
+             to add it: {add}"
+        )
+    }
+}
+
+fn carries_packets(interface: &Interface) -> bool {
+    interface.mac.is_some() && !interface.loopback
+}
+
+/// Whether others can send to this address of an interface, from wherever they are.
+fn can_be_reached(own: IpAddr) -> bool {
+    !own.is_loopback() && !is_link_local(own)
+}
+
+/// IPv4's are addresses like any other where a network uses them; IPv6's need the interface named.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+fn is_like(a: IpAddr, b: IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4()
+}
+
+fn family(ip: IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+fn or_none<T: AsRef<str>>(names: &[T]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}

@@ -1,0 +1,179 @@
+//! Servers that are known by name become servers with addresses. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use super::Config;
+use super::loops::{Listens, loops};
+use convey_model::{Backend, Mode};
+
+/// An address of a name at which there is no server, because it would lead back to a frontend.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeftOut {
+    /// The backend.
+    pub backend: String,
+    /// The server of the file.
+    pub name: String,
+    /// Where the server would be.
+    pub addr: SocketAddr,
+    /// Where it leads, in words for an operator.
+    pub why: String,
+}
+
+impl LeftOut {
+    /// A line for each name.
+    pub fn lines(all: BTreeSet<LeftOut>) -> Vec<String> {
+        let all: Vec<LeftOut> = all.into_iter().collect();
+        let names = all.chunk_by(|a, b| (&a.backend, &a.name) == (&b.backend, &b.name));
+        names.map(|of_name| of_name[0].line(of_name.len())).collect()
+    }
+
+    /// A line for this one of `count` addresses of its name.
+    pub fn line(&self, count: usize) -> String {
+        match count {
+            ..=1 => self.to_string(),
+            2 => format!("{self}; so is 1 more address of {}/{}", self.backend, self.name),
+            _ => format!("{self}; so are {} more addresses of {}/{}", count - 1, self.backend, self.name),
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeftOut { backend, name, addr, why } = self;
+        write!(f, "server {backend}/{name}/{} is left out: {why}", addr.ip())
+    }
+}
+
+impl Config {
+    /// The names to look up.
+    pub fn hosts(&self) -> BTreeSet<&str> {
+        let named = self.backends.iter().flat_map(|backend| &backend.named);
+        named.map(|named| named.host.as_str()).collect()
+    }
+
+    /// The backends, each with a server for every address that its names have now. Where such a server would lead back to
+    /// a frontend that it serves, on a host with the addresses `own`, it is left out; the second value tells of these.
+    pub fn resolved(
+        &self,
+        addresses: impl Fn(&str) -> BTreeSet<IpAddr>,
+        own: &BTreeSet<IpAddr>,
+    ) -> (Vec<Backend>, BTreeSet<LeftOut>) {
+        let proxied = self.frontends_in(Mode::Proxy).map(|frontend| Listens {
+            name: &frontend.name,
+            protocol: frontend.protocol,
+            listen: frontend.listen.clone(),
+            backend: &frontend.backend,
+        });
+        let proxied: Vec<Listens<'_>> = proxied.collect();
+        let written = self
+            .backends
+            .iter()
+            .flat_map(|backend| backend.servers.iter().map(|server| (&*backend.name, server.addr)));
+        let mut servers: Vec<(&str, SocketAddr)> = written.collect();
+        let count = servers.len();
+        let mut of_names = Vec::new();
+        for (index, backend) in self.backends.iter().enumerate() {
+            for named in &backend.named {
+                for server in addresses(&named.host).into_iter().map(|ip| named.at(ip)) {
+                    servers.push((&backend.name, server.addr));
+                    of_names.push((index, &named.name, server));
+                }
+            }
+        }
+        let (mut backends, mut left_out) = (self.backends.clone(), BTreeSet::new());
+        // One of the file that leads back, since the host has got an address, stays: who wrote it is asked at the next reload.
+        let found = loops(&proxied, &servers, own).into_iter().skip(count);
+        for ((index, name, server), found) in of_names.into_iter().zip(found) {
+            let (backend, addr) = (&mut backends[index], server.addr);
+            match found {
+                None => backend.servers.push(server),
+                Some(found) => {
+                    let (backend, name, why) = (backend.name.clone(), name.clone(), found.describe(addr));
+                    left_out.insert(LeftOut { backend, name, addr, why });
+                }
+            }
+        }
+        backends.iter_mut().for_each(|backend| backend.servers.sort_by(|a, b| a.name.cmp(&b.name)));
+        (backends, left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    const FILE: &str = r#"
+        frontends.web = { listen_addr = "0.0.0.0:80", backend = "web" }
+        [backends.web.servers]
+        b = { addr = "10.0.0.9:80" }
+        app = { addr = "App.internal:80", weight = 7, backup = true, max_connections = 3 }
+        spare = { addr = "app.internal:81" }
+    "#;
+
+    fn resolved(addresses: &[&str]) -> (Vec<String>, BTreeSet<String>) {
+        let config = parse("test.toml", FILE).unwrap().config;
+        assert_eq!(config.hosts(), BTreeSet::from(["app.internal"]));
+        let found = |host: &str| {
+            assert_eq!(host, "app.internal");
+            addresses.iter().map(|ip| ip.parse().unwrap()).collect()
+        };
+        let (backends, left_out) = config.resolved(found, &BTreeSet::from(["10.0.0.1".parse().unwrap()]));
+        let servers = backends[0].servers.iter();
+        (
+            servers
+                .map(|server| format!("{} {} {}", server.name, server.addr, server.settings.weight))
+                .collect(),
+            left_out.iter().map(LeftOut::to_string).collect(),
+        )
+    }
+
+    #[test]
+    fn every_address_of_a_name_is_a_server_with_the_settings_of_the_name() {
+        let (servers, left_out) = resolved(&["10.0.0.3", "2001:db8::3"]);
+        assert_eq!(
+            servers,
+            [
+                "app/10.0.0.3 10.0.0.3:80 7",
+                "app/2001:db8::3 [2001:db8::3]:80 7",
+                "b 10.0.0.9:80 1",
+                "spare/10.0.0.3 10.0.0.3:81 1",
+                "spare/2001:db8::3 [2001:db8::3]:81 1",
+            ]
+        );
+        assert_eq!(left_out, BTreeSet::new());
+    }
+
+    #[test]
+    fn a_name_without_an_address_is_no_server() {
+        assert_eq!(resolved(&[]).0, ["b 10.0.0.9:80 1"]);
+    }
+
+    #[test]
+    fn an_address_that_leads_back_to_the_frontend_is_left_out_and_told() {
+        for own in ["127.0.0.1", "10.0.0.1"] {
+            let (servers, left_out) = resolved(&[own]);
+            assert_eq!(servers, ["b 10.0.0.9:80 1".to_owned(), format!("spare/{own} {own}:81 1")]);
+            let told = format!(
+                "server web/app/{own} is left out: {own}:80 is frontend \"web\" itself, which listens on 0.0.0.0:80"
+            );
+            assert_eq!(left_out, BTreeSet::from([told]));
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_left_out_are_told_in_a_line_for_each_name() {
+        let left_out = |name: &str, host: u8| {
+            let addr = ([127, 0, 0, host], 80).into();
+            LeftOut { backend: "web".into(), name: name.into(), addr, why: "it leads back".into() }
+        };
+        let all = BTreeSet::from([left_out("app", 1), left_out("app", 2), left_out("spare", 1)]);
+        let expected = [
+            "server web/app/127.0.0.1 is left out: it leads back; so is 1 more address of web/app",
+            "server web/spare/127.0.0.1 is left out: it leads back",
+        ];
+        assert_eq!(LeftOut::lines(all), expected);
+    }
+}

@@ -1,0 +1,345 @@
+//! What files mean.
+
+use std::time::Duration;
+
+use super::super::{Config, Stats, parse};
+use super::{GOOD, errors, warnings};
+use convey_model::{
+    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
+    OnDown, OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings, Timeouts,
+};
+
+#[test]
+fn a_small_file_is_filled_up_with_defaults() {
+    let loaded = parse("config.toml", GOOD).expect("valid");
+    assert_eq!(loaded.warnings, []);
+    let expected = Config {
+        frontends: vec![Frontend {
+            name: "web".into(),
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
+            listen: vec!["10.0.0.1:80".parse().unwrap()],
+            backend: "web".into(),
+            max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: vec![],
+        }],
+        backends: vec![Backend {
+            name: "web".into(),
+            algorithm: Algorithm::RoundRobin,
+            hash: HashOn::Source,
+            hash_key: HashKey::AddrPort,
+            health_check: HealthCheck {
+                kind: ProbeKind::Tcp,
+                port: None,
+                interval: Duration::from_secs(2),
+                timeout: Duration::from_secs(1),
+                rise: 2,
+                fall: 3,
+            },
+            outlier_detection: None,
+            slow_start: Duration::ZERO,
+            on_down: None,
+            dsr: DsrKind::Nat,
+            servers: vec![Server {
+                name: "a".into(),
+                addr: "10.0.0.2:80".parse().unwrap(),
+                settings: ServerSettings { weight: 1, backup: false, max_connections: None },
+            }],
+            named: vec![],
+        }],
+        stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
+        timeouts: Timeouts {
+            connect: Duration::from_secs(5),
+            idle: Duration::from_secs(600),
+            tcp_user_timeout: Duration::from_secs(30),
+            udp_idle: Duration::from_secs(60),
+            drain: Duration::from_secs(30),
+        },
+        passthrough: PacketSettings {
+            capacity: 1_000_000,
+            workers: None,
+            stats_update_frequency: 5,
+            interfaces: vec![],
+            guard: true,
+            offload: Offload::Auto,
+            snat_ports: 33_768..=61_000,
+            snat_addresses: vec![],
+            min_path_mtu: None,
+            timeouts: FlowTimeouts::default(),
+        },
+        name_servers: vec![],
+        allow_local: false,
+    };
+    assert_eq!(loaded.config, expected);
+}
+
+#[test]
+fn everything_that_can_be_set_arrives() {
+    let loaded = parse(
+        "config.toml",
+        r#"
+        mode = "dsr"
+        frontends.api = { listen_addr = ["[2001:db8::1]:443", "10.0.0.1:443"], backend = "b", max_connections = 7 }
+        frontends.dns = { mode = "passthrough", protocol = "udp", listen_addr = "10.0.0.1:53", backend = "b" }
+        [backends.b]
+        algorithm = "maglev"
+        hash = "tuple"
+        hash_key = "name"
+        on_down = "keep"
+        dsr = "l2"
+        slow_start = 7.5
+        outlier_detection = { consecutive_failures = 2, base_ejection_time = 0.5, max_ejection_time = 0.5, max_ejection_percent = 10 }
+        health_check = { kind = "http", port = 81, path = "/up?deep=1", expected_status = 204, interval = 0.25, timeout = 0.125, rise = 1, fall = 5 }
+        [backends.b.servers]
+        z = { addr = "[2001:db8::2]:443", weight = 0 }
+        y = { addr = "10.0.0.9:443", weight = 65535, max_connections = 3, backup = true }
+        [timeouts]
+        connect = 1.5
+        idle = 60
+        udp_idle = 0.25
+        drain = 0
+        [stats]
+        port = 9100
+        listen_addr = "::1"
+        [passthrough]
+        connection_tracker_capacity = 20000
+        workers = 3
+        stats_update_frequency = 1
+        interfaces = ["eth0", "eth1"]
+        guard = false
+        offload = "tc"
+        snat_ports = "40000-41000"
+        snat_addresses = "10.0.0.5"
+        min_path_mtu = 576
+        [passthrough.timeouts]
+        half_open = 1
+        handshake_only = 1.5
+        established = 2.5
+        half_closed = 3
+        closing = 4
+        time_wait = 5
+        closed = 6
+        udp_single = 7
+        udp_stream = 8
+        "#,
+    )
+    .expect("valid");
+    let config = loaded.config;
+    let modes = config.frontends.iter().map(|frontend| (frontend.mode, frontend.protocol));
+    let expected = [(Mode::Dsr, Protocol::Tcp), (Mode::Passthrough, Protocol::Udp)];
+    assert_eq!(modes.collect::<Vec<_>>(), expected);
+    let listen: Vec<Listen> = vec!["10.0.0.1:443".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()];
+    assert_eq!(config.frontends[0].listen, listen);
+    assert_eq!(config.frontends[0].max_connections, Some(7));
+    let backend = &config.backends[0];
+    assert_eq!((backend.algorithm, backend.hash), (Algorithm::Maglev, HashOn::Tuple));
+    assert_eq!(backend.hash_key, HashKey::Name);
+    assert_eq!((backend.on_down, backend.dsr), (Some(OnDown::Keep), DsrKind::L2));
+    assert_eq!(backend.slow_start, Duration::from_millis(7500));
+    let outlier = OutlierDetection {
+        consecutive_failures: 2,
+        base_ejection_time: Duration::from_millis(500),
+        max_ejection_time: Duration::from_millis(500),
+        max_ejection_percent: 10,
+    };
+    assert_eq!(backend.outlier_detection, Some(outlier));
+    let check = HealthCheck {
+        kind: ProbeKind::Http { path: "/up?deep=1".into(), expected_status: 204..=204 },
+        port: Some(81),
+        interval: Duration::from_millis(250),
+        timeout: Duration::from_millis(125),
+        rise: 1,
+        fall: 5,
+    };
+    assert_eq!(backend.health_check, check);
+    assert_eq!(backend.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);
+    assert!(backend.servers[0].settings.backup);
+    assert_eq!(
+        (backend.servers[0].settings.weight, backend.servers[0].settings.max_connections),
+        (65535, Some(3))
+    );
+    assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
+    let tcp_user_timeout = Duration::from_secs(30);
+    let [connect, idle, udp_idle, drain] = [1500, 60_000, 250, 0].map(Duration::from_millis);
+    assert_eq!(config.timeouts, Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain });
+    let [
+        half_open,
+        handshake_only,
+        established,
+        half_closed,
+        closing,
+        time_wait,
+        closed,
+        udp_single,
+        udp_stream,
+    ] = [1000, 1500, 2500, 3000, 4000, 5000, 6000, 7000, 8000].map(Duration::from_millis);
+    let passthrough = PacketSettings {
+        capacity: 20_000,
+        workers: Some(3),
+        stats_update_frequency: 1,
+        interfaces: vec!["eth0".into(), "eth1".into()],
+        guard: false,
+        offload: Offload::Tc,
+        snat_ports: 40_000..=41_000,
+        snat_addresses: vec!["10.0.0.5".parse().unwrap()],
+        min_path_mtu: Some(576),
+        timeouts: FlowTimeouts {
+            half_open,
+            handshake_only,
+            established,
+            half_closed,
+            closing,
+            time_wait,
+            closed,
+            udp_single,
+            udp_stream,
+        },
+    };
+    assert_eq!(config.passthrough, passthrough);
+}
+
+#[test]
+fn a_file_written_for_the_original_loads_unchanged() {
+    let text = r#"
+[frontends]
+
+  [frontends.shop]
+    listen_addr = "0.0.0.0:3000"
+    backend = "shop"
+
+  [frontends.mail]
+    listen_addr = "0.0.0.0:2525"
+    backend = "mail"
+
+    [frontends.mail.xdp]
+      bpf_program_path = "/opt/xdp_lb.o"
+      progsec_name = "xdp_sock"
+      xsks_map_name = "xsks_map"
+
+[backends]
+
+  [backends.shop]
+    health_check_interval = 3
+
+    [backends.shop.servers]
+
+      [backends.shop.servers.first]
+        addr = "192.0.2.10:8080"
+        weight = 10000
+
+      [backends.shop.servers.second]
+        addr = "192.0.2.11:8080"
+
+  [backends.mail]
+    health_check_interval = 3
+
+    [backends.mail.servers]
+
+      [backends.mail.servers.only]
+        addr = "192.0.2.20:25"
+
+  [backends.attic]
+
+    [backends.attic.servers]
+
+[stats]
+  port = "7000"
+
+[passthrough]
+  connection_tracker_capacity = 3
+  workers = 2
+  stats_update_frequency = 5
+"#;
+    assert_eq!(
+        warnings(text),
+        [
+            "config.toml:12:5: frontends.mail.xdp: has no effect",
+            "config.toml:39:3: backends.attic: no frontend uses this backend",
+            "config.toml:39:3: backends.attic: no servers; write [backends.NAME.servers.NAME] with addr",
+        ]
+    );
+    let config = parse("config.toml", text).expect("valid").config;
+    let shop = config.backends.iter().find(|b| b.name == "shop").expect("backend shop");
+    assert_eq!(shop.health_check.interval, Duration::from_secs(3));
+    assert_eq!(shop.servers.iter().map(|s| s.settings.weight).collect::<Vec<_>>(), [10_000, 1]);
+    assert_eq!(config.stats.listen.port(), 7000);
+    assert_eq!(config.passthrough.capacity, 3);
+}
+
+#[test]
+fn a_check_more_frequent_than_the_default_timeout_needs_no_timeout_of_its_own() {
+    let text = format!("{GOOD}[backends.web.health_check]\ninterval = 0.2\n");
+    let check = &parse("config.toml", &text).expect("valid").config.backends[0].health_check;
+    assert_eq!(check.timeout, Duration::from_millis(200));
+}
+
+#[test]
+fn servers_that_only_udp_clients_reach_are_probed_by_udp() {
+    let checks = |frontends: &str| {
+        let text = format!("{GOOD}[frontends]\n{frontends}\n[backends.web.health_check]\nfall = 9");
+        parse("config.toml", &text).expect("valid").config.backends[0].health_check.clone()
+    };
+    let dns = "dns = { protocol = 'udp', listen_addr = '10.0.0.1:80', backend = 'web' }";
+    assert_eq!(checks(dns).kind, ProbeKind::Tcp, "a frontend for TCP uses them too");
+    let only = GOOD.replace("backend = ", "protocol = 'udp'\nbackend = ");
+    let check = |lines: &str| {
+        let text = format!("{only}[backends.web.health_check]\n{lines}");
+        parse("config.toml", &text).expect("valid").config.backends[0].health_check.clone()
+    };
+    let milliseconds =
+        |check: HealthCheck| (check.kind, check.interval.as_millis(), check.timeout.as_millis());
+    assert_eq!(milliseconds(check("")), (ProbeKind::Udp, 4000, 3500));
+    assert_eq!(milliseconds(check("interval = 1")), (ProbeKind::Udp, 1000, 1000));
+    assert_eq!(milliseconds(check("kind = 'tcp'\nport = 53")), (ProbeKind::Tcp, 2000, 1000));
+}
+
+#[test]
+fn tcp_and_udp_share_a_port() {
+    let both = "[frontends.dns]\nprotocol = 'udp'\nlisten_addr = ['10.0.0.1:80', '127.0.0.1:7000']\nbackend = 'web'\n";
+    assert_eq!(warnings(&format!("{GOOD}{both}")), [""; 0], "not even the statistics are in the way");
+}
+
+#[test]
+fn a_name_may_be_anything_that_can_be_shown() {
+    let named = GOOD.replace("frontends.web", "frontends.\"Läden, 東京.1\"");
+    assert_eq!(parse("config.toml", &named).expect("valid").config.frontends[0].name, "Läden, 東京.1");
+    assert_eq!(
+        errors(&GOOD.replace("servers.a", "servers.\"a\\nb\"")),
+        [
+            "config.toml:5:23: backends.web.servers.\"a\\nb\": a name must not be empty and has no control characters"
+        ]
+    );
+    assert_eq!(
+        errors(&GOOD.replace("servers.a", "servers.\"\"")),
+        [
+            "config.toml:5:23: backends.web.servers.\"\": a name must not be empty and has no control characters"
+        ]
+    );
+}
+
+#[test]
+fn a_file_saved_by_another_system_reads_the_same() {
+    let other = format!("\u{feff}{}", GOOD.replace('\n', "\r\n"));
+    assert_eq!(parse("a", &other).unwrap().config, parse("a", GOOD).unwrap().config);
+    assert_eq!(errors("\u{feff}x = 1\r\nfrontends = 3")[0].split(' ').next(), Some("config.toml:1:1:"));
+}
+
+#[test]
+fn what_works_but_is_hardly_meant_is_a_warning() {
+    let backups =
+        format!("{GOOD}backup = true\n[backends.web.servers.b]\naddr = \"10.0.0.2:80\"\nbackup = true\n");
+    assert_eq!(
+        warnings(&backups),
+        [
+            "config.toml:5:11: backends.web: all servers are backups, so they serve as if none were",
+            "config.toml:9:8: backends.web.servers.b.addr: 10.0.0.2:80 is also backends.web.servers.a.addr (line 6)",
+        ]
+    );
+    assert_eq!(
+        warnings(&format!("{GOOD}[backends.web]\nalgorithm = \"round_robin\"\nhash = \"tuple\"")),
+        [
+            "config.toml:9:8: backends.web.hash: has no effect with algorithm \"round_robin\", which does not hash"
+        ]
+    );
+}

@@ -1,0 +1,107 @@
+//! The annotated `config.toml`, and edits of it that nobody would make on purpose.
+
+use proptest::prelude::*;
+
+use super::super::{diff, parse};
+use super::{errors, warnings};
+
+const SAMPLE: &str = include_str!("../../../../config.toml");
+
+/// The annotated sample with every `#key = value` in force.
+fn sample_in_full() -> String {
+    let in_force = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic()) => format!("{rest}\n"),
+        _ => format!("{line}\n"),
+    };
+    SAMPLE.lines().map(in_force).collect()
+}
+
+#[test]
+fn the_annotated_sample_is_valid_as_it_is() {
+    assert_eq!(warnings(SAMPLE), [""; 0]);
+    let config = parse("config.toml", SAMPLE).expect("valid").config;
+    let weights: Vec<u16> = config.backends[0].servers.iter().map(|server| server.settings.weight).collect();
+    assert_eq!(weights, [3, 2, 1]);
+}
+
+#[test]
+fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
+    let bare = parse("config.toml", SAMPLE).expect("valid").config;
+    let full = parse("config.toml", &sample_in_full()).expect("valid").config;
+    let examples = diff(&bare, &full);
+    assert_eq!(
+        examples.changes,
+        [
+            "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
+             trusted_clients none -> 10.0.0.0/8",
+            "backend web: max_connections of 127.0.0.1:8081 none -> 1000, health check port the server's -> 9000, \
+             on_down automatic -> reset",
+            "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
+        ]
+    );
+    assert_eq!(
+        examples.needs_restart,
+        [
+            "passthrough.workers automatic -> 4",
+            "passthrough.interfaces automatic -> eth0, eth1",
+            "passthrough.snat_addresses automatic -> 10.0.0.1",
+            "passthrough.min_path_mtu none -> 1400",
+        ]
+    );
+}
+
+#[test]
+fn the_annotated_sample_shows_every_key() {
+    // An unknown key in every table makes the reader tell what it would have accepted there.
+    let mut text = String::from("q = 1\n");
+    for line in sample_in_full().lines() {
+        text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
+    }
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 13, "one for each table: {errors:#?}");
+    for error in &errors {
+        let (_, allowed) = error.split_once("(allowed here: ").expect("a list of keys");
+        for key in allowed.trim_end_matches(')').split(", ") {
+            let shown = text.contains(&format!("\n{key} = ")) || text.contains(&format!("[{key}"));
+            let below = text.contains(&format!(".{key}]")) || text.contains(&format!(".{key}."));
+            assert!(shown || below || key == "health_check_interval", "{key} of {error}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "(?s)[\\[\\]{}=.\"'#,\n a-z0-9:é-]{0,80}|.{0,200}") {
+        one_line_each(&text);
+    }
+
+    #[test]
+    fn no_edit_of_the_sample_makes_the_reader_panic(
+        at in 0..SAMPLE.len(),
+        cut in 0..40usize,
+        paste in "(?s)[\\[\\]{}=.\"'#,\n0-9a-z-]{0,8}|.{0,4}",
+        again in 0..SAMPLE.len(),
+    ) {
+        let full = sample_in_full();
+        let mut text: Vec<char> = full.chars().collect();
+        let at = at.min(text.len());
+        text.splice(at..(at + cut).min(text.len()), paste.chars());
+        let again = again.min(text.len());
+        text.splice(again..again, paste.chars());
+        one_line_each(&text.into_iter().collect::<String>());
+    }
+}
+
+/// Whatever is said about a text takes one line each and points into the text.
+fn one_line_each(text: &str) {
+    let problems = match parse("x", text) {
+        Ok(loaded) => loaded.warnings,
+        Err(problems) => problems,
+    };
+    for problem in problems {
+        assert!(!problem.to_string().contains(['\n', '\r']), "{problem:?}");
+        assert!(problem.line <= text.split('\n').count(), "{problem:?}");
+    }
+}

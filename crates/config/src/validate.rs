@@ -1,0 +1,185 @@
+//! What must hold between the parts of a file.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::file::{Backend, File, Frontend, Server};
+use super::hint;
+use super::loops::{self, Listens};
+use super::problem::{Place, Placed, Report};
+use convey_model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol};
+
+/// Reports what is wrong or odd about a file whose values are right one by one.
+pub(super) fn check(file: &File, report: &Report<'_>) {
+    listen_addresses(file, report);
+    let backends: HashMap<&str, &Backend> = file.backends.iter().map(|b| (b.name.as_str(), b)).collect();
+    for frontend in &file.frontends {
+        backend_of(frontend, &backends, report);
+    }
+    let used: HashSet<&str> =
+        file.frontends.iter().filter_map(|f| f.backend.as_ref()).map(|name| name.value.as_str()).collect();
+    for backend in &file.backends {
+        let used = used.contains(backend.name.as_str());
+        if !used {
+            report.warning(&backend.place, "no frontend uses this backend");
+        }
+        pool(backend, used, report);
+        if let Some(algorithm) = backend.algorithm {
+            algorithm_fits(backend, algorithm, report);
+        }
+    }
+    // Which addresses this host has is another matter: see `validate_mode`.
+    loops(file.frontends.iter(), &file.backends, &BTreeSet::new(), report);
+}
+
+/// No server leads back to a frontend that it serves, on a host with these addresses.
+pub(super) fn loops<'a>(
+    frontends: impl Iterator<Item = &'a Frontend>,
+    backends: &[Backend],
+    own: &BTreeSet<IpAddr>,
+    report: &Report<'_>,
+) {
+    let listens = frontends.filter_map(|frontend| {
+        Some(Listens {
+            name: &frontend.name,
+            protocol: frontend.protocol(),
+            listen: frontend.listen.iter().map(|listen| listen.value).collect(),
+            backend: &frontend.backend.as_ref()?.value,
+        })
+    });
+    let listens: Vec<Listens<'_>> = listens.collect();
+    let servers = backends.iter().flat_map(|backend| {
+        backend.servers.iter().filter_map(Server::ip).map(|server| (&*backend.name, server))
+    });
+    let servers: Vec<(&str, Placed<SocketAddr>)> = servers.collect();
+    let addrs: Vec<(&str, SocketAddr)> =
+        servers.iter().map(|(backend, server)| (*backend, server.value)).collect();
+    for (found, (_, server)) in loops::loops(&listens, &addrs, own).into_iter().zip(&servers) {
+        if let Some(found) = found {
+            report.error(&server.place, found.describe(server.value));
+        }
+    }
+}
+
+/// Every address is listened on once in each protocol. A wildcard beside an address of the same port is right: the
+/// address takes what is sent to it, in every mode.
+fn listen_addresses(file: &File, report: &Report<'_>) {
+    let mut all: Vec<(Protocol, &Placed<Listen>)> = Vec::new();
+    for frontend in &file.frontends {
+        all.extend(frontend.listen.iter().map(|listen| (frontend.protocol(), listen)));
+    }
+    all.sort_by_key(|(_, listen)| listen.place.at);
+    let mut taken: HashMap<Endpoint, &Place> = HashMap::new();
+    for (protocol, Placed { value, place }) in all {
+        let endpoints = || value.addrs().map(|addr| Endpoint { protocol, addr });
+        let is_statistics =
+            |listen: &Endpoint| listen.protocol == Protocol::Tcp && overlap(listen.addr, file.stats.listen);
+        // The first port of a range that is in the way says enough.
+        if let Some((listen, first)) = endpoints().find_map(|listen| Some((listen, *taken.get(&listen)?))) {
+            let line = report.line(first);
+            report.error(place, format!("{listen} is taken by {} (line {line})", first.key));
+        } else if let Some(listen) = endpoints().find(is_statistics) {
+            report.error(place, format!("{listen} is taken by the statistics ({})", file.stats.listen));
+        }
+        endpoints().for_each(|listen| _ = taken.entry(listen).or_insert(place));
+    }
+}
+
+/// Servers without a port are probed at one that the file names.
+fn probed_ports(backend: &Backend, report: &Report<'_>) {
+    let is_probed = backend.health_check.kind != ProbeKind::None || backend.outlier_detection.is_some();
+    if !is_probed || backend.health_check.port.is_some() {
+        return;
+    }
+    for addr in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
+        if addr.value.keeps_port() {
+            let message = format!(
+                "the port is missing, found \"{}\"; add it, or set health_check.port: then clients' ports are kept",
+                addr.value
+            );
+            report.error(&addr.place, message);
+        }
+    }
+}
+
+/// The backend is there.
+fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &Report<'_>) {
+    let Some(name) = &frontend.backend else { return };
+    if backends.contains_key(name.value.as_str()) {
+        return;
+    }
+    let mut names: Vec<&str> =
+        backends.keys().copied().filter(|name| !name.contains(char::is_control)).collect();
+    names.sort_unstable();
+    let meant = hint::did_you_mean(&name.value, names.iter().copied());
+    let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
+}
+
+/// There is a server to choose, and it is clear which.
+fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
+    let nobody = if backend.servers.is_empty() {
+        Some("no servers; write [backends.NAME.servers.NAME] with addr")
+    } else if backend.servers.iter().all(|server| server.settings.weight == 0) {
+        Some("every server has weight 0, so none gets a connection")
+    } else {
+        None
+    };
+    match nobody {
+        Some(message) if used => report.missing(&backend.place, message),
+        Some(message) => report.warning(&backend.place, message),
+        None if backend.servers.iter().all(|server| server.settings.backup) => {
+            report.warning(&backend.place, "all servers are backups, so they serve as if none were");
+        }
+        None => {}
+    }
+    let mut addrs: Vec<_> = backend.servers.iter().filter_map(|server| server.addr.as_ref()).collect();
+    addrs.sort_by_key(|addr| addr.place.at);
+    let mut seen: HashMap<String, &Place> = HashMap::new();
+    for addr in addrs {
+        let text = addr.value.to_string();
+        if let Some(first) = seen.get(&text) {
+            let line = report.line(first);
+            report.warning(&addr.place, format!("{text} is also {} (line {line})", first.key));
+        }
+        seen.entry(text).or_insert(&addr.place);
+    }
+    names_of_servers(backend, report);
+    probed_ports(backend, report);
+}
+
+/// The servers that a name stands for are called after it.
+fn names_of_servers(backend: &Backend, report: &Report<'_>) {
+    for server in &backend.servers {
+        let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };
+        let is_owner = |other: &&Server| other.name == owner && other.name_place().is_some();
+        if let Some(owner) = backend.servers.iter().find(is_owner) {
+            let message = format!("the servers of {:?}, which has a host name, are called so", owner.name);
+            report.error(&addr.place, message);
+        }
+    }
+}
+
+/// What is hashed matters only to an algorithm that hashes, and how servers come back only to one that does not.
+pub(super) fn algorithm_fits(backend: &Backend, algorithm: Algorithm, report: &Report<'_>) {
+    let places =
+        [backend.hash.as_ref().map(|hash| &hash.place), backend.hash_key.as_ref().map(|key| &key.place)];
+    for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {
+        let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
+        report.warning(place, message);
+    }
+    let slow_start = backend.slow_start.as_ref().filter(|time| !time.value.is_zero());
+    if let Some(slow_start) = slow_start.filter(|_| algorithm.hashes()) {
+        let message = format!(
+            "has no effect with algorithm {:?}, which hashes: clients would change servers all that time",
+            algorithm.name()
+        );
+        report.warning(&slow_start.place, message);
+    }
+}
+
+/// Whether two listening sockets would be in each other's way.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && (a.ip() == b.ip() || wildcard)
+}

@@ -1,0 +1,323 @@
+//! What a single value may be. Each function turns a value of the file into what it means, or says what
+//! was found and what is allowed.
+
+use std::fmt::{self, Display};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use toml::de::DeValue;
+
+use super::hint;
+use convey_model::{Listen, ListenError, Prefix, ServerAddr};
+
+/// The longest time that can be set: a year.
+const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
+
+/// Shortest time that can be set where zero makes no sense.
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// How a value that is not allowed is shown in a message: on one line, and not all of a long one.
+pub(super) fn found(value: &DeValue<'_>) -> String {
+    const LONGEST: usize = 60;
+    match value {
+        DeValue::String(s) if s.chars().count() > LONGEST => {
+            format!("{:?}...", s.chars().take(LONGEST).collect::<String>())
+        }
+        DeValue::String(s) => format!("{s:?}"),
+        DeValue::Integer(n) => n.to_string(),
+        DeValue::Float(n) => n.to_string(),
+        DeValue::Boolean(b) => b.to_string(),
+        DeValue::Datetime(_) => "a date or time".to_owned(),
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+/// Any value at all: for keys that have no effect.
+pub(super) fn anything(_: &DeValue<'_>) -> Result<(), String> {
+    Ok(())
+}
+
+/// `true` or `false`.
+pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| not_allowed(value, "true, false"))
+}
+
+/// Any string.
+pub(super) fn string(value: &DeValue<'_>) -> Result<String, String> {
+    value.as_str().map(str::to_owned).ok_or_else(|| not_allowed(value, "a string"))
+}
+
+/// An integer in a range.
+pub(super) fn integer<T>(range: RangeInclusive<T>) -> impl Fn(&DeValue<'_>) -> Result<T, String>
+where
+    T: TryFrom<i128> + PartialOrd + Display,
+{
+    move |value| {
+        as_integer(value).filter(|n| range.contains(n)).ok_or_else(|| {
+            not_allowed(value, &format!("an integer from {} to {}", range.start(), range.end()))
+        })
+    }
+}
+
+/// A port, as an integer or, as files of old have it, a string.
+pub(super) fn port(value: &DeValue<'_>) -> Result<u16, String> {
+    let port = match value {
+        DeValue::String(s) => s.parse().ok(),
+        _ => as_integer(value),
+    };
+    port.filter(|port| *port != 0).ok_or_else(|| not_allowed(value, "a port from 1 to 65535"))
+}
+
+/// A number of seconds, at least `min` and at most a year.
+pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration, String> {
+    move |value| {
+        let seconds = match value {
+            DeValue::Integer(_) => as_integer(value).map(Duration::from_secs),
+            DeValue::Float(n) => n.as_str().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()),
+            _ => None,
+        };
+        let range = min..=Duration::from_secs(MAX_SECONDS.into());
+        seconds.filter(|seconds| range.contains(seconds)).ok_or_else(|| {
+            not_allowed(value, &format!("seconds from {} to {MAX_SECONDS}", min.as_secs_f64()))
+        })
+    }
+}
+
+/// One of a few words.
+pub(super) fn choice<T: Copy>(
+    all: &'static [T],
+    name: impl Fn(T) -> &'static str,
+) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
+    move |value| {
+        let word = value.as_str().unwrap_or_default();
+        all.iter().copied().find(|one| name(*one) == word).ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
+            let meant = hint::did_you_mean(word, names.iter().copied());
+            not_allowed(value, &names.join(", ")) + &meant
+        })
+    }
+}
+
+/// An IP address without a port.
+pub(super) fn ip(value: &DeValue<'_>) -> Result<IpAddr, String> {
+    let ip = value.as_str().and_then(|s| s.parse().ok());
+    ip.ok_or_else(|| not_allowed(value, "an IP address without a port, such as 127.0.0.1 or ::1"))
+}
+
+/// Where a frontend listens: `IP:port` or `IP:first-last`, wildcards too.
+pub(super) fn listen_address(value: &DeValue<'_>) -> Result<Listen, String> {
+    const ALLOWED: &str =
+        "IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010";
+    let host = |text: &str| is_host_name(text.rsplit_once(':').map_or(text, |(host, _)| host));
+    if value.as_str().is_some_and(host) {
+        return Err(format!("host names are not supported, found {}; allowed: {ALLOWED}", found(value)));
+    }
+    let listen = match value.as_str().map(str::parse::<Listen>) {
+        Some(Ok(listen)) => {
+            concrete(listen.first(), value, ALLOWED)?;
+            listen
+        }
+        Some(Err(error @ ListenError::Backwards)) => {
+            return Err(format!("{error}, found {}; allowed: {ALLOWED}", found(value)));
+        }
+        // Says what is wrong with one that has no range.
+        _ => socket_address(value, ALLOWED)?.into(),
+    };
+    if listen.ip().is_multicast() { Err(not_allowed(value, ALLOWED)) } else { Ok(listen) }
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ServerAddress {
+    /// `IP:port` of one machine, or `IP`: then the port is 0.
+    Ip(SocketAddr),
+    /// `NAME:port` or `NAME`, the name in lower case.
+    Name(String, u16),
+}
+
+impl ServerAddress {
+    /// Whether clients' ports are kept, for it has none of its own.
+    pub(super) fn keeps_port(&self) -> bool {
+        match self {
+            ServerAddress::Ip(addr) => addr.port() == 0,
+            ServerAddress::Name(_, port) => *port == 0,
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerAddress::Ip(addr) => ServerAddr(*addr).fmt(f),
+            ServerAddress::Name(host, 0) => f.write_str(host),
+            ServerAddress::Name(host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// What a server's address may be.
+const SERVER_ADDRESS: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
+
+/// Where a server listens, by address or by name; without a port, at that which a client asks for.
+pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, String> {
+    let text = value.as_str().unwrap_or_default();
+    if is_host_name(text) {
+        return Ok(ServerAddress::Name(text.to_ascii_lowercase(), 0));
+    }
+    // Without brackets the end of an IPv6 address could be meant as the port.
+    let ip = match text.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
+        Some(ip) => ip.parse().map(IpAddr::V6),
+        None => text.parse().map(IpAddr::V4),
+    };
+    let Ok(ip) = ip else { return server_with_port(value) };
+    let addr = SocketAddr::new(ip, 0);
+    not_mapped(addr, value, SERVER_ADDRESS)?;
+    one_machine(addr, value).map(ServerAddress::Ip)
+}
+
+/// Where a server listens, by address or by name, and at which port.
+pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, String> {
+    const ALLOWED: &str = SERVER_ADDRESS;
+    let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {ALLOWED}", found(value)));
+    let text = value.as_str().unwrap_or_default();
+    if is_host_name(text) {
+        return refuse("the port is missing");
+    }
+    if let Some((host, port)) = text.rsplit_once(':').filter(|(host, _)| is_host_name(host)) {
+        return match port.parse() {
+            Ok(port) if port != 0 => Ok(ServerAddress::Name(host.to_ascii_lowercase(), port)),
+            _ => refuse("a port is 1 to 65535"),
+        };
+    }
+    one_machine(socket_address(value, ALLOWED)?, value).map(ServerAddress::Ip)
+}
+
+fn one_machine(addr: SocketAddr, value: &DeValue<'_>) -> Result<SocketAddr, String> {
+    let is_one = match addr.ip() {
+        IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
+        IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),
+    };
+    if is_one { Ok(addr) } else { Err(not_allowed(value, SERVER_ADDRESS)) }
+}
+
+/// A name server: an IP address, with a port unless it is 53.
+pub(super) fn name_server(value: &DeValue<'_>) -> Result<SocketAddr, String> {
+    let text = value.as_str().unwrap_or_default();
+    let addr = text.parse().or_else(|_| text.parse().map(|ip| SocketAddr::new(ip, 53))).ok();
+    addr.filter(|addr| addr.port() != 0 && !addr.ip().is_unspecified()).ok_or_else(|| {
+        not_allowed(value, "IP or IP:port of a name server, such as 10.0.0.53 or 127.0.0.1:8600")
+    })
+}
+
+/// An address of ours that stands for clients.
+pub(super) fn snat_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
+    let ip = value.as_str().and_then(|s| s.parse().ok());
+    let usable = |ip: &IpAddr| {
+        let mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+        !mapped && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
+    };
+    ip.filter(usable)
+        .ok_or_else(|| not_allowed(value, "an address of this host without a port, such as 10.0.0.1"))
+}
+
+/// A range of ports: `"33768-61000"`.
+pub(super) fn snat_ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
+    range(value.as_str().unwrap_or_default())
+        .filter(|(from, to)| *from > 0 && from <= to)
+        .map(|(from, to)| from..=to)
+        .ok_or_else(|| not_allowed(value, "a range of ports from 1 to 65535, such as \"33768-61000\""))
+}
+
+/// A network, or one address.
+pub(super) fn network(value: &DeValue<'_>) -> Result<Prefix, String> {
+    let network = value.as_str().and_then(|text| text.parse().ok());
+    network.ok_or_else(|| {
+        not_allowed(value, "a network (the bits after its length zero), such as 10.0.0.0/8, or an address")
+    })
+}
+
+/// Path and query of a probe.
+pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
+    let path = value.as_str().filter(|path| {
+        let parsed = path.parse::<PathAndQuery>().ok();
+        path.starts_with('/') && path.is_ascii() && parsed.is_some_and(|parsed| parsed.as_str() == *path)
+    });
+    path.map(str::to_owned)
+        .ok_or_else(|| not_allowed(value, "a path that begins with `/`, encoded as in a URL"))
+}
+
+/// Status codes of HTTP: `200`, `"200"` or `"200-399"`.
+pub(super) fn status_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
+    let range = match value {
+        DeValue::String(s) => range(s).or_else(|| range(&format!("{s}-{s}"))),
+        _ => as_integer(value).map(|status| (status, status)),
+    };
+    range
+        .filter(|(from, to)| (100..=599).contains(from) && (*from..=599).contains(to))
+        .map(|(from, to)| from..=to)
+        .ok_or_else(|| {
+            not_allowed(value, "a status from 100 to 599, such as 200, or a range, such as \"200-399\"")
+        })
+}
+
+/// Both ends of `from-to`.
+fn range(text: &str) -> Option<(u16, u16)> {
+    let (from, to) = text.split_once('-')?;
+    from.trim().parse().ok().zip(to.trim().parse().ok())
+}
+
+fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, String> {
+    let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {allowed}", found(value)));
+    let Some(text) = value.as_str() else { return Err(not_allowed(value, allowed)) };
+    if let Ok(addr) = text.parse() {
+        return concrete(addr, value, allowed);
+    }
+    if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+        refuse("the port is missing")
+    } else {
+        Err(not_allowed(value, allowed))
+    }
+}
+
+/// The address, if it has a port and is written as usual.
+fn concrete(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, String> {
+    match addr.port() {
+        0 => Err(format!("a port is 1 to 65535, found {}; allowed: {allowed}", found(value))),
+        _ => not_mapped(addr, value, allowed).map(|()| addr),
+    }
+}
+
+fn not_mapped(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<(), String> {
+    match addr.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
+            Err(format!("an IPv4 address is written as one, found {}; allowed: {allowed}", found(value)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether this is a name that hosts may have (RFC 1123, section 2.1), or one with underscores, as containers do.
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_number = name.rsplit('.').next().is_some_and(|last| last.chars().all(|c| c.is_ascii_digit()));
+    name.len() <= 253 && name.split('.').all(is_label) && !is_number
+}
+
+fn as_integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
+    let integer = value.as_integer()?;
+    let n = i128::from_str_radix(integer.as_str(), integer.radix()).ok()?;
+    T::try_from(n).ok()
+}
+
+fn not_allowed(value: &DeValue<'_>, allowed: &str) -> String {
+    format!("found {}; allowed: {allowed}", found(value))
+}

@@ -1,0 +1,153 @@
+//! At most one line a second about the health of the servers that a name stands for, and one about its addresses that are
+//! left out. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::HealthChange;
+use super::left_out::LeftOutDigest;
+use crate::health::Change;
+use convey_model::{ServerAddr, ServerKey, Timestamp};
+
+/// How long after a line the next one is told at the earliest: names with ever new addresses would fill any log.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// What waits to be told.
+#[derive(Debug, Default)]
+pub struct Digest {
+    /// Changes of health, by backend and server of the file.
+    servers: BTreeMap<(String, String), Waiting>,
+    pub(super) left_out: LeftOutDigest,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// When something was last told.
+    told: Timestamp,
+    summary: Option<Summary>,
+}
+
+/// Changes of several servers of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Summary {
+    /// How many went down or were ejected.
+    lost: usize,
+    /// How many came up or returned.
+    won: usize,
+    /// The last of them.
+    last: HealthChange,
+}
+
+impl Digest {
+    /// Takes a change. Returns it if it is to be told now.
+    pub(super) fn take(&mut self, change: HealthChange, now: Timestamp) -> Option<HealthChange> {
+        let Some(name) = named(&change.server) else { return Some(change) };
+        let Some(waiting) = self.servers.get_mut(&name) else {
+            self.servers.insert(name, Waiting { told: now, summary: None });
+            return Some(change);
+        };
+        let (lost, won) = waiting.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
+        let (lost, won) = match change.change {
+            Change::Up | Change::Returned => (lost, won + 1),
+            Change::Down | Change::Ejected(_) => (lost + 1, won),
+        };
+        waiting.summary = Some(Summary { lost, won, last: change });
+        None
+    }
+
+    /// When there is something to tell.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        let servers = self.servers.values().map(|waiting| waiting.told.after(PAUSE));
+        servers.chain(self.left_out.due()).min()
+    }
+
+    /// What is to be told now of servers' health.
+    pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<Summary> {
+        let mut told = Vec::new();
+        self.servers.retain(|_, waiting| {
+            if waiting.told.after(PAUSE) > now {
+                return true;
+            }
+            waiting.told = now;
+            let summary = waiting.summary.take();
+            let is_quiet = summary.is_none();
+            told.extend(summary);
+            !is_quiet
+        });
+        told
+    }
+}
+
+/// The backend and the server of the file, if that is a name.
+fn named(server: &ServerKey) -> Option<(String, String)> {
+    let (name, _) = server.server.split_once('/')?;
+    Some((server.backend.clone(), name.to_owned()))
+}
+
+impl Summary {
+    /// The only change there was, if it was one.
+    pub(super) fn single(&self) -> Option<&HealthChange> {
+        (self.lost + self.won == 1).then_some(&self.last)
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { lost, won, last: HealthChange { server, reason, eligible, of, .. } } = self;
+        let name = server.server.split('/').next().unwrap_or_default();
+        write!(
+            f,
+            "servers of {}/{name}: {lost} more went down, {won} came up ({eligible} of {of} can be chosen); \
+             the last, {}: {reason}",
+            server.backend,
+            ServerAddr(server.addr)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn change(server: &str, change: Change) -> HealthChange {
+        let server =
+            ServerKey { backend: "pool".into(), server: server.into(), addr: "10.0.0.3:80".parse().unwrap() };
+        HealthChange { server, change, reason: "refused".into(), eligible: 1, of: 9 }
+    }
+
+    #[test]
+    fn of_servers_of_a_name_one_line_a_second_is_told() {
+        let mut digest = Digest::default();
+        let first = change("app/10.0.0.3", Change::Down);
+        assert_eq!(digest.take(first.clone(), Timestamp(0)), Some(first));
+        for _ in 0..200 {
+            assert_eq!(digest.take(change("app/10.0.0.4", Change::Down), Timestamp(5)), None);
+        }
+        assert_eq!(digest.take(change("app/10.0.0.5", Change::Up), Timestamp(9)), None);
+        assert_eq!(digest.due(), Some(Timestamp(SECOND)));
+        assert_eq!(digest.on_time(Timestamp(SECOND - 1)), []);
+        let told: Vec<String> = digest.on_time(Timestamp(SECOND)).iter().map(Summary::to_string).collect();
+        let line = "servers of pool/app: 200 more went down, 1 came up (1 of 9 can be chosen); the last, 10.0.0.3:80: refused";
+        assert_eq!(told, [line]);
+        assert_eq!(
+            digest.take(change("app/10.0.0.4", Change::Up), Timestamp(SECOND)),
+            None,
+            "not within a second of it"
+        );
+        let told = digest.on_time(Timestamp(2 * SECOND));
+        assert_eq!(told[0].single(), Some(&change("app/10.0.0.4", Change::Up)));
+        assert_eq!(digest.on_time(Timestamp(3 * SECOND)), []);
+        assert_eq!(digest.due(), None, "it is quiet, and forgotten");
+    }
+
+    #[test]
+    fn other_servers_and_other_names_are_told_at_once() {
+        let mut digest = Digest::default();
+        for server in ["a", "a", "app/10.0.0.3", "other/10.0.0.3"] {
+            assert!(digest.take(change(server, Change::Down), Timestamp(0)).is_some(), "{server}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a reload took away, for as long as flows may still finish with it. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use convey_config::Config;
+use convey_model::{Endpoint, Timestamp};
+use convey_snapshot as snapshot;
+
+/// Places of the packet modes that are no longer configured, and until when they are served.
+#[derive(Debug, Default)]
+pub(super) struct Draining {
+    listen: Deadlines,
+    servers: Deadlines,
+    /// The same as snapshots have it: each has the one before, unless something has changed.
+    places: Arc<snapshot::Draining>,
+}
+
+type Deadlines = BTreeMap<Endpoint, Timestamp>;
+
+impl Draining {
+    /// `after` takes the place of `before`. What is gone with it is served for the time that connections have to
+    /// finish; what has come back is no longer gone.
+    pub(super) fn follow(&mut self, before: &Config, after: &Config, now: Timestamp) {
+        let until = now.after(after.timeouts.drain);
+        follow(&mut self.listen, listen(before), listen(after), until);
+        follow(&mut self.servers, servers(before), servers(after), until);
+        self.forget_those_due(now);
+        self.list_places();
+    }
+
+    /// When the next place is due to go; `None` if nothing drains.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.listen.values().chain(self.servers.values()).min().copied()
+    }
+
+    /// Drops the places whose time is over. Returns whether there were any.
+    pub(super) fn expire(&mut self, now: Timestamp) -> bool {
+        let is_due = self.due().is_some_and(|due| due <= now);
+        if is_due {
+            self.forget_those_due(now);
+            self.list_places();
+        }
+        is_due
+    }
+
+    /// The places.
+    pub(super) fn places(&self) -> Arc<snapshot::Draining> {
+        self.places.clone()
+    }
+
+    fn forget_those_due(&mut self, now: Timestamp) {
+        self.listen.retain(|_, until| *until > now);
+        self.servers.retain(|_, until| *until > now);
+    }
+
+    fn list_places(&mut self) {
+        let (listen, servers) = (self.listen.keys().copied(), self.servers.keys().copied());
+        let places = snapshot::Draining { listen: listen.collect(), servers: servers.collect() };
+        if *self.places != places {
+            self.places = Arc::new(places);
+        }
+    }
+}
+
+fn follow(
+    gone: &mut Deadlines,
+    before: impl Iterator<Item = Endpoint>,
+    after: impl Iterator<Item = Endpoint>,
+    until: Timestamp,
+) {
+    gone.extend(before.map(|place| (place, until)));
+    for place in after {
+        gone.remove(&place);
+    }
+}
+
+fn listen(config: &Config) -> impl Iterator<Item = Endpoint> {
+    config.packet_frontends().flat_map(|frontend| frontend.endpoints())
+}
+
+/// Those of a backend speak what the frontends that use it speak.
+fn servers(config: &Config) -> impl Iterator<Item = Endpoint> {
+    let used = config.packet_frontends().flat_map(|frontend| {
+        let backends = config.backends.iter().filter(|backend| backend.name == frontend.backend);
+        backends.map(|backend| (frontend.protocol, backend))
+    });
+    used.flat_map(|(protocol, backend)| {
+        backend.servers.iter().map(move |server| Endpoint { protocol, addr: server.addr })
+    })
+}

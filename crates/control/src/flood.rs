@@ -1,0 +1,262 @@
+//! Whether a flood of forged SYNs is on, told by what becomes of SYNs. Pure.
+//!
+//! However many connections clients begin, they finish their handshakes, within a round trip; who forges addresses cannot.
+
+use std::time::Duration;
+
+use convey_model::Timestamp;
+use convey_snapshot::stats::Syns;
+
+/// SYNs a second that nothing came of: fewer cost little.
+const FLOOD: u64 = 5_000;
+
+/// The same of those whose flow gave way to another's in less time than it takes to finish a handshake: there is so little
+/// room that clients lose theirs, too.
+const PRESSURE: u64 = 500;
+
+/// For as long it has to be a flood before it is called one: what begins at once is finished a round trip later.
+const PROOF: Duration = Duration::from_secs(1);
+
+/// For as long it has to be none before it is over: those who send in waves would have us let in the head of each.
+const CALM: Duration = Duration::from_secs(5);
+
+/// Tells when a flood begins and ends.
+#[derive(Debug, Default)]
+pub struct FloodWatch {
+    /// What was seen last, and when.
+    last: Option<(Syns, Timestamp)>,
+    state: State,
+}
+
+/// That a flood has begun or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloodNews {
+    /// So many SYNs a second come to nothing.
+    Begins {
+        /// SYNs a second.
+        rate: u64,
+    },
+    /// It is over.
+    Ends {
+        /// How long it was on.
+        lasted: Duration,
+        /// Most SYNs a second that came to nothing.
+        most: u64,
+        /// SYNs that were dropped.
+        refused: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// `since`: it has looked like a flood from then on.
+    Peace { since: Option<Timestamp> },
+    /// `until`: it has looked like a flood until then.
+    /// `enough`: so many a second are still one.
+    Flood { begun: Timestamp, until: Timestamp, enough: u64, most: u64, refused: u64 },
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State::Peace { since: None }
+    }
+}
+
+impl FloodWatch {
+    /// Takes what has become of SYNs since the start; to be called a few times a second.
+    pub fn observe(&mut self, syns: Syns, now: Timestamp) -> Option<FloodNews> {
+        let Some((before, then)) = self.last else {
+            self.last = Some((syns, now));
+            return None;
+        };
+        // Who counts may be late; then the next look is at twice the time.
+        if syns == before && matches!(self.state, State::Peace { .. }) && now.since(then) < PROOF {
+            return None;
+        }
+        self.last = Some((syns, now));
+        let seen = Seen::between(before, syns, now.since(then));
+        match &mut self.state {
+            State::Peace { since } if seen.is_flood() => {
+                if now.since(*since.get_or_insert(now)) < PROOF {
+                    return None;
+                }
+                let enough = if seen.is_pressing() { PRESSURE / 2 } else { FLOOD / 2 };
+                let (most, refused) = (seen.forged, syns.refused);
+                self.state = State::Flood { begun: now, until: now, enough, most, refused };
+                Some(FloodNews::Begins { rate: seen.forged })
+            }
+            State::Peace { since } => {
+                *since = None;
+                None
+            }
+            State::Flood { begun, until, enough, most, refused } => {
+                *most = seen.forged.max(*most);
+                // Beside a heavy load some handshakes never finish, in peace too.
+                if seen.forged >= (*enough).max(seen.finished / 8) {
+                    *until = now;
+                }
+                if now.since(*until) < CALM {
+                    return None;
+                }
+                let lasted = until.since(*begun);
+                let over = FloodNews::Ends { lasted, most: *most, refused: syns.refused - *refused };
+                self.state = State::default();
+                Some(over)
+            }
+        }
+    }
+}
+
+/// What was seen in some time, each a second.
+struct Seen {
+    /// SYNs that came to nothing, or have yet to be followed by something.
+    forged: u64,
+    finished: u64,
+    displaced: u64,
+}
+
+impl Seen {
+    fn between(before: Syns, after: Syns, time: Duration) -> Seen {
+        let millis = (time.as_millis() as u64).max(1);
+        let rate = |of: fn(&Syns) -> u64| (of(&after) - of(&before)) * 1_000 / millis;
+        let finished = rate(|syns| syns.finished);
+        // Of those that were dropped, a client's comes again.
+        let dropped = rate(|syns| syns.refused).saturating_sub(rate(|syns| syns.repeated));
+        let forged = dropped + rate(|syns| syns.begun).saturating_sub(finished);
+        Seen { forged, finished, displaced: rate(|syns| syns.displaced) }
+    }
+
+    /// Beside a load that is heavy by itself it takes more: some of that is always on its way.
+    fn is_flood(&self) -> bool {
+        self.forged >= FLOOD.max(self.finished / 2) || self.is_pressing()
+    }
+
+    /// Where clients are too many for their frontend, they push out each other; but not most of them.
+    fn is_pressing(&self) -> bool {
+        self.displaced >= PRESSURE.max(self.finished)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks a second.
+    const LOOKS: u64 = 4;
+
+    /// A balancer, its clients and who attacks it.
+    #[derive(Default)]
+    struct Site {
+        watch: FloodWatch,
+        syns: Syns,
+        now: Timestamp,
+        is_limited: bool,
+        /// Forged SYNs a second that there is room for, if there is a limit: of more, each pushes out another early.
+        room_for: Option<u64>,
+        /// Clients' handshakes that are not finished yet, for each look to come.
+        on_their_way: Vec<u64>,
+    }
+
+    impl Site {
+        /// Some seconds with so many clients a second, whose round trip takes some looks, and forged SYNs. What was told,
+        /// and in which second.
+        fn goes_on(&mut self, seconds: u64, clients: u64, trip: usize, forged: u64) -> Vec<(u64, FloodNews)> {
+            let mut told = Vec::new();
+            for look in 0..seconds * LOOKS {
+                self.now.0 += 1_000_000_000 / LOOKS;
+                let (clients, forged) = (clients / LOOKS, forged / LOOKS);
+                self.on_their_way.resize(trip.max(self.on_their_way.len()) + 1, 0);
+                self.on_their_way[trip] += clients;
+                self.syns.begun += clients;
+                match self.is_limited {
+                    // Clients are strangers, and come again.
+                    true => {
+                        self.syns.refused += forged + clients;
+                        self.syns.repeated += clients;
+                    }
+                    false => {
+                        self.syns.begun += forged;
+                        let room = self.room_for.map_or(u64::MAX, |a_second| a_second / LOOKS);
+                        self.syns.displaced += forged.saturating_sub(room);
+                    }
+                }
+                self.syns.finished += self.on_their_way.remove(0);
+                if let Some(news) = self.watch.observe(self.syns, self.now) {
+                    self.is_limited = matches!(news, FloodNews::Begins { .. });
+                    told.push((look / LOOKS, news));
+                }
+            }
+            told
+        }
+    }
+
+    #[test]
+    fn no_load_is_a_flood_whose_clients_finish_their_handshakes() {
+        for (clients, trip) in [(1_000, 0), (30_000, 0), (30_000, 1), (1_000_000, 1), (200_000, 3)] {
+            let mut site = Site::default();
+            assert_eq!(site.goes_on(10, clients, trip, 0), [], "{clients} a second, {trip} looks away");
+            assert_eq!(site.goes_on(10, 0, trip, 0), [], "they stop");
+            assert_eq!(site.goes_on(10, clients, trip, 1_000), [], "with a few that do not");
+        }
+    }
+
+    #[test]
+    fn a_flood_is_told_within_two_seconds_and_over_five_after_its_last_syn_beside_any_load() {
+        for (clients, forged) in [(0, 6_000), (0, 1_000_000), (5_000, 6_000), (30_000, 100_000)] {
+            let mut site = Site::default();
+            site.goes_on(5, clients, 1, 0);
+            let told = site.goes_on(20, clients, 1, forged);
+            let [(1, FloodNews::Begins { rate })] = told[..] else { panic!("{forged} a second: {told:?}") };
+            assert!(rate.abs_diff(forged) < 10, "{rate}");
+            let told = site.goes_on(20, clients, 1, 0);
+            let [(4 | 5, FloodNews::Ends { lasted, most, refused })] = told[..] else {
+                panic!("after {forged} a second: {told:?}")
+            };
+            assert!(most.abs_diff(forged) < 10, "{most}");
+            assert!(lasted.as_secs().abs_diff(19) <= 1, "{lasted:?}");
+            assert!(refused >= forged * 18, "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_few_forged_syns_are_a_flood_where_there_is_so_little_room_that_clients_lose_theirs() {
+        let mut site = Site { room_for: Some(400), ..Site::default() };
+        site.goes_on(5, 100, 1, 0);
+        let told = site.goes_on(20, 100, 1, 2_000);
+        assert!(matches!(told[..], [(1, FloodNews::Begins { .. })]), "{told:?}");
+        let told = site.goes_on(20, 100, 1, 0);
+        assert!(matches!(told[..], [(4 | 5, FloodNews::Ends { .. })]), "{told:?}");
+        let mut site = Site { room_for: Some(40_000), ..Site::default() };
+        assert_eq!(site.goes_on(60, 100, 1, 2_000), [], "they get on by the room there is");
+    }
+
+    #[test]
+    fn too_many_clients_are_no_flood() {
+        // Of 3,000 a second, those that come while all slots are taken push out 1,200 others.
+        let (mut watch, mut syns) = (FloodWatch::default(), Syns::default());
+        for look in 0..100 {
+            syns.begun += 3_000 / LOOKS;
+            syns.finished += 1_800 / LOOKS;
+            syns.displaced += 1_200 / LOOKS;
+            assert_eq!(watch.observe(syns, Timestamp(look * 1_000_000_000 / LOOKS)), None);
+        }
+    }
+
+    #[test]
+    fn a_flood_in_waves_is_one_flood() {
+        let mut site = Site::default();
+        let told: Vec<_> =
+            (0..20).flat_map(|n| site.goes_on(2, 1_000, 1, if n % 2 == 0 { 20_000 } else { 0 })).collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+    }
+
+    #[test]
+    fn a_worker_that_counts_late_hides_no_flood() {
+        let (mut watch, mut syns, mut told) = (FloodWatch::default(), Syns::default(), None);
+        for look in 0..16 {
+            syns.begun += if look % 3 == 0 { 9_000 } else { 0 };
+            told = told.or(watch.observe(syns, Timestamp(look * 250_000_000)));
+        }
+        assert!(matches!(told, Some(FloodNews::Begins { .. })), "{told:?}");
+    }
+}

@@ -1,0 +1,156 @@
+//! One probe of one server.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
+use thiserror::Error;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use super::Finding;
+use convey_model::{HealthCheck, ProbeKind, is_shortage};
+
+/// What a datagram carries whose refusal is believed only if it quotes this: see [`probe`].
+pub(super) type Signature = [u8; 16];
+
+/// What a probe that did not fail found, and the same in words for an operator.
+pub(super) type Seen = (Finding, String);
+
+/// Why a probe failed, in words for an operator.
+#[derive(Debug, Error)]
+pub(super) enum ProbeError {
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("connect failed: {0}")]
+    Connect(io::Error),
+    #[error("datagram refused: {0}")]
+    Udp(#[from] io::Error),
+    #[error("HTTP failed: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("HTTP status {found}, expected {}-{}", expected.start(), expected.end())]
+    Status { found: u16, expected: RangeInclusive<u16> },
+}
+
+impl ProbeError {
+    /// Whether the probe failed for want of something here, and so says nothing of the server.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error) if is_shortage(error))
+    }
+
+    /// Whether the server has said at once that nobody listens there.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error)
+            if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+/// Probes the server at `addr`; says what was seen.
+///
+/// Anybody can send an ICMP error that says "port unreachable", and hit a port of ours by trying them all. So UDP that was
+/// refused has to be asked again with a `signature`: random bytes that whoever refuses a datagram quotes, and nobody else
+/// knows. A datagram is sent `from` an address of ours if one is given.
+pub(super) async fn probe(
+    addr: SocketAddr,
+    check: &HealthCheck,
+    signature: Option<Signature>,
+    from: Option<IpAddr>,
+) -> Result<Seen, ProbeError> {
+    let target = SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port()));
+    let attempt = async {
+        let answer = match &check.kind {
+            ProbeKind::None => Ok("not probed".to_owned()),
+            ProbeKind::Tcp => tcp(target).await,
+            ProbeKind::Udp => udp(target, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
+            ProbeKind::Http { path, expected_status } => http(target, path, expected_status).await,
+        };
+        answer.map(|words| (Finding::Answer, words))
+    };
+    let silence = match check.kind {
+        ProbeKind::Udp => Ok((Finding::Silence, format!("datagram not refused within {:?}", check.timeout))),
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => Err(ProbeError::Timeout(check.timeout)),
+    };
+    timeout(check.timeout, attempt).await.unwrap_or(silence)
+}
+
+async fn tcp(target: SocketAddr) -> Result<String, ProbeError> {
+    let stream = TcpStream::connect(target).await.map_err(ProbeError::Connect)?;
+    // A reset instead of a close: the probe leaves no TIME_WAIT behind, here or there.
+    let _ = stream.set_zero_linger();
+    Ok("connect succeeded".to_owned())
+}
+
+/// Returns when the datagram is answered or refused; mostly it is neither.
+async fn udp(target: SocketAddr, signature: &[u8], from: Option<IpAddr>) -> Result<String, ProbeError> {
+    let socket = if target.is_ipv4() {
+        let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)).await?;
+        setsockopt(&socket, sockopt::Ipv4RecvErr, &true).map_err(io::Error::from)?;
+        socket
+    } else {
+        let socket = UdpSocket::bind((from.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), 0)).await?;
+        setsockopt(&socket, sockopt::Ipv6RecvErr, &true).map_err(io::Error::from)?;
+        socket
+    };
+    socket.connect(target).await?;
+    let is_made_up = |error: &io::Error| {
+        !signature.is_empty() && error.kind() != io::ErrorKind::WouldBlock && !quotes(&socket, signature)
+    };
+    // An error that was made up may be there before anything was sent.
+    while let Err(error) = socket.send(signature).await {
+        if is_shortage(&error) || error.kind() != io::ErrorKind::ConnectionRefused || !is_made_up(&error) {
+            return Err(error.into());
+        }
+    }
+    loop {
+        match socket.recv(&mut [0]).await {
+            Ok(_) => return Ok("datagram answered".to_owned()),
+            Err(error) if is_made_up(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Whether one of the errors that have come is about a datagram with this signature. They are gone afterwards.
+fn quotes(socket: &UdpSocket, signature: &[u8]) -> bool {
+    let mut quoted = [0; 64];
+    let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+    let mut found = false;
+    while let Ok(len) = nix::sys::socket::recv(socket.as_raw_fd(), &mut quoted, flags) {
+        found |= quoted[..len.min(quoted.len())].starts_with(signature);
+    }
+    found
+}
+
+async fn http(target: SocketAddr, path: &str, expected: &RangeInclusive<u16>) -> Result<String, ProbeError> {
+    let stream = TcpStream::connect(target).await.map_err(ProbeError::Connect)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::get(path)
+        .header(hyper::header::HOST, target.to_string())
+        .header(hyper::header::USER_AGENT, concat!("convey/", env!("CARGO_PKG_VERSION"), " health check"))
+        .header(hyper::header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .expect("the path was validated with the configuration");
+    // Both run in this task, so that a probe that times out takes its connection with it.
+    let response = sender.send_request(request);
+    tokio::pin!(response, connection);
+    let response = tokio::select! {
+        response = &mut response => response?,
+        closed = &mut connection => {
+            closed?;
+            response.await?
+        }
+    };
+    let found = response.status().as_u16();
+    if expected.contains(&found) {
+        Ok(format!("HTTP status {found}"))
+    } else {
+        Err(ProbeError::Status { found, expected: expected.clone() })
+    }
+}

@@ -1,0 +1,521 @@
+//! When probes run: one task for each server that has a health check.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use log::warn;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::probe::{Seen, probe};
+use super::{Confirmation, Finding};
+use convey_model::{HealthCheck, ProbeKind, ServerKey};
+
+/// When a probe that was refused is repeated, until `fall` of them were. A refusal costs nobody anything, and while it
+/// is not believed clients are refused too. Long enough for a service that reloads its listeners.
+const REFUSED_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a probe that is to confirm clients' failures waits at most where silence is no failure (UDP): clients have
+/// been refused a moment ago, so a refusal comes at once or not at all.
+const CONFIRM_UDP: Duration = Duration::from_secs(1);
+
+/// What a probe found.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The server that was probed.
+    pub server: ServerKey,
+    /// What it found. Only a probe that confirms finds nothing at all.
+    pub finding: Finding,
+    /// The same in words for an operator.
+    pub reason: String,
+    /// Whether it was made because of clients' failures: see [`Schedule::confirm`].
+    pub confirms: bool,
+}
+
+/// The probe tasks that run now. Dropping it ends them.
+pub struct Schedule {
+    outcomes: mpsc::Sender<Outcome>,
+    tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
+    /// Probes that confirm, one for each server at most: those that wait for their turn are not limited otherwise.
+    confirming: HashMap<ServerKey, JoinHandle<()>>,
+    budget: Arc<Budget>,
+    /// For probes that confirm, which cannot wait for servers that keep silent.
+    confirm_budget: Arc<Budget>,
+}
+
+/// How many probes may be on their way: each has a descriptor.
+struct Budget {
+    probes: Semaphore,
+    most: usize,
+    is_told: AtomicBool,
+    /// When it was last told that a probe could not be made.
+    shortage: Mutex<Option<Instant>>,
+}
+
+impl Budget {
+    fn new(most: usize) -> Arc<Budget> {
+        Arc::new(Budget {
+            probes: Semaphore::new(most),
+            most,
+            is_told: AtomicBool::new(false),
+            shortage: Mutex::default(),
+        })
+    }
+
+    /// Whether it may be told now that a probe could not be made: once a second for all servers.
+    fn tells_of_shortage(&self) -> bool {
+        let mut last = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        let tells = last.is_none_or(|last| last.elapsed() > Duration::from_secs(1));
+        *last = if tells { Some(Instant::now()) } else { *last };
+        tells
+    }
+
+    /// Waits for the turn of one probe. If that takes longer than the interval it is told once.
+    async fn turn(&self, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
+        self.turns(1, check).await
+    }
+
+    /// The same of so many, or of all that there may be.
+    async fn turns(&self, probes: u32, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
+        let asked = Instant::now();
+        let most = u32::try_from(self.most).unwrap_or(u32::MAX);
+        let turn = self.probes.acquire_many(probes.min(most)).await.ok();
+        if asked.elapsed() > check.interval && !self.is_told.swap(true, Ordering::Relaxed) {
+            let most = self.most;
+            warn!(
+                "health checks are late: only {most} run at once (limit of open files), and many servers are silent"
+            );
+        }
+        turn
+    }
+}
+
+impl Schedule {
+    /// No tasks yet; outcomes will go to `outcomes`. At most so many probes are on their way at once.
+    pub fn new(outcomes: mpsc::Sender<Outcome>, probes_at_once: usize) -> Self {
+        let confirming = (probes_at_once / 4).max(1);
+        Schedule {
+            outcomes,
+            tasks: HashMap::new(),
+            confirming: HashMap::new(),
+            budget: Budget::new(probes_at_once.saturating_sub(confirming).max(1)),
+            confirm_budget: Budget::new(confirming),
+        }
+    }
+
+    /// Makes the running tasks those of `wanted`: starts what is missing, ends what is not in it, and
+    /// leaves the others their rhythm.
+    pub fn set(&mut self, wanted: HashMap<ServerKey, HealthCheck>) {
+        self.tasks.retain(|server, (check, task)| {
+            let keep = wanted.get(server) == Some(check);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        self.confirming.retain(|_, probe| !probe.is_finished());
+        for (server, check) in wanted {
+            if check.kind == ProbeKind::None || self.tasks.contains_key(&server) {
+                continue;
+            }
+            let (outcomes, budget) = (self.outcomes.clone(), self.budget.clone());
+            let task = tokio::spawn(run(server.clone(), check.clone(), outcomes, budget));
+            self.tasks.insert(server, (check, task));
+        }
+    }
+
+    /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes; one for all that is asked
+    /// until then.
+    pub fn confirm(&mut self, confirmation: Confirmation) {
+        let server = confirmation.server.clone();
+        if self.confirming.get(&server).is_some_and(|probe| !probe.is_finished()) {
+            return;
+        }
+        let (outcomes, budget) = (self.outcomes.clone(), self.confirm_budget.clone());
+        self.confirming.insert(server, tokio::spawn(confirm(confirmation, outcomes, budget)));
+    }
+}
+
+impl Drop for Schedule {
+    fn drop(&mut self) {
+        let tasks = self.tasks.values().map(|(_, task)| task);
+        tasks.chain(self.confirming.values()).for_each(JoinHandle::abort);
+    }
+}
+
+/// Probes at once, then every interval, and once more soon after a refusal. The jitter keeps many servers (and many
+/// balancers) from being probed in step, and the first pause is any part of the interval, so that servers which came together
+/// are spread over it.
+async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outcome>, budget: Arc<Budget>) {
+    let mut told = false;
+    let mut spread = fastrand::f64();
+    let (mut signature, mut refusals) = (None, 0);
+    loop {
+        let turn = budget.turn(&check).await;
+        let started = Instant::now();
+        let result = probe(server.addr, &check, signature, None).await;
+        drop(turn);
+        refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
+        let is_signed = signature.is_some();
+        // While nobody listens nobody sees it.
+        let is_down = result.as_ref().is_err_and(|error| !error.is_ours());
+        signature = is_down.then(|| fastrand::u128(..).to_ne_bytes());
+        let outcome = match result {
+            Ok(seen) => Some(seen),
+            Err(error) if error.is_ours() => {
+                if !told && budget.tells_of_shortage() {
+                    warn!("server {server} cannot be probed: {error}; its health stays as it is");
+                }
+                told = true;
+                None
+            }
+            // Anybody may have said so.
+            Err(_) if check.kind == ProbeKind::Udp && !is_signed => {
+                refusals = 0;
+                continue;
+            }
+            Err(error) => Some((Finding::Failure, error.to_string())),
+        };
+        told &= outcome.is_none();
+        if let Some((finding, reason)) = outcome {
+            let outcome = Outcome { server: server.clone(), finding, reason, confirms: false };
+            if outcomes.send(outcome).await.is_err() {
+                return;
+            }
+        }
+        let is_in_doubt = (1..check.fall).contains(&refusals);
+        let pause = if is_in_doubt {
+            REFUSED_AGAIN.min(check.interval)
+        } else {
+            jittered(check.interval).mul_f64(std::mem::replace(&mut spread, 1.0))
+        };
+        sleep_until(started + pause).await;
+    }
+}
+
+/// Probes once; datagrams go from a second address, too, if there is one.
+async fn confirm(
+    Confirmation { server, mut check, from }: Confirmation,
+    outcomes: mpsc::Sender<Outcome>,
+    budget: Arc<Budget>,
+) {
+    if check.kind == ProbeKind::Udp {
+        check.timeout = check.timeout.min(CONFIRM_UDP);
+    }
+    let from = from.filter(|_| check.kind == ProbeKind::Udp);
+    let _turn = budget.turns(1 + u32::from(from.is_some()), &check).await;
+    let (finding, reason) = match from {
+        None => probe_signed(server.addr, &check, None).await,
+        Some(_) => {
+            let usual = probe_signed(server.addr, &check, None);
+            let other = probe_signed(server.addr, &check, from);
+            tokio::pin!(usual, other);
+            tokio::select! {
+                seen = &mut usual => if decides(&seen) { seen } else { Some(other.await).filter(decides).unwrap_or(seen) },
+                seen = &mut other => if decides(&seen) { seen } else { usual.await },
+            }
+        }
+    };
+    let _ = outcomes.send(Outcome { server, finding, reason, confirms: true }).await;
+}
+
+/// Probes `from` an address with random bytes that a refusal has to quote.
+async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr>) -> Seen {
+    let signature = fastrand::u128(..).to_ne_bytes();
+    match probe(addr, check, Some(signature), from).await {
+        Ok(seen) => seen,
+        // We may not have that address, or have it where the server is not.
+        Err(error) if error.is_ours() || (from.is_some() && !error.is_refusal()) => {
+            (Finding::Nothing, error.to_string())
+        }
+        Err(error) => (Finding::Failure, error.to_string()),
+    }
+}
+
+/// Whether no other probe can say more.
+fn decides((finding, _): &Seen) -> bool {
+    matches!(finding, Finding::Answer | Finding::Failure)
+}
+
+/// The interval, a tenth longer or shorter at most.
+fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + fastrand::f64() / 5.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    fn check(kind: ProbeKind) -> HealthCheck {
+        HealthCheck {
+            kind,
+            port: None,
+            interval: Duration::from_millis(20),
+            timeout: Duration::from_secs(2),
+            rise: 1,
+            fall: 1,
+        }
+    }
+
+    fn http() -> HealthCheck {
+        check(ProbeKind::Http { path: "/up".into(), expected_status: 200..=299 })
+    }
+
+    fn key(addr: SocketAddr) -> ServerKey {
+        ServerKey { backend: "web".into(), server: "a".into(), addr }
+    }
+
+    /// Answers every connection with `response` and closes it.
+    async fn server(response: &'static str) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 1024];
+                let _ = stream.read(&mut request).await;
+                let _ = stream.write_all(response.as_bytes()).await;
+            }
+        });
+        addr
+    }
+
+    async fn first_outcome(addr: SocketAddr, check: HealthCheck) -> Outcome {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut schedule = Schedule::new(sender, 16);
+        schedule.set(HashMap::from([(key(addr), check)]));
+        receiver.recv().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_listening_server_passes_the_tcp_probe_again_and_again() {
+        let addr = server("").await;
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut schedule = Schedule::new(sender, 16);
+        schedule.set(HashMap::from([(key(addr), check(ProbeKind::Tcp))]));
+        for _ in 0..3 {
+            let outcome = receiver.recv().await.unwrap();
+            assert_eq!(outcome.finding, Finding::Answer, "{outcome:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_fails_with_the_reason() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        drop(listener);
+        let outcome = first_outcome(addr, check(ProbeKind::Tcp)).await;
+        assert_eq!(outcome.finding, Finding::Failure);
+        assert!(outcome.reason.starts_with("connect failed: Connection refused"), "{}", outcome.reason);
+    }
+
+    #[tokio::test]
+    async fn an_http_probe_reads_the_status() {
+        let good = server("HTTP/1.1 204 No Content\r\n\r\n").await;
+        assert_eq!(first_outcome(good, http()).await.finding, Finding::Answer);
+        let bad = server("HTTP/1.1 503 Sorry\r\ncontent-length: 0\r\n\r\n").await;
+        let outcome = first_outcome(bad, http()).await;
+        assert_eq!(outcome.reason, "HTTP status 503, expected 200-299");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_speaks_no_http_fails_the_http_probe() {
+        let addr = server("SSH-2.0-OpenSSH_9.2\r\n").await;
+        let outcome = first_outcome(addr, http()).await;
+        assert!(
+            outcome.finding == Finding::Failure && outcome.reason.starts_with("HTTP failed"),
+            "{outcome:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_never_answers_fails_by_timeout() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut check = http();
+        check.timeout = Duration::from_millis(50);
+        let outcome = first_outcome(listener.local_addr().unwrap(), check).await;
+        assert_eq!(outcome.reason, "no answer within 50ms");
+    }
+
+    async fn udp_outcome(server: &UdpSocket, timeout: u64) -> Outcome {
+        let check = HealthCheck { timeout: Duration::from_millis(timeout), ..check(ProbeKind::Udp) };
+        first_outcome(server.local_addr().unwrap(), check).await
+    }
+
+    #[tokio::test]
+    async fn a_udp_server_may_answer_the_empty_datagram_or_keep_silent() {
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let answer = async {
+            let (length, client) = server.recv_from(&mut [0; 9]).await.unwrap();
+            server.send_to(b"hello", client).await.unwrap();
+            length
+        };
+        let (length, answered) = tokio::join!(answer, udp_outcome(&server, 2000));
+        let answered = (length, answered.finding, answered.reason.as_str());
+        assert_eq!(answered, (0, Finding::Answer, "datagram answered"));
+        let silent = udp_outcome(&server, 50).await;
+        let silent = (silent.finding, silent.reason.as_str());
+        assert_eq!(silent, (Finding::Silence, "datagram not refused within 50ms"));
+    }
+
+    #[tokio::test]
+    async fn a_udp_port_that_nobody_has_is_refused_in_both_families() {
+        for ip in ["127.0.0.1:0", "[::1]:0"] {
+            let addr = UdpSocket::bind(ip).await.unwrap().local_addr().unwrap();
+            let outcome = first_outcome(addr, check(ProbeKind::Udp)).await;
+            assert_eq!(outcome.finding, Finding::Failure);
+            assert!(outcome.reason.starts_with("datagram refused: Connection refused"), "{}", outcome.reason);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_probe_is_repeated_soon_until_the_server_is_down_and_no_oftener_after_that() {
+        for kind in [ProbeKind::Tcp, ProbeKind::Udp] {
+            let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+            let hour = Duration::from_secs(3600);
+            let check = HealthCheck { interval: hour, fall: 3, ..check(kind) };
+            let (sender, mut receiver) = mpsc::channel(9);
+            let mut schedule = Schedule::new(sender, 16);
+            schedule.set(HashMap::from([(key(addr), check)]));
+            for _ in 0..3 {
+                assert_eq!(receiver.recv().await.unwrap().finding, Finding::Failure);
+            }
+            tokio::time::sleep(5 * REFUSED_AGAIN).await;
+            assert!(receiver.try_recv().is_err(), "the next is due in an hour");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
+        let (addr, closed) = (server("").await, "127.0.0.1:1".parse().unwrap());
+        let (sender, mut receiver) = mpsc::channel(9);
+        let mut schedule = Schedule::new(sender, 16);
+        for (addr, kind, finding) in [
+            (addr, ProbeKind::Tcp, Finding::Answer),
+            (closed, ProbeKind::Tcp, Finding::Failure),
+            (closed, ProbeKind::Udp, Finding::Failure),
+        ] {
+            schedule.confirm(Confirmation { server: key(addr), check: check(kind), from: None });
+            let outcome = receiver.recv().await.unwrap();
+            assert_eq!((outcome.finding, outcome.confirms), (finding, true), "{outcome:?}");
+        }
+    }
+
+    /// Who refuses nothing to one address may refuse it to another: its kernel limits what it tells each of them.
+    #[tokio::test]
+    async fn datagrams_that_confirm_go_from_a_second_address_too_if_there_is_one() {
+        let echo = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let addr = echo.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut bytes = [0; 64];
+            while let Ok((len, client)) = echo.recv_from(&mut bytes).await {
+                if client.ip() == IpAddr::from([127, 0, 0, 2]) {
+                    echo.send_to(&bytes[..len], client).await.unwrap();
+                }
+            }
+        });
+        let (sender, mut receiver) = mpsc::channel(9);
+        let mut schedule = Schedule::new(sender, 16);
+        // Nobody has the last one.
+        for (from, finding) in [
+            (None, Finding::Silence),
+            (Some([127, 0, 0, 2]), Finding::Answer),
+            (Some([192, 0, 2, 1]), Finding::Silence),
+        ] {
+            let check = HealthCheck { timeout: Duration::from_millis(100), ..check(ProbeKind::Udp) };
+            schedule.confirm(Confirmation { server: key(addr), check, from: from.map(IpAddr::from) });
+            assert_eq!(receiver.recv().await.unwrap().finding, finding, "{from:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_no_longer_wanted_is_no_longer_probed() {
+        let addr = server("").await;
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut schedule = Schedule::new(sender, 16);
+        schedule.set(HashMap::from([(key(addr), check(ProbeKind::Tcp))]));
+        receiver.recv().await.unwrap();
+        schedule.set(HashMap::new());
+        drop(schedule);
+        // The channel closes only once the task, the last holder of a sender, is gone.
+        while receiver.recv().await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn no_more_probes_are_on_their_way_than_there_are_descriptors_for_and_every_server_gets_its_turn() {
+        use std::sync::atomic::AtomicUsize;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let most = Arc::new(AtomicUsize::new(0));
+        let (open, top) = (Arc::new(AtomicUsize::new(0)), most.clone());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                top.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                let open = open.clone();
+                tokio::spawn(async move {
+                    // Silent until the other side gives up.
+                    while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
+                    open.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        });
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut schedule = Schedule::new(sender, 8);
+        let check =
+            HealthCheck { timeout: Duration::from_millis(20), interval: Duration::from_secs(60), ..http() };
+        let servers = (0..60).map(|n| ServerKey { server: n.to_string(), ..key(addr) });
+        schedule.set(servers.map(|server| (server, check.clone())).collect());
+        let mut probed = std::collections::HashSet::new();
+        while probed.len() < 60 {
+            probed.insert(receiver.recv().await.unwrap().server.server);
+        }
+        // Of those that were given up some may not have been seen to be gone.
+        assert!(most.load(Ordering::Relaxed) <= 2 * 6, "{most:?} were open at once");
+    }
+    #[tokio::test]
+    async fn of_the_probes_that_confirm_no_more_than_one_for_each_server_waits_for_its_turn() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let (sender, mut receiver) = mpsc::channel(1);
+        // One at once.
+        let mut schedule = Schedule::new(sender, 4);
+        let check = HealthCheck { timeout: Duration::from_millis(50), ..http() };
+        let server = |n: u8| ServerKey { server: format!("s{n}"), ..key(silent) };
+        for n in (0..100).map(|n| n % 3) {
+            let confirmation = Confirmation { server: server(n), check: check.clone(), from: None };
+            schedule.confirm(confirmation);
+        }
+        assert_eq!(schedule.confirming.len(), 3);
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            found.push(receiver.recv().await.unwrap().server);
+        }
+        found.sort();
+        assert_eq!(found, [0, 1, 2].map(server));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(receiver.try_recv().is_err(), "none besides");
+        // Whoever fails clients again is probed again.
+        schedule.confirm(Confirmation { server: server(1), check, from: None });
+        assert_eq!(receiver.recv().await.unwrap().server, server(1));
+    }
+
+    #[tokio::test]
+    async fn while_nobody_takes_what_probes_found_no_more_are_made() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (sender, receiver) = mpsc::channel(2);
+        let mut schedule = Schedule::new(sender, 16);
+        let server = key(listener.local_addr().unwrap());
+        schedule.set(HashMap::from([(server, check(ProbeKind::Tcp))]));
+        let mut probes = 0;
+        while tokio::time::timeout(Duration::from_millis(500), listener.accept()).await.is_ok() {
+            probes += 1;
+            assert!(probes <= 3, "two are told, and one waits for room");
+        }
+        assert_eq!((probes, receiver.len()), (3, 2));
+    }
+}

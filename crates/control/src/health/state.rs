@@ -1,0 +1,191 @@
+//! Up or down, decided by rows of equal answers. Pure: outcomes in, changes out.
+
+use std::time::Duration;
+
+use convey_model::{HealthCheck, ProbeKind};
+
+/// One server's health.
+///
+/// A server starts up, but unproven: its first probe decides alone, so that a dead server takes traffic
+/// for one probe at most, and a live one from the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    up: bool,
+    proven: bool,
+    /// Probes in a row that spoke against the present state.
+    against: u32,
+    /// Whether the next silence says nothing: a probe that is under way may not have heard the refusal, for clients did.
+    deaf: bool,
+}
+
+/// What a server has just become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It answers again (or for the first time): it gets new connections.
+    Up,
+    /// It no longer answers: it gets none.
+    Down,
+    /// Clients' connections to it failed: it gets none for this long.
+    Ejected(Duration),
+    /// That time is over.
+    Returned,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State { up: true, proven: false, against: 0, deaf: false }
+    }
+}
+
+impl State {
+    /// Whether the server gets new connections.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Whether any news has confirmed it yet.
+    pub fn is_proven(&self) -> bool {
+        self.proven
+    }
+
+    /// Takes the outcome of a probe.
+    pub fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<Change> {
+        if !self.proven {
+            self.proven = true;
+            return self.turn(success);
+        }
+        let was_deaf = std::mem::take(&mut self.deaf);
+        if success == self.up {
+            self.against = 0;
+            return None;
+        }
+        if was_deaf {
+            return None;
+        }
+        self.against += 1;
+        let needed = if success { check.rise } else { check.fall };
+        if self.against < needed { None } else { self.turn(success) }
+    }
+
+    /// Takes the news that clients have failed in a row, and that a probe has confirmed it: see
+    /// [`Doubt`](super::Doubt).
+    pub fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<Change> {
+        if !self.up {
+            return None;
+        }
+        self.proven = true;
+        // The server told clients of it as often as it tells anybody. Now it has none that would use that up.
+        self.deaf = check.kind == ProbeKind::Udp;
+        self.turn(false)
+    }
+
+    fn turn(&mut self, up: bool) -> Option<Change> {
+        let first_good_news = up && self.up;
+        self.up = up;
+        self.against = 0;
+        match up {
+            _ if first_good_news => None,
+            true => Some(Change::Up),
+            false => Some(Change::Down),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(rise: u32, fall: u32) -> HealthCheck {
+        let second = Duration::from_secs(1);
+        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: second, timeout: second, rise, fall }
+    }
+
+    fn proven() -> State {
+        let mut state = State::default();
+        assert_eq!(state.on_probe(true, &check(1, 1)), None);
+        state
+    }
+
+    #[test]
+    fn a_new_server_takes_traffic_until_its_first_probe_says_otherwise() {
+        let mut state = State::default();
+        assert!(state.is_up());
+        assert_eq!(state.on_probe(false, &check(2, 3)), Some(Change::Down));
+        assert!(!state.is_up());
+    }
+
+    #[test]
+    fn a_proven_server_goes_down_after_fall_failures_in_a_row_and_not_before() {
+        let mut state = proven();
+        let check = check(2, 3);
+        assert_eq!(state.on_probe(false, &check), None);
+        assert_eq!(state.on_probe(false, &check), None);
+        assert_eq!(state.on_probe(true, &check), None, "one success ends the row");
+        assert_eq!(state.on_probe(false, &check), None);
+        assert_eq!(state.on_probe(false, &check), None);
+        assert_eq!(state.on_probe(false, &check), Some(Change::Down));
+    }
+
+    #[test]
+    fn a_server_that_is_down_returns_after_rise_successes_in_a_row() {
+        let mut state = State::default();
+        let check = check(2, 3);
+        state.on_probe(false, &check);
+        assert_eq!(state.on_probe(true, &check), None);
+        assert_eq!(state.on_probe(true, &check), Some(Change::Up));
+    }
+
+    #[test]
+    fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
+        let mut state = proven();
+        let check = check(1, 3);
+        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
+        assert_eq!(state.on_confirmed_failures(&check), None, "it is down already");
+        assert_eq!(state.on_probe(true, &check), Some(Change::Up));
+    }
+
+    #[test]
+    fn a_udp_server_that_refuses_clients_does_not_return_by_the_probe_that_was_on_its_way() {
+        let check = HealthCheck { kind: ProbeKind::Udp, ..check(1, 3) };
+        let mut state = proven();
+        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
+        assert_eq!(
+            state.on_probe(true, &check),
+            None,
+            "it was sent when clients used up what the server tells"
+        );
+        assert_eq!(state.on_probe(true, &check), Some(Change::Up));
+        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
+        assert_eq!(state.on_probe(false, &check), None);
+        assert_eq!(state.on_probe(true, &check), Some(Change::Up), "after a refusal silence is news again");
+    }
+
+    proptest! {
+        #[test]
+        fn changes_alternate_and_never_come_sooner_than_the_thresholds_allow(
+            outcomes in proptest::collection::vec(any::<bool>(), 0..200),
+            rise in 1u32..5,
+            fall in 1u32..5,
+        ) {
+            let check = check(rise, fall);
+            let mut state = proven();
+            let mut row = (true, 0u32);
+            for success in outcomes {
+                row = if row.0 == success { (success, row.1 + 1) } else { (success, 1) };
+                let was_up = state.is_up();
+                match state.on_probe(success, &check) {
+                    Some(Change::Up) => prop_assert!(!was_up && row.0 && row.1 >= rise),
+                    Some(Change::Down) => prop_assert!(was_up && !row.0 && row.1 >= fall),
+                    Some(other) => prop_assert!(false, "{:?} is not what a probe decides", other),
+                    None => prop_assert_eq!(state.is_up(), was_up),
+                }
+                if !row.0 && row.1 >= fall { prop_assert!(!state.is_up()); }
+                if row.0 && row.1 >= rise { prop_assert!(state.is_up()); }
+            }
+        }
+    }
+}

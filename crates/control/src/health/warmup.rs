@@ -1,0 +1,92 @@
+//! The way of a server that has come back to its whole share. Pure.
+
+use std::time::Duration;
+
+use convey_model::{Timestamp, WHOLE};
+
+/// How many times the share grows on its way: each time tables are built anew.
+const STEPS: u32 = 20;
+
+/// What a server begins with, in percent: enough to be picked at all.
+const FIRST: u8 = 5;
+
+/// A server that takes less than its share yet.
+///
+/// The share grows in line with time, seen at multiples of a twentieth of the whole time: so servers that come back
+/// together grow together, and their table is built once for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Warmup {
+    since: Timestamp,
+    next: Timestamp,
+    percent: u8,
+}
+
+impl Warmup {
+    /// A server has come back. `None` if it takes no time to its whole share.
+    pub fn begin(slow_start: Duration, now: Timestamp) -> Option<Warmup> {
+        Warmup { since: now, next: now, percent: FIRST }.on_time(slow_start, now)
+    }
+
+    /// The part of its weight that the server gets, in percent; below 100.
+    pub fn percent(&self) -> u8 {
+        self.percent
+    }
+
+    /// When it grows next.
+    pub fn due(&self) -> Timestamp {
+        self.next
+    }
+
+    /// Takes the time, and that to the whole share. `None` once that is over.
+    pub fn on_time(self, slow_start: Duration, now: Timestamp) -> Option<Warmup> {
+        let (passed, whole) = (now.since(self.since), slow_start.as_nanos());
+        if passed >= slow_start {
+            return None;
+        }
+        let percent = (passed.as_nanos() * u128::from(WHOLE) / whole) as u8;
+        let step = u64::try_from(whole / u128::from(STEPS)).unwrap_or(u64::MAX).max(1);
+        let next = Timestamp((now.0 / step + 1).saturating_mul(step));
+        Some(Warmup { next, percent: percent.max(FIRST), ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const TEN: Duration = Duration::from_secs(10);
+
+    /// Percent at each step, by the tenth of a second since it began.
+    fn steps(begin: u64) -> Vec<(u64, u8)> {
+        let mut warmup = Warmup::begin(TEN, Timestamp(begin));
+        let mut steps = Vec::new();
+        while let Some(now) = warmup {
+            steps.push(((now.due().0 - begin) * 10 / SECOND, now.percent()));
+            warmup = now.on_time(TEN, now.due());
+        }
+        steps
+    }
+
+    #[test]
+    fn the_share_grows_from_a_twentieth_to_the_whole_in_line_with_time() {
+        let steps = steps(7 * SECOND);
+        assert_eq!(steps.len(), 20);
+        assert_eq!(steps[..4], [(5, 5), (10, 5), (15, 10), (20, 15)]);
+        assert_eq!(steps[18..], [(95, 90), (100, 95)]);
+    }
+
+    #[test]
+    fn servers_that_come_back_a_little_apart_grow_at_the_same_moments() {
+        let [a, b] = [7, 8].map(|tenths| Warmup::begin(TEN, Timestamp(tenths * SECOND / 10)).unwrap());
+        assert_eq!((a.due(), b.due()), (Timestamp(SECOND), Timestamp(SECOND)));
+    }
+
+    #[test]
+    fn a_time_of_zero_is_no_way_at_all() {
+        assert_eq!(Warmup::begin(Duration::ZERO, Timestamp(5)), None);
+        let warmup = Warmup::begin(TEN, Timestamp(0)).unwrap();
+        assert_eq!(warmup.on_time(Duration::ZERO, Timestamp(1)), None, "it was taken out of the file");
+        assert!(Warmup::begin(Duration::from_nanos(1), Timestamp(0)).is_some());
+    }
+}

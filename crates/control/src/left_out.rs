@@ -1,0 +1,105 @@
+//! At most one line a second and name about addresses that are left out of it. Pure.
+
+use std::collections::BTreeMap;
+
+use super::digest::PAUSE;
+use convey_config::LeftOut;
+use convey_model::Timestamp;
+
+/// What waits to be told, by backend and server of the file.
+#[derive(Debug, Default)]
+pub(super) struct LeftOutDigest(BTreeMap<(String, String), Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// When something was last told, if ever.
+    told: Option<Timestamp>,
+    /// The last address since, and how many there were.
+    last: Option<LeftOut>,
+    count: usize,
+}
+
+impl LeftOutDigest {
+    /// Takes addresses that are left out from now on. Returns the lines to tell now.
+    pub(super) fn take<'a>(
+        &mut self,
+        new: impl IntoIterator<Item = &'a LeftOut>,
+        now: Timestamp,
+    ) -> Vec<String> {
+        for left_out in new {
+            let name = (left_out.backend.clone(), left_out.name.clone());
+            let waiting = self.0.entry(name).or_default();
+            waiting.last = Some(left_out.clone());
+            waiting.count += 1;
+        }
+        self.tell(now, |waiting| waiting.told.is_none())
+    }
+
+    /// When [`LeftOutDigest::on_time`] has something to do.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.0.values().filter_map(Waiting::due).min()
+    }
+
+    /// The lines to tell now.
+    pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<String> {
+        let is_due = |waiting: &Waiting| waiting.due().is_some_and(|due| due <= now);
+        self.0.retain(|_, waiting| waiting.count > 0 || !is_due(waiting));
+        self.tell(now, is_due)
+    }
+
+    fn tell(&mut self, now: Timestamp, is_due: impl Fn(&Waiting) -> bool) -> Vec<String> {
+        let due = self.0.values_mut().filter(|waiting| is_due(waiting));
+        let lines = due.filter_map(|waiting| {
+            waiting.told = Some(now);
+            let count = std::mem::take(&mut waiting.count);
+            waiting.last.take().map(|last| last.line(count))
+        });
+        lines.collect()
+    }
+}
+
+impl Waiting {
+    /// When something may be told again.
+    fn due(&self) -> Option<Timestamp> {
+        self.told.map(|told| told.after(PAUSE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn left_out(name: &str, host: u8) -> LeftOut {
+        let addr = ([127, 0, 0, host], 80).into();
+        LeftOut { backend: "pool".into(), name: name.into(), addr, why: "it leads back".into() }
+    }
+
+    #[test]
+    fn of_the_addresses_left_out_of_a_name_one_line_a_second_is_told() {
+        let mut digest = LeftOutDigest::default();
+        let all: Vec<LeftOut> = (1..=200).map(|host| left_out("app", host)).collect();
+        let first =
+            "server pool/app/127.0.0.200 is left out: it leads back; so are 199 more addresses of pool/app";
+        assert_eq!(digest.take(&all, Timestamp(0)), [first]);
+        for host in 201..=250 {
+            assert!(digest.take(&[left_out("app", host)], Timestamp(5)).is_empty());
+        }
+        assert_eq!(digest.due(), Some(Timestamp(SECOND)));
+        assert!(digest.on_time(Timestamp(SECOND - 1)).is_empty());
+        let second =
+            "server pool/app/127.0.0.250 is left out: it leads back; so are 49 more addresses of pool/app";
+        assert_eq!(digest.on_time(Timestamp(SECOND)), [second]);
+        assert!(digest.on_time(Timestamp(2 * SECOND)).is_empty());
+        assert_eq!(digest.due(), None, "it is quiet, and forgotten");
+    }
+
+    #[test]
+    fn other_names_are_told_at_once() {
+        let mut digest = LeftOutDigest::default();
+        digest.take(&[left_out("app", 1)], Timestamp(0));
+        let other = digest.take(&[left_out("other", 1)], Timestamp(1));
+        assert_eq!(other, ["server pool/other/127.0.0.1 is left out: it leads back"]);
+    }
+}

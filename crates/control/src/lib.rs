@@ -1,0 +1,24 @@
+//! The control path: configuration and health in, snapshots out. [`State`] decides and is pure; [`Task`]
+//! listens, asks it and does what it says.
+
+mod digest;
+mod draining;
+mod flood;
+pub mod health;
+mod kept;
+mod left_out;
+mod lines;
+mod names;
+mod own_addresses;
+mod resolver;
+mod state;
+mod task;
+
+pub use digest::Digest;
+pub use flood::{FloodNews, FloodWatch};
+pub use names::{FaultChange, NameChange};
+pub use state::{HealthChange, State};
+pub use task::{DataPath, Events, File, Task};
+
+pub use own_addresses::{own_addresses, own_addresses_for};
+pub use resolver::Resolver;

@@ -1,0 +1,60 @@
+//! What the log says of names and of servers' health.
+
+use std::net::IpAddr;
+
+use log::{info, warn};
+
+use super::{FaultChange, HealthChange, NameChange};
+use crate::health::Change;
+use convey_model::{Fault, Missing};
+
+/// Names of a log line are no more: answers may have thousands.
+const MAX_LISTED: usize = 8;
+
+/// Tells what has become of a name, in one line.
+pub(super) fn of_name(news: &NameChange) {
+    let NameChange { host, added, removed, addresses, fault, notes } = news;
+    let addresses = listed(addresses.iter().map(IpAddr::to_string));
+    let changes =
+        [(added, '+'), (removed, '-')].map(|(ips, sign)| listed(ips.iter().map(|ip| format!("{sign} {ip}"))));
+    let more = changes.into_iter().filter(|change| !change.is_empty()).collect::<Vec<_>>().join(", ");
+    let more: Vec<String> =
+        Some(more).filter(|more| !more.is_empty()).into_iter().chain(notes.clone()).collect();
+    let more = more.join("; ");
+    let after = |sign: &str| if more.is_empty() { String::new() } else { format!("{sign} {more}") };
+    match fault {
+        FaultChange::Began(Fault { missing: Missing::Records(kind), why }) => warn!(
+            "name {host}: its {kind} records cannot be looked up: {why}; those found before stay{}",
+            after(";")
+        ),
+        FaultChange::Began(Fault { why, .. }) if addresses.is_empty() => {
+            warn!("name {host} cannot be resolved: {why}; it has no servers until it can");
+        }
+        FaultChange::Began(Fault { why, .. }) => {
+            warn!("name {host} cannot be resolved: {why}; its servers stay: {addresses}");
+        }
+        FaultChange::Ended => info!("name {host} is resolved again: {addresses}{}", after(";")),
+        FaultChange::Same if notes.is_empty() => info!("name {host}{}", after(":")),
+        FaultChange::Same => warn!("name {host}{}", after(":")),
+    }
+}
+
+/// Some of them, and how many more there are.
+fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
+    let more = all.len().saturating_sub(MAX_LISTED);
+    let some = all.take(MAX_LISTED).collect::<Vec<_>>().join(", ");
+    if more == 0 { some } else { format!("{some} and {more} more") }
+}
+
+/// Tells what has become of a server.
+pub(super) fn of_server(news: &HealthChange) {
+    let HealthChange { server, change, reason, eligible, of } = news;
+    match change {
+        Change::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
+        Change::Down => warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)"),
+        Change::Ejected(time) => {
+            warn!("server {server} is ejected for {time:?}: {reason} ({eligible} of {of} can be chosen)");
+        }
+        Change::Returned => info!("server {server} is no longer ejected ({eligible} of {of} can be chosen)"),
+    }
+}

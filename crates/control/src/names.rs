@@ -1,0 +1,461 @@
+//! Which names are looked up when, and what they stand for. Pure: lookups and the time in, addresses out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convey_model::{Fault, Lookup, Records, Timestamp};
+use convey_snapshot::{Name, NameLive};
+
+/// A record that may be believed for less is believed for so long.
+const MIN_TTL: Duration = Duration::from_secs(1);
+/// A record that may be believed for longer is asked for again after this.
+const MAX_TTL: Duration = Duration::from_secs(300);
+/// After a lookup that failed, also if for one family only, the next one waits this long, and twice as long each time it
+/// fails again.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest wait, unless there are records: then it is their time to live.
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// How many addresses of a name are servers: a pool of more is slow to build and to probe, and those who want more have
+/// several names. Consul, Kubernetes and Route 53 answer with up to a few hundred.
+const MAX_ADDRESSES: usize = 1_024;
+
+/// The names that servers go by.
+#[derive(Debug, Default)]
+pub(super) struct Names(BTreeMap<String, Entry>);
+
+/// What a lookup has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameChange {
+    /// The name.
+    pub host: String,
+    /// Addresses it has now and had not before.
+    pub added: Vec<IpAddr>,
+    /// Addresses it had before.
+    pub removed: Vec<IpAddr>,
+    /// All that it has now.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Whether lookups have begun to fail, and why, or have ceased to.
+    pub fault: FaultChange,
+    /// What was not taken of the answer, and why; once as long as it stays so. In words for an operator.
+    pub notes: Vec<String>,
+}
+
+/// What has become of the fault of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FaultChange {
+    /// Nothing.
+    Same,
+    /// Lookups fail like this from now on; the addresses of what is missing stay.
+    Began(Fault),
+    /// Lookups work again.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Entry {
+    v4: BTreeSet<IpAddr>,
+    v6: BTreeSet<IpAddr>,
+    fault: Option<Fault>,
+    /// What was refused of the last answer.
+    refused: BTreeSet<IpAddr>,
+    is_cut: bool,
+    failures_in_a_row: u32,
+    since: Timestamp,
+    /// `None` while it is being looked up.
+    due: Option<Timestamp>,
+    live: Arc<NameLive>,
+}
+
+impl Names {
+    /// Knows exactly these names from now on. New ones are due at once.
+    pub(super) fn want(&mut self, hosts: &BTreeSet<&str>, now: Timestamp) {
+        self.0.retain(|host, _| hosts.contains(host.as_str()));
+        for &host in hosts {
+            self.0.entry(host.to_owned()).or_insert_with(|| Entry::new(now));
+        }
+    }
+
+    /// Has all names due at once, those too that are being looked up.
+    pub(super) fn ask_again(&mut self, now: Timestamp) {
+        for entry in self.0.values_mut() {
+            (entry.due, entry.failures_in_a_row) = (Some(now), 0);
+        }
+    }
+
+    /// Whether the name is known.
+    pub(super) fn knows(&self, host: &str) -> bool {
+        self.0.contains_key(host)
+    }
+
+    /// What the name stands for.
+    pub(super) fn addresses(&self, host: &str) -> BTreeSet<IpAddr> {
+        self.0.get(host).map(Entry::addresses).unwrap_or_default()
+    }
+
+    /// When the next name is to be looked up; `None` if none is before a lookup that is under way has ended.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.0.values().filter_map(|entry| entry.due).min()
+    }
+
+    /// The names to look up now. Each is due again only after [`Names::on_lookup`].
+    pub(super) fn take_due(&mut self, now: Timestamp) -> Vec<String> {
+        let due = self.0.iter_mut().filter(|(_, entry)| entry.due.is_some_and(|due| due <= now));
+        due.map(|(host, entry)| {
+            entry.due = None;
+            host.clone()
+        })
+        .collect()
+    }
+
+    /// Takes the first lookup of a name that is about to be wanted.
+    pub(super) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.0.entry(lookup.host.clone()).or_insert_with(|| Entry::new(now));
+        self.on_lookup(lookup, now)
+    }
+
+    /// Takes what a lookup found. Returns what that changes; nothing if the name is no longer wanted.
+    pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        let entry = self.0.get_mut(&lookup.host)?;
+        let before = entry.addresses();
+        let (ttl, fault) = (lookup.ttl(), lookup.fault());
+        entry.live.looked_up(ttl.is_none());
+        let Lookup { host, v4, v6, refused, .. } = lookup;
+        // Half an answer takes nothing away: that a family has no addresses is then no news.
+        for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
+            match found.map(Records::into_addresses) {
+                Ok(addresses) if fault.is_none() || !addresses.is_empty() => *known = addresses,
+                _ => {}
+            }
+        }
+        let change = match (&entry.fault, &fault) {
+            (None, None) => FaultChange::Same,
+            (Some(before), Some(after)) if before.missing == after.missing => FaultChange::Same,
+            (_, Some(after)) => FaultChange::Began(after.clone()),
+            (Some(_), None) => FaultChange::Ended,
+        };
+        if change != FaultChange::Same {
+            entry.failures_in_a_row = 0;
+        }
+        entry.fault = fault;
+        entry.due = Some(now.after(entry.wait(ttl)));
+        let notes: Vec<String> = [entry.cut(&before), entry.refuse(refused)].into_iter().flatten().collect();
+        let after = entry.addresses();
+        if after != before || change != FaultChange::Same {
+            entry.since = now;
+        } else if notes.is_empty() {
+            return None;
+        }
+        Some(NameChange {
+            host,
+            added: after.difference(&before).copied().collect(),
+            removed: before.difference(&after).copied().collect(),
+            addresses: after,
+            fault: change,
+            notes,
+        })
+    }
+
+    /// All names, for a snapshot.
+    pub(super) fn all(&self) -> Vec<Name> {
+        let names = self.0.iter().map(|(host, entry)| Name {
+            host: host.clone(),
+            addresses: entry.addresses(),
+            fault: entry.fault.clone(),
+            since: entry.since,
+            live: entry.live.clone(),
+        });
+        names.collect()
+    }
+}
+
+impl Entry {
+    fn new(now: Timestamp) -> Entry {
+        Entry {
+            v4: BTreeSet::new(),
+            v6: BTreeSet::new(),
+            fault: None,
+            refused: BTreeSet::new(),
+            is_cut: false,
+            failures_in_a_row: 0,
+            since: now,
+            due: Some(now),
+            live: Arc::default(),
+        }
+    }
+
+    /// How long to wait for the next lookup after one that found what may be believed for `ttl`.
+    fn wait(&mut self, ttl: Option<Duration>) -> Duration {
+        let longest = ttl.map_or(LAST_RETRY, |ttl| ttl.clamp(MIN_TTL, MAX_TTL));
+        if self.fault.is_none() {
+            return longest;
+        }
+        let doubled = FIRST_RETRY * (1 << self.failures_in_a_row.min(9));
+        self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
+        doubled.min(longest)
+    }
+
+    /// Keeps no more addresses than a name may have, those it had before first: then ever new ones change nothing. Says so
+    /// when that begins.
+    fn cut(&mut self, before: &BTreeSet<IpAddr>) -> Option<String> {
+        let all = self.v4.len() + self.v6.len();
+        let was_cut = std::mem::replace(&mut self.is_cut, all > MAX_ADDRESSES);
+        let v6_at_least = self.v6.len().min(MAX_ADDRESSES / 2);
+        keep(&mut self.v4, MAX_ADDRESSES - v6_at_least, before);
+        keep(&mut self.v6, MAX_ADDRESSES - self.v4.len(), before);
+        (self.is_cut && !was_cut)
+            .then(|| format!("it has {all} addresses, {MAX_ADDRESSES} of them are servers"))
+    }
+
+    /// Says which addresses are refused if they are others than before. The reason of a fault says so already.
+    fn refuse(&mut self, refused: BTreeSet<IpAddr>) -> Option<String> {
+        let is_news = !refused.is_empty() && refused != self.refused && self.fault.is_none();
+        self.refused = refused;
+        let first = self.refused.first().filter(|_| is_news)?;
+        let others = match self.refused.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more like it"),
+        };
+        Some(format!("{first}{others} is no server: an address of this host or link (dns.allow_local)"))
+    }
+
+    fn addresses(&self) -> BTreeSet<IpAddr> {
+        self.v4.union(&self.v6).copied().collect()
+    }
+}
+
+/// Keeps `most` of the addresses, those of `before` first.
+fn keep(addresses: &mut BTreeSet<IpAddr>, most: usize, before: &BTreeSet<IpAddr>) {
+    if addresses.len() > most {
+        let (known, new): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
+            std::mem::take(addresses).into_iter().partition(|ip| before.contains(ip));
+        *addresses = known.into_iter().chain(new).take(most).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_model::Missing;
+
+    const HOST: &str = "app.internal";
+
+    /// One name, looked up whenever it is due.
+    struct Story {
+        names: Names,
+        now: Timestamp,
+    }
+
+    fn records(addresses: &[&str], ttl: u64) -> Result<Records, String> {
+        Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(ttl)))
+    }
+
+    fn lookup(v4: Result<Records, String>, v6: Result<Records, String>) -> Lookup {
+        Lookup {
+            host: HOST.into(),
+            name_servers: vec![],
+            v4,
+            v6,
+            from_hosts: false,
+            refused: BTreeSet::new(),
+        }
+    }
+
+    impl Story {
+        fn begin() -> Story {
+            let mut names = Names::default();
+            names.want(&BTreeSet::from([HOST]), Timestamp(0));
+            Story { names, now: Timestamp(0) }
+        }
+
+        /// Waits until the name is looked up, and answers.
+        fn answer(&mut self, v4: Result<Records, String>, v6: Result<Records, String>) -> Option<NameChange> {
+            self.now = self.names.due().expect("a name is due");
+            assert_eq!(self.names.take_due(self.now), [HOST]);
+            assert_eq!(self.names.due(), None, "it is asked once");
+            self.names.on_lookup(lookup(v4, v6), self.now)
+        }
+
+        fn waits(&self) -> Duration {
+            self.names.due().unwrap().since(self.now)
+        }
+
+        fn has(&self) -> Vec<String> {
+            self.names.addresses(HOST).iter().map(ToString::to_string).collect()
+        }
+    }
+
+    fn failed() -> Result<Records, String> {
+        Err("request timed out".into())
+    }
+
+    fn began(missing: Missing) -> FaultChange {
+        FaultChange::Began(Fault { missing, why: "request timed out".into() })
+    }
+
+    #[test]
+    fn a_name_stands_for_the_addresses_of_both_families_and_a_change_says_which_came_and_went() {
+        let mut story = Story::begin();
+        let change = story.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 30)).unwrap();
+        assert_eq!((change.added.len(), change.removed.len(), change.fault), (2, 0, FaultChange::Same));
+        assert_eq!(story.has(), ["10.0.0.3", "2001:db8::3"]);
+        let change = story.answer(records(&["10.0.0.4"], 60), records(&["2001:db8::3"], 30)).unwrap();
+        assert_eq!(
+            (change.added, change.removed),
+            (vec!["10.0.0.4".parse().unwrap()], vec!["10.0.0.3".parse().unwrap()])
+        );
+        assert_eq!(story.answer(records(&["10.0.0.4"], 9), records(&["2001:db8::3"], 9)), None);
+    }
+
+    #[test]
+    fn a_name_is_asked_again_when_its_shortest_record_ends_but_not_every_moment_nor_only_tomorrow() {
+        for (v4, v6, wait) in [(60, 30, 30), (7, 30, 7), (0, 0, 1), (86_400, 86_400, 300)] {
+            let mut story = Story::begin();
+            story.answer(records(&["10.0.0.3"], v4), records(&["2001:db8::3"], v6));
+            assert_eq!(story.waits().as_secs(), wait);
+        }
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 0));
+        assert_eq!(story.waits().as_secs(), 60, "what a family does not have has no time to live");
+    }
+
+    #[test]
+    fn a_lookup_that_fails_keeps_the_addresses_and_is_told_once() {
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        let change = story.answer(failed(), failed()).unwrap();
+        assert_eq!(change.fault, began(Missing::All));
+        assert_eq!((change.added.len(), change.removed.len()), (0, 0));
+        assert_eq!(story.answer(failed(), failed()), None);
+        assert_eq!(story.has(), ["10.0.0.3"]);
+        let change = story.answer(records(&["10.0.0.3"], 60), records(&[], 60)).unwrap();
+        assert_eq!(change.fault, FaultChange::Ended);
+        let live = &story.names.all()[0].live;
+        assert_eq!((live.lookups(), live.failures()), (4, 2));
+    }
+
+    #[test]
+    fn a_name_that_is_gone_keeps_its_last_addresses() {
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        let change = story.answer(records(&[], 60), records(&[], 60)).unwrap();
+        assert!(
+            matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("there is no such name"))
+        );
+        assert_eq!(story.has(), ["10.0.0.3"]);
+    }
+
+    #[test]
+    fn a_family_that_cannot_be_asked_keeps_its_addresses_while_the_other_changes() {
+        let mut story = Story::begin();
+        story.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 60));
+        let change = story.answer(records(&["10.0.0.4"], 60), failed()).unwrap();
+        assert_eq!((change.fault, change.removed.len()), (began(Missing::Records("AAAA")), 1));
+        assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"]);
+        assert_eq!(story.answer(records(&["10.0.0.4"], 60), failed()), None, "it is told once");
+        let change = story.answer(records(&[], 60), failed()).unwrap();
+        assert_eq!(change.fault, began(Missing::All));
+        assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"], "half an answer takes nothing away");
+        let change = story.answer(records(&[], 60), records(&["2001:db8::4"], 60)).unwrap();
+        assert_eq!((change.fault, story.has()), (FaultChange::Ended, vec!["2001:db8::4".to_owned()]));
+    }
+
+    #[test]
+    fn a_name_whose_one_family_is_never_answered_is_resolved_and_asked_when_the_records_of_the_other_end() {
+        let mut story = Story::begin();
+        for wait in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
+            story.answer(records(&["10.0.0.3"], 100), failed());
+            assert_eq!(story.waits().as_secs(), wait, "sooner only at first: one datagram may be lost");
+        }
+        let name = &story.names.all()[0];
+        assert!(name.is_resolved() && story.has() == ["10.0.0.3"]);
+        assert_eq!((name.live.lookups(), name.live.failures()), (9, 0));
+        story.answer(failed(), failed());
+        assert_eq!(story.waits().as_secs(), 1);
+        assert!(!story.names.all()[0].is_resolved());
+    }
+
+    #[test]
+    fn a_name_that_fails_is_asked_more_and_more_seldom_until_it_works() {
+        let mut story = Story::begin();
+        for wait in [1, 2, 4, 8, 16, 30, 30] {
+            story.answer(failed(), failed());
+            assert_eq!(story.waits().as_secs(), wait);
+        }
+        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        story.answer(failed(), failed());
+        assert_eq!(story.waits().as_secs(), 1);
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_server_is_none() {
+        let mut story = Story::begin();
+        let change = story.answer(records(&["0.0.0.0"], 60), records(&["::", "ff02::1"], 60)).unwrap();
+        assert!(matches!(change.fault, FaultChange::Began(_)));
+        assert!(story.has().is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_no_longer_wanted_is_not_asked_and_its_late_answer_is_nothing() {
+        let mut story = Story::begin();
+        story.names.take_due(story.now);
+        story.names.want(&BTreeSet::new(), story.now);
+        let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
+        assert_eq!(story.names.on_lookup(late, story.now), None);
+        assert_eq!((story.names.due(), story.names.knows(HOST)), (None, false));
+    }
+
+    fn many(v4: std::ops::Range<u32>, v6: u128) -> Lookup {
+        let minute = Duration::from_secs(60);
+        let base = u32::from_be_bytes([10, 0, 0, 1]);
+        let v4 = Records::new(v4.map(|n| IpAddr::from((base + n).to_be_bytes())), minute);
+        let v6 =
+            Records::new((0..v6).map(|n| IpAddr::from(((0x2001_0db8 << 96) + n + 1).to_be_bytes())), minute);
+        lookup(Ok(v4), Ok(v6))
+    }
+
+    #[test]
+    fn of_a_name_with_thousands_of_addresses_some_of_each_family_are_servers_and_that_is_told_once() {
+        let mut story = Story::begin();
+        let change = story.names.on_lookup(many(0..4_000, 700), story.now).unwrap();
+        assert_eq!(change.notes, ["it has 4700 addresses, 1024 of them are servers"]);
+        assert_eq!(change.addresses.len(), 1_024);
+        assert_eq!(change.addresses.iter().filter(|ip| ip.is_ipv6()).count(), 512);
+        assert_eq!(story.names.on_lookup(many(0..4_000, 700), story.now), None);
+        let change = story.names.on_lookup(many(0..4_000, 100), story.now).unwrap();
+        assert_eq!(
+            change.addresses.iter().filter(|ip| ip.is_ipv4()).count(),
+            924,
+            "room that is left is used"
+        );
+    }
+
+    #[test]
+    fn ever_new_addresses_push_out_none_that_are_still_there() {
+        let mut story = Story::begin();
+        story.names.on_lookup(many(2_000..3_000, 0), story.now);
+        let before = story.names.addresses(HOST);
+        let change = story.names.on_lookup(many(0..3_000, 0), story.now).unwrap();
+        assert_eq!((change.added.len(), change.removed.len()), (24, 0));
+        assert!(change.addresses.is_superset(&before));
+    }
+
+    #[test]
+    fn what_is_refused_of_an_answer_is_told_when_it_changes() {
+        let mut story = Story::begin();
+        let answer = |v4: &[&str]| lookup(records(v4, 60), records(&[], 60)).without_local();
+        let note =
+            "127.0.0.1 and 1 more like it is no server: an address of this host or link (dns.allow_local)";
+        let mixed = answer(&["10.0.0.3", "127.0.0.1", "169.254.169.254"]);
+        assert_eq!(story.names.on_lookup(mixed.clone(), story.now).unwrap().notes, [note]);
+        assert_eq!(story.has(), ["10.0.0.3"]);
+        assert_eq!(story.names.on_lookup(mixed, story.now), None, "it is told once");
+        let change = story.names.on_lookup(answer(&["169.254.169.254"]), story.now).unwrap();
+        assert!(
+            matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("169.254.169.254 is"))
+        );
+        assert_eq!(story.has(), ["10.0.0.3"], "what was found before stays");
+    }
+}

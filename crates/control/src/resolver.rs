@@ -1,0 +1,300 @@
+//! Looks names up: in `/etc/hosts`, then at name servers.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind::NotFound;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
+
+use hickory_resolver::config::{
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, Record, RecordType};
+use hickory_resolver::system_conf::parse_resolv_conf;
+use hickory_resolver::{Hosts, TokioResolver};
+use log::warn;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
+
+use convey_config::files;
+use convey_model::{Lookup, Records};
+
+const HOSTS: &str = "/etc/hosts";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// How long what `/etc/hosts` says is believed: it has no times to live.
+const HOSTS_TTL: Duration = Duration::from_secs(5);
+/// A family that takes longer to be answered by the only name server has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A name server that takes longer has failed, if there are others. It asks others itself; but mostly it knows.
+const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
+
+/// And so has one that takes this much longer than the other, if that has addresses: some name servers drop questions for
+/// AAAA records, and servers that are known should not wait for those. Long enough for a lost datagram to be sent again
+/// (hickory does so after a third of a second).
+const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
+
+/// What came of a question for one family, or why nothing did.
+type Answer = Result<Records, String>;
+
+/// Looks names up.
+#[derive(Clone)]
+pub struct Resolver {
+    known: Arc<Mutex<Option<Arc<System>>>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Resolver {
+    /// At most so many names are looked up at once. One takes six descriptors if nobody answers: both families, asked again.
+    pub fn new(at_once: usize) -> Resolver {
+        Resolver { known: Arc::default(), turns: Arc::new(Semaphore::new(at_once)) }
+    }
+
+    /// Looks a name up; asks these name servers, or the system's if there are none. A search list of `/etc/resolv.conf`
+    /// holds for names without a dot at the end, as long as its name servers are asked.
+    pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
+        let system = self.system(name_servers).await;
+        if let Some((v4, v6)) = system.in_hosts(&host) {
+            return lookup(host, name_servers, Ok(v4), Ok(v6), true);
+        }
+        let _turn = self.turns.acquire().await;
+        let ask = |kind| system.at_servers(&host, kind);
+        let (v4, v6) = both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await;
+        lookup(host, name_servers, v4, v6, false)
+    }
+
+    /// The system's files, read again if they have changed; all lookups wait for that.
+    async fn system(&self, name_servers: &[SocketAddr]) -> Arc<System> {
+        let mut known = self.known.lock().await;
+        let stamp = (name_servers.to_owned(), [HOSTS, RESOLV_CONF].map(changed));
+        if let Some(system) = known.as_ref().filter(|system| system.stamp == stamp) {
+            return system.clone();
+        }
+        let read = files::aside(|| (hosts(Path::new(HOSTS)), resolv_conf(Path::new(RESOLV_CONF)))).await;
+        let (hosts, config) =
+            read.unwrap_or_else(|| (Hosts::default(), Err("there is no thread".to_owned())));
+        let servers = servers(&stamp.0, config);
+        let system = Arc::new(System { stamp, hosts, servers });
+        *known = Some(system.clone());
+        system
+    }
+}
+
+fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, from_hosts: bool) -> Lookup {
+    Lookup { host, name_servers: name_servers.into(), v4, v6, from_hosts, refused: BTreeSet::new() }
+}
+
+/// What `/etc/resolv.conf` says.
+type Config = (ResolverConfig, ResolverOpts);
+
+/// Name servers, and when each file last changed.
+type Stamp = (Vec<SocketAddr>, [Option<(SystemTime, u64)>; 2]);
+
+fn changed(path: &str) -> Option<(SystemTime, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+/// What this system knows of names.
+struct System {
+    stamp: Stamp,
+    hosts: Hosts,
+    /// Or why nobody can be asked.
+    servers: Result<Vec<NameServer>, String>,
+}
+
+/// A name server that can be asked.
+struct NameServer {
+    ip: IpAddr,
+    resolver: TokioResolver,
+}
+
+impl System {
+    /// What the hosts file says, as far as it has the name: then nobody else is asked.
+    fn in_hosts(&self, host: &str) -> Option<(Records, Records)> {
+        let name = Name::from_utf8(host).ok()?;
+        let found = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        let (v4, v6) = (found(RecordType::A), found(RecordType::AAAA));
+        let records = |found: Option<hickory_resolver::lookup::Lookup>| {
+            let answers = found.as_ref().map_or(&[][..], |found| found.answers());
+            Records::new(answers.iter().filter_map(address), HOSTS_TTL)
+        };
+        (v4.is_some() || v6.is_some()).then(|| (records(v4), records(v6)))
+    }
+
+    /// Asks one name server after the other until one answers; that there are no records is an answer. As the C library
+    /// does it: of an internal name server and a public one both may know the name, and differ.
+    async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
+        let servers = self.servers.as_ref().map_err(String::clone)?;
+        let patience = patience(servers.len());
+        let mut errors = Vec::new();
+        for server in servers {
+            match timeout(patience, server.ask(host, kind)).await {
+                Ok(Ok(records)) => return Ok(records),
+                Ok(Err(error)) => errors.push(format!("{}: {error}", server.ip)),
+                Err(_) => errors.push(format!("{}: no answer within {patience:?}", server.ip)),
+            }
+        }
+        Err(errors.join("; "))
+    }
+}
+
+impl NameServer {
+    async fn ask(&self, host: &str, kind: RecordType) -> Answer {
+        match self.resolver.lookup(host, kind).await {
+            Ok(found) => {
+                let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
+                let addresses = found.answers().iter().filter_map(address);
+                Ok(Records::new(addresses, Duration::from_secs(ttl.into())))
+            }
+            Err(error) if error.is_no_records_found() => Ok(Records::default()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// How long one of so many name servers has time, so that the others have some too.
+fn patience(servers: usize) -> Duration {
+    match u32::try_from(servers) {
+        Ok(0 | 1) => PATIENCE,
+        Ok(servers) => (PATIENCE / servers).min(PATIENCE_IF_OTHERS),
+        Err(_) => Duration::ZERO,
+    }
+}
+
+/// Waits for the answers of both families; after one that has addresses only for `patience`.
+async fn both(
+    v4: impl Future<Output = Answer>,
+    v6: impl Future<Output = Answer>,
+    patience: Duration,
+) -> (Answer, Answer) {
+    let (mut v4, mut v6) = (pin!(v4), pin!(v6));
+    tokio::select! {
+        first = &mut v4 => {
+            let second = other(&first, v6, patience).await;
+            (first, second)
+        }
+        first = &mut v6 => (other(&first, v4, patience).await, first),
+    }
+}
+
+async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: Duration) -> Answer {
+    if first.as_ref().map_or(true, Records::is_empty) {
+        return second.await;
+    }
+    let late = |_| Err(format!("no answer within {patience:?} after that of the other family"));
+    timeout(patience, second).await.unwrap_or_else(late)
+}
+
+/// These name servers, or the system's if there are none, in their order.
+fn servers(name_servers: &[SocketAddr], system: Result<Config, String>) -> Result<Vec<NameServer>, String> {
+    let (config, mut options) = match name_servers {
+        [] => system.map_err(|error| format!("{RESOLV_CONF}: {error}"))?,
+        _ => {
+            let servers = name_servers.iter().copied().map(name_server).collect();
+            (ResolverConfig::from_name_servers(servers), ResolverOpts::default())
+        }
+    };
+    // Who asks knows how long an answer holds.
+    options.cache_size = 0;
+    options.use_hosts_file = ResolveHosts::Never;
+    let (domain, search, servers) = config.into_parts();
+    let one = |server: NameServerConfig| {
+        let ip = server.ip;
+        // One each: of several it would ask two at once, and believe the faster.
+        let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server]);
+        let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let resolver = builder.with_options(options.clone()).build().map_err(|error| error.to_string())?;
+        Ok(NameServer { ip, resolver })
+    };
+    servers.into_iter().map(one).collect()
+}
+
+fn address(record: &Record) -> Option<IpAddr> {
+    record.data.ip_addr()
+}
+
+fn name_server(addr: SocketAddr) -> NameServerConfig {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+        connection.port = addr.port();
+        connection
+    });
+    NameServerConfig::new(addr.ip(), true, connections.into())
+}
+
+/// Without the file, or if it is none, names are asked for at name servers alone.
+fn hosts(path: &Path) -> Hosts {
+    let mut hosts = Hosts::default();
+    let read = files::read(path).and_then(|text| hosts.read_hosts_conf(&text[..]).map_err(io::Error::other));
+    if let Err(error) = read.or_else(|error| if error.kind() == NotFound { Ok(()) } else { Err(error) }) {
+        warn!("cannot read {}: {error}", path.display());
+    }
+    hosts
+}
+
+fn resolv_conf(path: &Path) -> Result<Config, String> {
+    parse_resolv_conf(files::read(path).map_err(|error| error.to_string())?)
+        .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    fn found(ip: &str) -> Answer {
+        Ok(Records::new([ip.parse().unwrap()], Duration::from_secs(60)))
+    }
+
+    /// An answer that comes after any that is there already and after a patience that is none.
+    async fn later(answer: Answer) -> Answer {
+        for _ in 0..3 {
+            yield_now().await;
+        }
+        answer
+    }
+
+    async fn at_once<T>(asked: impl Future<Output = T>) -> T {
+        timeout(PATIENCE, asked).await.expect("nobody waits for what never comes")
+    }
+
+    #[test]
+    fn of_several_name_servers_each_has_less_time() {
+        assert_eq!([1, 2, 3, 10].map(|n| patience(n).as_millis()), [5_000, 1_500, 1_500, 500]);
+    }
+
+    #[tokio::test]
+    async fn a_family_that_is_never_answered_does_not_hold_the_other_up() {
+        let (v4, v6) = (found("10.0.0.3"), found("2001:db8::3"));
+        let (a, aaaa) = at_once(both(ready(v4.clone()), pending(), Duration::ZERO)).await;
+        assert_eq!(a, v4);
+        assert_eq!(aaaa.unwrap_err(), "no answer within 0ns after that of the other family");
+        let (a, aaaa) = at_once(both(pending(), ready(v6.clone()), Duration::ZERO)).await;
+        assert!(a.is_err());
+        assert_eq!(aaaa, v6);
+    }
+
+    #[tokio::test]
+    async fn a_family_that_is_answered_a_little_later_is_waited_for() {
+        let (v4, v6) = (found("10.0.0.3"), found("2001:db8::3"));
+        let asked = both(ready(v4.clone()), later(v6.clone()), Duration::from_secs(60));
+        assert_eq!(asked.await, (v4, v6));
+    }
+
+    #[tokio::test]
+    async fn a_family_without_addresses_is_no_reason_to_give_the_other_up() {
+        let v6 = found("2001:db8::3");
+        for v4 in [Ok(Records::default()), Err("refused".to_owned())] {
+            let asked = both(ready(v4.clone()), later(v6.clone()), Duration::ZERO);
+            assert_eq!(asked.await, (v4, v6.clone()));
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! What runs and what is known of it. Pure: events in, snapshots and changes out.
+
+mod returning;
+mod turnover;
+mod vanished;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use self::vanished::Vanished;
+use super::draining::Draining;
+use super::kept::Kept;
+use super::names::{NameChange, Names};
+use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
+use convey_config::{Config, LeftOut};
+use convey_model::{
+    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, ProbeKind, Server, ServerKey, Timestamp,
+    WHOLE,
+};
+use convey_snapshot::stats::Traffic;
+use convey_snapshot::{
+    self as snapshot, Ejected, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerEndpoints,
+    ServerLive, Snapshot,
+};
+
+/// The state behind the snapshots.
+pub struct State {
+    cores: usize,
+    generation: u64,
+    config: Option<Config>,
+    draining: Draining,
+    stopping: bool,
+    /// Frontends whose flows go on without us; none before the end.
+    outlasting: BTreeSet<Endpoint>,
+    names: Names,
+    left_out: BTreeSet<LeftOut>,
+    own_addresses: Arc<BTreeSet<IpAddr>>,
+    network: Arc<NextHops>,
+    /// Whether the network or what drains is not what was last published.
+    is_stale: bool,
+    next_id: u32,
+    totals: Arc<Traffic>,
+    frontends: Kept<String, FrontendLive>,
+    backends: Kept<String, PoolLive>,
+    pools: HashMap<String, PoolEntry>,
+    kept_servers: Kept<ServerKey, ServerLive>,
+    servers: HashMap<ServerKey, ServerEntry>,
+    server_endpoints: Arc<ServerEndpoints>,
+    vanished: Vanished,
+    /// Servers that time changes something about.
+    timed: BTreeSet<ServerKey>,
+    changes: Vec<HealthChange>,
+    /// Servers that are to be probed at once.
+    doubts: Vec<Confirmation>,
+}
+
+/// A server went up or down, was ejected or is no longer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthChange {
+    /// Which.
+    pub server: ServerKey,
+    /// What it became.
+    pub change: Change,
+    /// Why, in words for an operator.
+    pub reason: String,
+    /// Servers of its backend that can be chosen after this (and all other changes of the moment).
+    pub eligible: usize,
+    /// Servers its backend has.
+    pub of: usize,
+}
+
+struct PoolEntry {
+    pool: Arc<Pool>,
+    stale: bool,
+}
+
+struct ServerEntry {
+    live: Arc<ServerLive>,
+    check: HealthCheck,
+    state: health::State,
+    doubt: Doubt,
+    reason: String,
+    since: Timestamp,
+    ejection: Ejection,
+    /// Why it is ejected, in words for an operator.
+    ejected_for: String,
+    warmup: Option<Warmup>,
+}
+
+impl State {
+    /// Nothing runs; counters are for `cores` writers.
+    pub fn new(cores: usize) -> Self {
+        State {
+            cores,
+            generation: 0,
+            config: None,
+            draining: Draining::default(),
+            stopping: false,
+            outlasting: BTreeSet::new(),
+            names: Names::default(),
+            left_out: BTreeSet::new(),
+            own_addresses: Arc::default(),
+            network: Arc::default(),
+            is_stale: false,
+            next_id: 0,
+            totals: Arc::new(Traffic::new(cores)),
+            frontends: Kept::default(),
+            backends: Kept::default(),
+            pools: HashMap::new(),
+            kept_servers: Kept::default(),
+            servers: HashMap::new(),
+            server_endpoints: Arc::default(),
+            vanished: Vanished::default(),
+            timed: BTreeSet::new(),
+            changes: Vec::new(),
+            doubts: Vec::new(),
+        }
+    }
+
+    /// The configuration that runs, servers that are known by name as the file has them.
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// Where packets go next, as last set.
+    pub fn network(&self) -> &Arc<NextHops> {
+        &self.network
+    }
+
+    /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
+    /// connections and health; what was taken away and comes back while connections are open has those.
+    pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
+        self.names.want(&config.hosts(), now);
+        let asks = |config: &Config| (config.name_servers.clone(), config.allow_local);
+        if self.config.as_ref().is_some_and(|before| asks(before) != asks(&config)) {
+            self.names.ask_again(now);
+        }
+        self.keep_backends(&config, now);
+        if let Some(before) = &self.config {
+            self.draining.follow(before, &config, now);
+        }
+        self.config = Some(config);
+        self.snapshot()
+    }
+
+    /// Names of this configuration that nothing is known of yet.
+    pub fn unknown_names(&self, config: &Config) -> Vec<String> {
+        let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
+        unknown.map(str::to_owned).collect()
+    }
+
+    /// Takes the lookup of an unknown name of the configuration that comes next.
+    pub fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.names.learn(lookup, now)
+    }
+
+    /// The names to look up now: each will be asked for again only after [`State::on_lookup`].
+    pub fn take_due_names(&mut self, now: Timestamp) -> Vec<String> {
+        self.names.take_due(now)
+    }
+
+    /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
+    /// with a new configuration; but what is known of those is kept for a while: some name servers leave out now this
+    /// record, now that. What other name servers said than those of the configuration is no longer of interest.
+    /// Nothing is published before [`State::settle`].
+    pub fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
+            return None;
+        }
+        let change = self.names.on_lookup(lookup, now)?;
+        self.is_stale = true;
+        if !change.added.is_empty() || !change.removed.is_empty() {
+            self.resolve_again(now);
+        }
+        Some(change)
+    }
+
+    /// Takes over which addresses this host has: servers of names that would lead back to us are left out. Returns
+    /// whether they are others than before. Nothing is published before [`State::settle`].
+    pub fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
+        let differ = *self.own_addresses != addresses;
+        if differ {
+            self.own_addresses = addresses.into();
+            self.is_stale = true;
+            self.resolve_again(now);
+        }
+        differ
+    }
+
+    fn resolve_again(&mut self, now: Timestamp) {
+        if let Some(config) = self.config.take() {
+            let gone = self.keep_backends(&config, now);
+            self.vanished.keep(gone, now);
+            self.config = Some(config);
+        }
+    }
+
+    /// Addresses of names at which there is no server, because it would be a frontend itself.
+    pub fn left_out(&self) -> &BTreeSet<LeftOut> {
+        &self.left_out
+    }
+
+    /// When [`State::on_time`] or [`State::take_due_names`] has something to do; `None` if time changes nothing.
+    pub fn due(&self) -> Option<Timestamp> {
+        let timed = self.timed.iter().filter_map(|server| self.servers.get(server)?.due());
+        [self.draining.due(), self.names.due()].into_iter().flatten().chain(timed).min()
+    }
+
+    /// Lets go what a reload took away and whose connections have had their time, ends ejections, lets the shares of
+    /// servers grow that have come back. Nothing is published before
+    /// [`State::settle`].
+    pub fn on_time(&mut self, now: Timestamp) {
+        self.is_stale |= self.draining.expire(now);
+        self.pass_time(now);
+    }
+
+    /// Begins nothing new from now on (packet modes): what is open may finish.
+    pub fn stop(&mut self) -> Arc<Snapshot> {
+        self.stopping = true;
+        self.snapshot()
+    }
+
+    /// Serves nobody from now on: what is open is cut; but where any balancer would send a client's packets to the same
+    /// server, what is open goes on by the next process, or another balancer.
+    pub fn end(&mut self) -> Arc<Snapshot> {
+        self.outlasting = self.config.iter().flat_map(repeatable).collect();
+        self.config = None;
+        self.snapshot()
+    }
+
+    /// Takes the outcome of a probe. Nothing is published before [`State::settle`].
+    pub fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
+        let Some(entry) = self.servers.get_mut(server) else { return };
+        let first = !entry.state.is_proven();
+        match entry.state.on_probe(success, &entry.check) {
+            Some(change) => self.changed(server, change, reason, now),
+            None if first => self.noted(server, reason),
+            None => {}
+        }
+    }
+
+    /// Takes over where packets go next. It must be made from what was set before, so that next hops keep their
+    /// indices. Nothing is published before [`State::settle`].
+    pub fn set_network(&mut self, network: impl Into<Arc<NextHops>>) {
+        self.network = network.into();
+        self.is_stale = true;
+    }
+
+    /// Publishes what the last outcomes, a new network and time changed: a snapshot if there is anything new in it, and
+    /// the changes of health. Tables are built here, once for any number of outcomes.
+    pub fn settle(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
+        let stale: Vec<String> =
+            self.pools.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
+        if stale.is_empty() && !self.is_stale {
+            return None;
+        }
+        for name in stale {
+            let entry = &self.pools[&name];
+            let pool = self.build_pool(&entry.pool.config, &entry.pool.live, Some(&entry.pool));
+            self.pools.insert(name, PoolEntry { pool, stale: false });
+        }
+        let mut changes = std::mem::take(&mut self.changes);
+        for change in &mut changes {
+            if let Some(entry) = self.pools.get(&change.server.backend) {
+                change.eligible = entry.pool.eligible();
+                change.of = entry.pool.servers.len();
+            }
+        }
+        Some((self.snapshot(), changes))
+    }
+
+    /// The probes that should run now.
+    pub fn probes(&self) -> HashMap<ServerKey, HealthCheck> {
+        self.servers.iter().map(|(key, entry)| (key.clone(), entry.check.clone())).collect()
+    }
+
+    fn changed(&mut self, server: &ServerKey, change: Change, reason: String, now: Timestamp) {
+        if let Some(entry) = self.servers.get_mut(server) {
+            entry.since = now;
+        }
+        self.begin_anew(server, now);
+        self.noted(server, reason.clone());
+        self.tell(server, change, reason);
+    }
+
+    /// Has a change published with the next snapshot.
+    fn tell(&mut self, server: &ServerKey, change: Change, reason: String) {
+        self.changes.push(HealthChange { server: server.clone(), change, reason, eligible: 0, of: 0 });
+        self.rebuild(server);
+    }
+
+    fn noted(&mut self, server: &ServerKey, reason: String) {
+        if let Some(entry) = self.servers.get_mut(server) {
+            entry.reason = reason;
+        }
+        self.rebuild(server);
+    }
+
+    fn rebuild(&mut self, server: &ServerKey) {
+        if let Some(entry) = self.pools.get_mut(&server.backend) {
+            entry.stale = true;
+        }
+    }
+
+    fn build_pool(&self, config: &Arc<Backend>, live: &Arc<PoolLive>, before: Option<&Pool>) -> Arc<Pool> {
+        let servers = config.servers.iter().map(|server| {
+            let entry = &self.servers[&key(config, server)];
+            let health = entry.health();
+            Arc::new(snapshot::Server { config: server.clone(), health, live: entry.live.clone() })
+        });
+        Arc::new(Pool::new(config.clone(), servers.collect(), live.clone(), before))
+    }
+
+    fn snapshot(&mut self) -> Arc<Snapshot> {
+        self.generation += 1;
+        self.is_stale = false;
+        let (generation, network, totals) = (self.generation, self.network.clone(), self.totals.clone());
+        let Some(config) = &self.config else {
+            let outlasting = self.outlasting.clone();
+            return Arc::new(Snapshot {
+                generation,
+                network,
+                totals,
+                outlasting,
+                ..Snapshot::empty(self.cores)
+            });
+        };
+        let frontends: Vec<Arc<Frontend>> = config
+            .frontends
+            .iter()
+            .map(|frontend| {
+                Arc::new(Frontend {
+                    config: frontend.clone(),
+                    pool: self.pools[&frontend.backend].pool.clone(),
+                    live: self
+                        .frontends
+                        .get(&frontend.name, || FrontendLive::new(number(&mut self.next_id), self.cores)),
+                })
+            })
+            .collect();
+        let listeners = frontends
+            .iter()
+            .flat_map(|frontend| frontend.config.endpoints().map(|endpoint| (endpoint, frontend.clone())));
+        let pools: Vec<Arc<Pool>> =
+            config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect();
+        let servers = pools.iter().flat_map(|pool| &pool.servers);
+        Arc::new(Snapshot {
+            generation,
+            listeners: listeners.collect(),
+            servers: servers.map(|server| (server.live.id, server.clone())).collect(),
+            server_endpoints: self.server_endpoints.clone(),
+            pools,
+            frontends,
+            names: self.names.all(),
+            own_addresses: self.own_addresses.clone(),
+            draining: self.draining.places(),
+            stopping: self.stopping,
+            outlasting: self.outlasting.clone(),
+            network,
+            timeouts: config.timeouts,
+            flow_timeouts: config.passthrough.timeouts,
+            min_path_mtu: config.passthrough.min_path_mtu,
+            totals,
+        })
+    }
+}
+
+impl ServerEntry {
+    fn new(live: Arc<ServerLive>, check: HealthCheck, now: Timestamp) -> Self {
+        let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
+        ServerEntry {
+            live,
+            check,
+            state: health::State::default(),
+            doubt: Doubt::default(),
+            reason: reason.to_owned(),
+            since: now,
+            ejection: Ejection::default(),
+            ejected_for: String::new(),
+            warmup: None,
+        }
+    }
+
+    fn health(&self) -> Health {
+        let (times, reason) = (self.ejection.times(), &self.ejected_for);
+        let ejected = self.ejection.until().map(|until| Ejected { until, times, reason: reason.clone() });
+        let percent = self.warmup.map_or(WHOLE, |warmup| warmup.percent());
+        Health { up: self.state.is_up(), reason: self.reason.clone(), since: self.since, ejected, percent }
+    }
+}
+
+/// Where any balancer sends a client's packets to the same server, and servers answer clients themselves.
+fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
+    let hashes = |frontend: &&model::Frontend| {
+        config.backend(&frontend.backend).is_some_and(|backend| backend.algorithm.hashes())
+    };
+    config.frontends_in(Mode::Dsr).filter(hashes).flat_map(model::Frontend::endpoints)
+}
+
+/// The next number.
+fn number(next: &mut u32) -> u32 {
+    let id = *next;
+    *next += 1;
+    id
+}
+
+fn key(backend: &Backend, server: &Server) -> ServerKey {
+    ServerKey { backend: backend.name.clone(), server: server.name.clone(), addr: server.addr }
+}
+
+#[cfg(test)]
+mod tests;

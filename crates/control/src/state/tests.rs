@@ -1,0 +1,377 @@
+//! Configurations, outcomes and virtual time in; snapshots and changes out.
+
+mod doubts;
+mod drain;
+mod names;
+mod returning;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::*;
+use crate::health::Finding;
+use convey_config::Stats;
+use convey_model::{
+    self as model, ConnectFailures, Endpoint, Interface, Mode, Neighbour, PacketSettings, Protocol, Timeouts,
+};
+use convey_snapshot::Pick;
+use convey_snapshot::fixture::{self, backend, server};
+use convey_snapshot::stats::Counter;
+
+const SECOND: Duration = Duration::from_secs(1);
+const VIP: &str = "10.0.0.1:80";
+
+/// One frontend on [`VIP`] in front of these servers; one failed probe takes a server out.
+fn config(servers: Vec<Server>) -> Config {
+    Config {
+        frontends: vec![model::Frontend {
+            name: "web".into(),
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
+            listen: vec![VIP.parse().unwrap()],
+            backend: "pool".into(),
+            max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: vec![],
+        }],
+        backends: vec![backend("pool", servers)],
+        stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
+        timeouts: Timeouts {
+            connect: SECOND,
+            idle: SECOND,
+            tcp_user_timeout: SECOND,
+            udp_idle: SECOND,
+            drain: SECOND,
+        },
+        passthrough: PacketSettings::default(),
+        name_servers: vec![],
+        allow_local: false,
+    }
+}
+
+fn two_servers() -> Config {
+    config(vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")])
+}
+
+fn key_of(config: &Config, index: usize) -> ServerKey {
+    key(&config.backends[0], &config.backends[0].servers[index])
+}
+
+/// The names of the servers that 20 new connections go to.
+fn chosen(snapshot: &Snapshot) -> Vec<String> {
+    let vip: SocketAddr = VIP.parse().unwrap();
+    let pool = &snapshot.listeners[&Endpoint::tcp(vip)].pool;
+    let mut names: Vec<String> = (0..20)
+        .filter_map(|port| match pool.pick(SocketAddr::new(vip.ip(), 1000 + port), vip, &[]) {
+            Pick::Server(index) => Some(pool.servers[index].config.name.clone()),
+            Pick::Busy | Pick::Nobody => None,
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
+    let config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a", "b"]);
+
+    state.on_probe(&a, false, "connect failed".into(), Timestamp(5));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!(chosen(&snapshot), ["b"]);
+    assert_eq!(
+        (changes.len(), changes[0].change, changes[0].eligible, changes[0].of),
+        (1, Change::Down, 1, 2)
+    );
+    let health = &snapshot.pools[0].servers[0].health;
+    assert_eq!(health, &fixture::down("connect failed", Duration::from_nanos(5)));
+
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(9));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!(chosen(&snapshot), ["a", "b"]);
+    assert_eq!(changes[0].change, Change::Up);
+}
+
+#[test]
+fn where_servers_listen_follows_the_configuration() {
+    let mut state = State::new(1);
+    let is_server = |snapshot: &Snapshot, addr: &str| {
+        snapshot.server_endpoints.contain(Protocol::Tcp, addr.parse().unwrap(), 80)
+    };
+    let snapshot = state.configure(two_servers(), Timestamp(0));
+    assert!(is_server(&snapshot, "10.0.0.2:80") && is_server(&snapshot, "10.0.0.3:80"));
+    let snapshot = state.configure(config(vec![server("b", "10.0.0.3:80")]), Timestamp(1));
+    assert!(!is_server(&snapshot, "10.0.0.2:80") && is_server(&snapshot, "10.0.0.3:80"));
+}
+
+#[test]
+fn the_first_good_probe_is_shown_but_is_no_news() {
+    let config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(1));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert!(changes.is_empty());
+    assert_eq!(snapshot.pools[0].servers[0].health.reason, "connect succeeded");
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(2));
+    assert!(state.settle().is_none(), "a steady server publishes nothing");
+}
+
+#[test]
+fn many_outcomes_settle_in_one_snapshot() {
+    let config = two_servers();
+    let (a, b) = (key_of(&config, 0), key_of(&config, 1));
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    state.on_probe(&a, false, "x".into(), Timestamp(1));
+    state.on_probe(&b, false, "y".into(), Timestamp(1));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert!(chosen(&snapshot).is_empty());
+    assert_eq!(changes.iter().map(|change| change.eligible).collect::<Vec<_>>(), [0, 0]);
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn a_reload_keeps_counters_and_health_of_what_stays() {
+    let first = two_servers();
+    let a = key_of(&first, 0);
+    let mut state = State::new(1);
+    let before = state.configure(first, Timestamp(0));
+    before.pools[0].servers[1].live.traffic.add(0, Counter::Opened, 7);
+    before.frontends[0].live.traffic.add(0, Counter::Opened, 7);
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    state.settle();
+
+    let mut servers =
+        vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80"), server("c", "10.0.0.4:80")];
+    servers[1].settings.weight = 5;
+    let after = state.configure(config(servers), Timestamp(2));
+    assert_eq!(chosen(&after), ["b", "c"]);
+    assert_eq!(after.pools[0].servers[1].live.traffic.sum(Counter::Opened), 7);
+    assert_eq!(after.frontends[0].live.traffic.sum(Counter::Opened), 7);
+}
+
+#[test]
+fn a_server_taken_away_and_put_back_still_knows_its_open_connections() {
+    let mut state = State::new(1);
+    let before = state.configure(two_servers(), Timestamp(0));
+    let held = before.pools[0].servers[1].live.clone(); // as an open connection does
+    assert!(held.slots.try_take(None));
+    drop(before);
+    state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(1));
+    let after = state.configure(two_servers(), Timestamp(2));
+    assert_eq!(after.pools[0].servers[1].live.slots.open(), 1);
+}
+
+#[test]
+fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
+    let mut config = two_servers();
+    config.backends[0].health_check.fall = 3;
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    let live = state.configure(config, Timestamp(0)).pools[0].servers[0].live.clone();
+    let fail = |state: &mut State, now| {
+        let in_a_row = live.connect_failed(live.row()).unwrap();
+        let error = "refused".into();
+        let failures = ConnectFailures {
+            server: a.clone(),
+            in_a_row,
+            error,
+            protocol: Protocol::Tcp,
+            is_forgeable: false,
+        };
+        state.on_connect_failures(&failures, Timestamp(now));
+        state.take_doubts().len()
+    };
+    assert_eq!([1, 2, 3].map(|now| fail(&mut state, now)), [0, 0, 1]);
+    state.on_confirmation(&a, Finding::Failure, Timestamp(3));
+    assert_eq!(state.settle().unwrap().1[0].change, Change::Down);
+    state.on_probe(&a, true, "connect succeeded".into(), Timestamp(4));
+    assert_eq!(state.settle().unwrap().1[0].change, Change::Up);
+    fail(&mut state, 5);
+    assert!(state.settle().is_none());
+    assert_eq!(live.connect_failed(live.row() - 1), None, "it began before the server came back");
+}
+
+#[test]
+fn a_server_that_moves_to_another_address_starts_afresh() {
+    let first = two_servers();
+    let a = key_of(&first, 0);
+    let mut state = State::new(1);
+    state.configure(first, Timestamp(0));
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    state.settle();
+    let moved = config(vec![server("a", "10.0.0.9:80"), server("b", "10.0.0.3:80")]);
+    assert_eq!(chosen(&state.configure(moved, Timestamp(2))), ["a", "b"]);
+    state.on_probe(&a, false, "late news of the old address".into(), Timestamp(3));
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn backups_serve_only_while_no_other_server_is_up() {
+    let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
+    servers[1].settings.backup = true;
+    let config = config(servers);
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a"]);
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    state.on_probe(&a, true, "up".into(), Timestamp(2));
+    assert_eq!(chosen(&state.settle().unwrap().0), ["a"]);
+}
+
+#[test]
+fn a_server_without_health_check_is_never_taken_out() {
+    let mut config = two_servers();
+    config.backends[0].health_check.kind = ProbeKind::None;
+    let server = key_of(&config, 0);
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    let failures = ConnectFailures {
+        server,
+        in_a_row: 99,
+        error: "refused".into(),
+        protocol: Protocol::Tcp,
+        is_forgeable: false,
+    };
+    state.on_connect_failures(&failures, Timestamp(1));
+    assert!(state.take_doubts().is_empty(), "it is not probed");
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn a_health_check_taken_away_brings_its_down_servers_back() {
+    let mut config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    state.configure(config.clone(), Timestamp(0));
+    state.on_probe(&a, false, "down".into(), Timestamp(1));
+    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    config.backends[0].health_check.kind = ProbeKind::None;
+    assert_eq!(chosen(&state.configure(config, Timestamp(2))), ["a", "b"]);
+}
+
+#[test]
+fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
+    let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
+    servers.iter_mut().for_each(|server| server.settings.max_connections = Some(1));
+    let mut state = State::new(1);
+    let snapshot = state.configure(config(servers), Timestamp(0));
+    let vip: SocketAddr = VIP.parse().unwrap();
+    let pool = &snapshot.pools[0];
+    assert!(pool.servers[0].live.slots.try_take(Some(1)));
+    assert_eq!(chosen(&snapshot), ["b"]);
+    assert!(pool.servers[1].live.slots.try_take(Some(1)));
+    assert_eq!(pool.pick(vip, vip, &[]), Pick::Busy);
+    assert_eq!(pool.pick(vip, vip, &[0, 1]), Pick::Nobody);
+}
+
+#[test]
+fn no_two_servers_or_frontends_ever_have_the_same_number() {
+    let mut state = State::new(1);
+    let mut first = two_servers();
+    first.frontends.push(model::Frontend { name: "x".into(), listen: vec![], ..first.frontends[0].clone() });
+    let numbers = |snapshot: &Snapshot| -> Vec<u32> {
+        let servers = snapshot.pools.iter().flat_map(|pool| pool.servers.iter().map(|s| s.live.id));
+        servers.chain(snapshot.frontends.iter().map(|frontend| frontend.live.id)).collect()
+    };
+    let mut seen = numbers(&state.configure(first.clone(), Timestamp(0)));
+    assert_eq!(seen.len(), 4);
+    let mut moved = config(vec![server("a", "10.0.0.8:80"), server("b", "10.0.0.9:80")]);
+    moved.frontends[0].name = "new".into();
+    seen.extend(numbers(&state.configure(moved, Timestamp(1))));
+    // The first ones were forgotten with the last snapshot that named them.
+    seen.extend(numbers(&state.configure(first, Timestamp(2))));
+    let distinct: std::collections::HashSet<u32> = seen.iter().copied().collect();
+    assert_eq!((seen.len(), distinct.len()), (11, 11), "{seen:?}");
+}
+
+#[test]
+fn a_server_that_stays_or_comes_back_to_its_flows_keeps_its_number() {
+    let mut state = State::new(1);
+    let before = state.configure(two_servers(), Timestamp(0));
+    let held = before.pools[0].servers[1].live.clone();
+    let frontend = before.frontends[0].live.id;
+    let without = state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(1));
+    drop(before);
+    assert!(!without.servers.contains_key(&held.id));
+    assert_eq!(without.frontends[0].live.id, frontend);
+    let after = state.configure(two_servers(), Timestamp(2));
+    assert_eq!(after.servers[&held.id].config.name, "b");
+    assert_eq!(after.servers[&without.pools[0].servers[0].live.id].config.name, "a");
+}
+
+#[test]
+fn every_configured_server_is_found_by_its_number_with_its_present_health() {
+    let mut all = two_servers();
+    let unused = Backend {
+        name: "unused".into(),
+        servers: vec![server("c", "10.0.0.4:80")],
+        ..all.backends[0].clone()
+    };
+    all.backends.push(unused);
+    let b = key_of(&all, 1);
+    let mut state = State::new(1);
+    state.configure(all, Timestamp(0));
+    state.on_probe(&b, false, "refused".into(), Timestamp(1));
+    let (snapshot, _) = state.settle().unwrap();
+    let mut found: Vec<(&str, bool)> =
+        snapshot.servers.values().map(|server| (server.config.name.as_str(), server.health.up)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [("a", true), ("b", false), ("c", true)]);
+    assert!(snapshot.servers.iter().all(|(id, server)| *id == server.live.id));
+}
+
+#[test]
+fn each_snapshot_is_one_more_than_the_last() {
+    let config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = State::new(1);
+    assert_eq!(state.configure(config.clone(), Timestamp(0)).generation, Snapshot::empty(1).generation + 1);
+    state.on_probe(&a, false, "refused".into(), Timestamp(1));
+    assert_eq!(state.settle().unwrap().0.generation, 2);
+    assert!(state.settle().is_none());
+    assert_eq!(state.configure(config, Timestamp(2)).generation, 3);
+}
+
+#[test]
+fn a_change_of_the_network_is_published_and_stays() {
+    let lan = Interface {
+        index: 2,
+        name: "eth0".into(),
+        mac: Some([2; 6]),
+        mtu: 1500,
+        mtu_v6: 1500,
+        up: true,
+        loopback: false,
+        hands_over: false,
+        addresses: vec![],
+    };
+    let neighbour = Neighbour { interface: 2, ip: "10.0.0.2".parse().unwrap(), mac: [3; 6] };
+    let mut state = State::new(1);
+    let before = state.configure(two_servers(), Timestamp(0));
+    assert_eq!(before.network.get(0), None);
+    let network = state.network().update(&[lan], [], &[neighbour]);
+    state.set_network(network);
+    let (after, changes) = state.settle().unwrap();
+    assert!(changes.is_empty());
+    assert_eq!(after.network.get(0).unwrap().dst_mac, [3; 6]);
+    assert!(Arc::ptr_eq(&before.pools[0], &after.pools[0]), "no table is built for it");
+    assert!(state.settle().is_none());
+    let later = state.configure(two_servers(), Timestamp(1));
+    assert!(Arc::ptr_eq(&later.network, &after.network));
+}
+
+#[test]
+fn a_network_known_before_the_configuration_is_in_its_first_snapshot() {
+    let mut state = State::new(1);
+    state.set_network(NextHops::default());
+    let snapshot = state.configure(two_servers(), Timestamp(0));
+    assert!(Arc::ptr_eq(&snapshot.network, state.network()));
+    assert!(state.settle().is_none());
+}

@@ -1,0 +1,191 @@
+//! What clients' failures do to a server, and the probe that confirms them.
+
+use super::*;
+use convey_model::OutlierDetection;
+
+/// A backend of two servers whose check takes half a second, and the first one's key.
+fn checked(kind: ProbeKind) -> (State, ServerKey) {
+    let mut config = two_servers();
+    config.backends[0].health_check =
+        HealthCheck { kind, timeout: SECOND / 2, fall: 3, ..config.backends[0].health_check.clone() };
+    let mut state = State::new(1);
+    let a = key_of(&config, 0);
+    state.configure(config, Timestamp(0));
+    (state, a)
+}
+
+/// So many clients have failed in a row; how many probes that asks for.
+fn fail(state: &mut State, server: &ServerKey, in_a_row: u32, is_forgeable: bool, now: Timestamp) -> usize {
+    let error = "refused".into();
+    let failures =
+        ConnectFailures { server: server.clone(), in_a_row, error, protocol: Protocol::Tcp, is_forgeable };
+    state.on_connect_failures(&failures, now);
+    state.take_doubts().len()
+}
+
+fn at(milliseconds: u64) -> Timestamp {
+    Timestamp(0).after(Duration::from_millis(milliseconds))
+}
+
+#[test]
+fn a_server_goes_down_for_its_clients_only_once_a_probe_fails_too() {
+    let (mut state, a) = checked(ProbeKind::Tcp);
+    assert_eq!(fail(&mut state, &a, 2, false, at(0)), 0, "that is no row yet");
+    assert_eq!(fail(&mut state, &a, 3, false, at(1)), 1);
+    assert!(state.settle().is_none(), "nothing is decided yet");
+    assert_eq!(fail(&mut state, &a, 4, false, at(2)), 0, "it is being asked");
+    state.on_confirmation(&a, Finding::Failure, at(3));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!((chosen(&snapshot), changes[0].change), (vec!["b".to_owned()], Change::Down));
+    assert_eq!(changes[0].reason, "3 connects in a row failed: refused");
+    assert_eq!(fail(&mut state, &a, 5, false, at(9_000)), 0, "it is down");
+}
+
+#[test]
+fn no_number_of_failures_takes_out_a_server_that_answers_its_probes() {
+    for kind in [ProbeKind::Tcp, ProbeKind::Udp] {
+        for found in [Finding::Answer, Finding::Nothing] {
+            let (mut state, a) = checked(kind.clone());
+            let mut probes = 0;
+            // 33,000 a second, for 9 seconds.
+            for n in 0..300_000 {
+                let now = at(u64::from(n) * 9_000 / 300_000);
+                for _ in 0..fail(&mut state, &a, n, false, now) {
+                    probes += 1;
+                    state.on_confirmation(&a, found, now);
+                }
+            }
+            assert!(state.settle().is_none());
+            assert_eq!(probes, 9, "one a second");
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_hears_nothing_speaks_for_a_udp_server_if_anybody_can_have_refused() {
+    for (is_forgeable, goes_down) in [(true, false), (false, true)] {
+        let (mut state, a) = checked(ProbeKind::Udp);
+        let live = state.snapshot().pools[0].servers[0].live.clone();
+        (0..3).for_each(|_| assert!(live.connect_failed(live.row()).is_some()));
+        assert_eq!(fail(&mut state, &a, 3, is_forgeable, at(0)), 1);
+        state.on_confirmation(&a, Finding::Silence, at(500));
+        assert_eq!(state.settle().is_some(), goes_down);
+    }
+}
+
+#[test]
+fn a_udp_server_that_answers_a_client_while_a_probe_hears_nothing_stays() {
+    let (mut state, a) = checked(ProbeKind::Udp);
+    let live = state.snapshot().pools[0].servers[0].live.clone();
+    (0..3).for_each(|_| assert!(live.connect_failed(live.row()).is_some()));
+    assert_eq!(fail(&mut state, &a, 3, false, at(0)), 1);
+    live.connect_succeeded();
+    state.on_confirmation(&a, Finding::Silence, at(500));
+    assert!(state.settle().is_none());
+}
+
+#[test]
+fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too() {
+    let protocols = [(Protocol::Tcp, ProbeKind::Tcp), (Protocol::Udp, ProbeKind::Udp)];
+    for (kind, (protocol, asked)) in [ProbeKind::None, ProbeKind::Tcp]
+        .into_iter()
+        .flat_map(|kind| protocols.clone().map(|p| (kind.clone(), p)))
+    {
+        let mut config = two_servers();
+        let backend = &mut config.backends[0];
+        backend.health_check.kind = kind;
+        backend.outlier_detection = Some(OutlierDetection::default());
+        let a = key_of(&config, 0);
+        let mut state = State::new(1);
+        state.configure(config, at(0));
+        let error = "refused".into();
+        let failures =
+            ConnectFailures { server: a.clone(), in_a_row: 5, error, protocol, is_forgeable: true };
+        let mut probes = 0;
+        // 33,000 a second, for 9 seconds.
+        for n in 0..300_000 {
+            let now = at(n * 9_000 / 300_000);
+            state.on_connect_failures(&failures, now);
+            for doubt in state.take_doubts() {
+                probes += 1;
+                assert_eq!(doubt.check.kind, asked, "whatever checks there are");
+                state.on_confirmation(&a, Finding::Answer, now);
+            }
+        }
+        assert_eq!(probes, 9);
+        assert!(state.settle().is_none());
+        // It is killed: the next refusal has it probed, and it is out at once.
+        state.on_connect_failures(&failures, at(9_000));
+        assert_eq!(state.take_doubts().len(), 1);
+        state.on_confirmation(&a, Finding::Failure, at(9_001));
+        assert!(matches!(state.settle().unwrap().1[0].change, Change::Ejected(_)));
+    }
+}
+
+#[test]
+fn a_doubt_that_anybody_can_raise_is_probed_from_an_address_that_is_not_the_clients_too() {
+    for (is_forgeable, from) in [(true, Some(VIP.parse::<SocketAddr>().unwrap().ip())), (false, None)] {
+        let (mut state, a) = checked(ProbeKind::Udp);
+        let error = "refused".into();
+        let failures =
+            ConnectFailures { server: a, in_a_row: 3, error, protocol: Protocol::Udp, is_forgeable };
+        state.on_connect_failures(&failures, at(0));
+        assert_eq!(state.take_doubts()[0].from, from);
+    }
+}
+
+#[test]
+fn a_server_without_a_port_is_asked_at_that_of_its_health_check_and_any_other_at_its_own() {
+    for (addr, asked) in [("10.0.0.1:0", Some(8_080)), ("10.0.0.1:80", None)] {
+        let mut config = two_servers();
+        let backend = &mut config.backends[0];
+        backend.servers[0].addr = addr.parse().unwrap();
+        backend.health_check.port = Some(8_080);
+        backend.outlier_detection = Some(OutlierDetection::default());
+        let server = key_of(&config, 0);
+        let mut state = State::new(1);
+        state.configure(config, at(0));
+        let error = "refused".to_owned();
+        let protocol = Protocol::Udp;
+        let failures = ConnectFailures { server, in_a_row: 5, error, protocol, is_forgeable: true };
+        state.on_connect_failures(&failures, at(0));
+        assert_eq!(state.take_doubts()[0].check.port, asked, "{addr}");
+    }
+}
+
+/// Whoever asks ports that nobody listens on is refused by servers that are well.
+#[test]
+fn refusals_of_closed_ports_take_out_no_server_that_keeps_clients_ports() {
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for outlier in [None, Some(OutlierDetection::default())] {
+            let mut config = two_servers();
+            let backend = &mut config.backends[0];
+            backend.servers[0].addr = "10.0.0.1:0".parse().unwrap();
+            backend.health_check.kind = ProbeKind::Udp;
+            backend.health_check.port = Some(5_060);
+            backend.outlier_detection = outlier;
+            let server = key_of(&config, 0);
+            let mut state = State::new(1);
+            state.configure(config, at(0));
+            let error = "refused".to_owned();
+            let failures =
+                ConnectFailures { server: server.clone(), in_a_row: 5, error, protocol, is_forgeable: false };
+            state.on_connect_failures(&failures, at(0));
+            let doubts = state.take_doubts();
+            assert_eq!(doubts.len(), 1);
+            assert_eq!((&doubts[0].check.kind, doubts[0].check.port), (&ProbeKind::Udp, Some(5_060)));
+            state.settle();
+            state.on_confirmation(&server, Finding::Silence, at(1));
+            assert!(state.settle().is_none(), "{protocol:?}");
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_confirms_what_a_reload_took_away_changes_nothing() {
+    let (mut state, a) = checked(ProbeKind::Tcp);
+    assert_eq!(fail(&mut state, &a, 3, false, at(0)), 1);
+    state.configure(config(vec![server("b", "10.0.0.3:80")]), at(1));
+    state.on_confirmation(&a, Finding::Failure, at(2));
+    assert!(state.settle().is_none());
+}

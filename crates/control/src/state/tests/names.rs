@@ -1,0 +1,206 @@
+//! Servers that are known by name.
+
+use super::*;
+use convey_model::{NamedServer, Records, ServerSettings};
+
+const HOST: &str = "app.internal";
+
+/// [`config`] with a server `app`, known by name, beside the others.
+fn named(servers: Vec<Server>) -> Config {
+    let mut config = config(servers);
+    config.backends[0].named = vec![NamedServer {
+        name: "app".into(),
+        host: HOST.into(),
+        port: 80,
+        settings: ServerSettings::default(),
+    }];
+    config
+}
+
+fn found(addresses: &[&str]) -> Lookup {
+    let v4 = Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), 60 * SECOND));
+    Lookup {
+        host: HOST.into(),
+        name_servers: vec![],
+        v4,
+        v6: Ok(Records::default()),
+        from_hosts: false,
+        refused: BTreeSet::new(),
+    }
+}
+
+fn failed() -> Lookup {
+    let failed = || Err("timed out".into());
+    Lookup { v4: failed(), v6: failed(), ..found(&[]) }
+}
+
+/// Answers the lookup that is due, and returns the snapshot that follows from it, if one does.
+fn answer(state: &mut State, lookup: Lookup) -> Option<Arc<Snapshot>> {
+    let now = state.due().unwrap();
+    assert_eq!(state.take_due_names(now), [HOST]);
+    state.on_lookup(lookup, now);
+    state.settle().map(|(snapshot, _)| snapshot)
+}
+
+#[test]
+fn a_name_that_does_not_resolve_at_the_start_has_no_server_until_it_does() {
+    let mut state = State::new(1);
+    let snapshot = state.configure(named(vec![]), Timestamp(0));
+    assert_eq!(chosen(&snapshot), [""; 0]);
+    let snapshot = answer(&mut state, failed()).unwrap();
+    assert_eq!((chosen(&snapshot).len(), snapshot.names[0].is_resolved()), (0, false));
+    let snapshot = answer(&mut state, found(&["10.0.0.3", "10.0.0.4"])).unwrap();
+    assert_eq!(chosen(&snapshot), ["app/10.0.0.3", "app/10.0.0.4"]);
+    assert_eq!((state.probes().len(), &snapshot.names[0].fault), (2, &None));
+}
+
+#[test]
+fn a_lookup_before_the_configuration_gives_it_its_servers_from_the_start() {
+    let mut state = State::new(1);
+    let config = named(vec![]);
+    assert_eq!(state.unknown_names(&config), [HOST]);
+    state.learn(found(&["10.0.0.3"]), Timestamp(0));
+    assert_eq!(chosen(&state.configure(config.clone(), Timestamp(0))), ["app/10.0.0.3"]);
+    assert!(state.unknown_names(&config).is_empty());
+    assert_eq!(state.due().unwrap().since(Timestamp(0)), 60 * SECOND);
+}
+
+#[test]
+fn a_server_whose_record_goes_leaves_and_those_that_stay_keep_health_counters_and_connections() {
+    let mut state = State::new(1);
+    state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
+    let before = answer(&mut state, found(&["10.0.0.3", "10.0.0.4"])).unwrap();
+    let stays = before.pools[0].servers[1].clone();
+    assert_eq!(stays.config.name, "app/10.0.0.4");
+    assert!(stays.live.slots.try_take(None));
+    let key = ServerKey { backend: "pool".into(), server: "app/10.0.0.4".into(), addr: stays.config.addr };
+    state.on_probe(&key, false, "refused".into(), Timestamp(1));
+
+    let after = answer(&mut state, found(&["10.0.0.4", "10.0.0.5"])).unwrap();
+    assert_eq!(chosen(&after), ["app/10.0.0.5", "b"]);
+    let same = after.pools[0].servers.iter().find(|server| server.config.name == "app/10.0.0.4").unwrap();
+    assert!(Arc::ptr_eq(&same.live, &stays.live) && same.live.slots.open() == 1);
+    assert_eq!(same.health.reason, "refused");
+    assert!(state.config().unwrap().backends[0].servers.len() == 1, "the file has not changed");
+}
+
+#[test]
+fn an_answer_that_changes_nothing_publishes_nothing() {
+    let mut state = State::new(1);
+    state.configure(named(vec![]), Timestamp(0));
+    assert!(answer(&mut state, found(&["10.0.0.3"])).is_some());
+    assert!(answer(&mut state, found(&["10.0.0.3"])).is_none());
+    let kept = answer(&mut state, failed()).unwrap();
+    assert_eq!(chosen(&kept), ["app/10.0.0.3"]);
+    assert!(answer(&mut state, failed()).is_none());
+}
+
+#[test]
+fn a_name_is_looked_up_no_longer_once_the_file_has_it_no_more() {
+    let mut state = State::new(1);
+    state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
+    answer(&mut state, found(&["10.0.0.3"]));
+    let snapshot = state.configure(config(vec![server("b", "10.0.0.9:80")]), Timestamp(9));
+    assert_eq!((chosen(&snapshot), snapshot.names.len(), state.due()), (vec!["b".to_owned()], 0, None));
+}
+
+#[test]
+fn names_are_asked_for_at_once_when_the_name_servers_change_and_late_answers_of_the_old_ones_are_nothing() {
+    let (mut state, mut config) = (State::new(1), named(vec![]));
+    state.configure(config.clone(), Timestamp(0));
+    answer(&mut state, found(&["10.0.0.3"]));
+    let due = state.due().unwrap();
+    assert_eq!(state.take_due_names(due), [HOST]);
+
+    config.name_servers = vec!["10.0.0.53:53".parse().unwrap()];
+    let now = due.after(SECOND);
+    state.configure(config.clone(), now);
+    assert_eq!(state.due(), Some(now), "also while it is being looked up");
+    assert_eq!(state.take_due_names(now), [HOST]);
+    assert_eq!(state.on_lookup(failed(), now), None);
+    assert_eq!(state.due(), None, "the answer of the new one is awaited");
+    state.on_lookup(Lookup { name_servers: config.name_servers.clone(), ..found(&["10.0.0.4"]) }, now);
+    assert_eq!(chosen(&state.settle().unwrap().0), ["app/10.0.0.4"]);
+
+    let due = state.due();
+    state.configure(config, now.after(SECOND));
+    assert_eq!(state.due(), due, "the same name servers are asked when the answer ends");
+}
+
+#[test]
+fn an_address_that_leads_back_to_the_frontend_is_no_server() {
+    let mut state = State::new(1);
+    state.configure(named(vec![]), Timestamp(0));
+    let vip = VIP.parse::<SocketAddr>().unwrap().ip().to_string();
+    assert_eq!(chosen(&answer(&mut state, found(&[&vip, "10.0.0.3"])).unwrap()), ["app/10.0.0.3"]);
+    assert_eq!(state.left_out().len(), 1);
+}
+
+/// How long a server is ejected.
+const EJECTED: Duration = Duration::from_secs(200);
+
+/// A server of [`HOST`] is there, has `before` happen to it, is missing from so many answers, a minute each, and comes
+/// back.
+fn come_back(answers: usize, before: impl Fn(&mut State, &ServerKey, Timestamp)) -> (State, Arc<Snapshot>) {
+    let mut config = named(vec![]);
+    let outlier = model::OutlierDetection { base_ejection_time: EJECTED, ..Default::default() };
+    config.backends[0].outlier_detection = Some(outlier);
+    let mut state = State::new(1);
+    state.configure(config, Timestamp(0));
+    let both = ["10.0.0.3", "10.0.0.4"];
+    let first = answer(&mut state, found(&both)).unwrap();
+    let server = &first.pools[0].servers[0];
+    server.live.traffic.add(0, Counter::Opened, 7);
+    let key =
+        ServerKey { backend: "pool".into(), server: server.config.name.clone(), addr: server.config.addr };
+    before(&mut state, &key, Timestamp(1));
+    drop(first);
+    state.settle();
+    let without = answer(&mut state, found(&both[1..])).unwrap();
+    assert_eq!((chosen(&without), state.probes().len()), (vec!["app/10.0.0.4".to_owned()], 1));
+    for _ in 1..answers {
+        assert!(answer(&mut state, found(&both[1..])).is_none());
+    }
+    let again = answer(&mut state, found(&both)).unwrap();
+    assert_eq!(again.pools[0].servers[0].config.name, "app/10.0.0.3");
+    (state, again)
+}
+
+#[test]
+fn a_server_whose_record_was_missing_from_an_answer_comes_back_with_its_health_and_counters() {
+    let refuse =
+        |state: &mut State, server: &ServerKey, now| state.on_probe(server, false, "refused".into(), now);
+    let (state, snapshot) = come_back(1, refuse);
+    let server = &snapshot.pools[0].servers[0];
+    assert_eq!(
+        (chosen(&snapshot), server.health.reason.as_str()),
+        (vec!["app/10.0.0.4".to_owned()], "refused")
+    );
+    assert_eq!((server.live.traffic.sum(Counter::Opened), state.probes().len()), (7, 2));
+
+    let (_, snapshot) = come_back(11, refuse);
+    let server = &snapshot.pools[0].servers[0];
+    assert_eq!(chosen(&snapshot).len(), 2, "after ten minutes it is another server");
+    assert_eq!(server.live.traffic.sum(Counter::Opened), 0);
+}
+
+#[test]
+fn a_server_whose_record_was_missing_from_an_answer_is_still_ejected_for_the_rest_of_its_time() {
+    let eject = |state: &mut State, server: &ServerKey, now| {
+        let (server, error) = (server.clone(), "reset".into());
+        let failures =
+            ConnectFailures { server, in_a_row: 5, error, protocol: Protocol::Tcp, is_forgeable: false };
+        state.on_connect_failures(&failures, now);
+    };
+    let (mut state, snapshot) = come_back(2, eject);
+    assert_eq!(chosen(&snapshot), ["app/10.0.0.4"]);
+    assert_eq!(state.due(), Some(Timestamp(1).after(EJECTED)));
+    state.on_time(Timestamp(1).after(EJECTED));
+    assert_eq!(state.settle().unwrap().1[0].change, Change::Returned);
+
+    let (mut state, _) = come_back(4, eject);
+    assert!(state.due() < Some(Timestamp(0).after(240 * SECOND)), "that is over: it returns at once");
+    state.on_time(Timestamp(0).after(240 * SECOND));
+    let (snapshot, changes) = state.settle().unwrap();
+    assert_eq!((chosen(&snapshot).len(), changes[0].change), (2, Change::Returned));
+}

@@ -1,0 +1,69 @@
+//! Who stays, comes and goes when the configuration or the addresses of names change.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{PoolEntry, ServerEntry, State, key, number};
+use convey_config::Config;
+use convey_model::{Backend, HealthCheck, ProbeKind, ServerKey, Timestamp};
+use convey_snapshot::{PoolLive, ServerEndpoints, ServerLive};
+
+impl State {
+    /// Has the backends of the configuration, with the servers that their names stand for. What stays keeps what is
+    /// known of it; returns what is known of the servers that are gone.
+    pub(super) fn keep_backends(
+        &mut self,
+        config: &Config,
+        now: Timestamp,
+    ) -> HashMap<ServerKey, ServerEntry> {
+        let (backends, left_out) = config.resolved(|host| self.names.addresses(host), &self.own_addresses);
+        self.left_out = left_out;
+        self.vanished.expire(now);
+        let gone = self.keep_servers(&backends, now);
+        self.keep_pools(&backends);
+        let served = config.frontends.iter().filter_map(|frontend| {
+            let entry = self.pools.get(&frontend.backend)?;
+            Some((frontend, &*entry.pool.config))
+        });
+        self.server_endpoints = ServerEndpoints::of(served).into();
+        gone
+    }
+
+    fn keep_servers(&mut self, backends: &[Backend], now: Timestamp) -> HashMap<ServerKey, ServerEntry> {
+        let mut old = std::mem::take(&mut self.servers);
+        for backend in backends {
+            for server in &backend.servers {
+                let key = key(backend, server);
+                let check = backend.health_check.clone();
+                let (cores, ids) = (self.cores, &mut self.next_id);
+                let live = self.kept_servers.get(&key, || ServerLive::new(number(ids), cores));
+                let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
+                let entry = match old.remove(&key).or_else(|| self.vanished.take(&key)) {
+                    // What no probe has said, or confirms any more, is no reason.
+                    Some(entry) if is_probed(&entry.check) == is_probed(&check) => {
+                        let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
+                        let warmup = entry.warmup.and_then(|warmup| warmup.on_time(slow_start, now));
+                        let ejection = outlier.as_ref().map(|_| entry.ejection).unwrap_or_default();
+                        ServerEntry { check, warmup, ejection, ..entry }
+                    }
+                    _ => ServerEntry::new(live, check, now),
+                };
+                self.servers.insert(key, entry);
+            }
+        }
+        let timed = self.servers.iter().filter(|(_, entry)| entry.due().is_some());
+        self.timed = timed.map(|(key, _)| key.clone()).collect();
+        old
+    }
+
+    fn keep_pools(&mut self, backends: &[Backend]) {
+        let mut old = std::mem::take(&mut self.pools);
+        for backend in backends {
+            let cores = self.cores;
+            let live = self.backends.get(&backend.name, || PoolLive::new(cores));
+            let before = old.remove(&backend.name).map(|entry| entry.pool);
+            let pool = self.build_pool(&Arc::new(backend.clone()), &live, before.as_deref());
+            self.pools.insert(backend.name.clone(), PoolEntry { pool, stale: false });
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is known of servers whose record was missing from an answer. Most come back: name servers that have many
+//! addresses answer with some of them, now these, now those.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::ServerEntry;
+use convey_model::{ServerKey, Timestamp};
+
+/// For how long: names are asked for every five minutes at least, so for two answers in a row without it.
+const TIME: Duration = Duration::from_secs(600);
+/// Of how many servers, so that a name with ever new addresses does not fill the memory.
+const MOST: usize = 1_024;
+
+/// Servers that are gone and may come back: each as it was, and until when that is worth something.
+#[derive(Default)]
+pub(super) struct Vanished(HashMap<ServerKey, (Timestamp, ServerEntry)>);
+
+impl Vanished {
+    /// Forgets those whose time is over.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        self.0.retain(|_, (until, _)| *until > now);
+    }
+
+    /// Remembers these; if there are too many forgets those that left first.
+    pub(super) fn keep(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
+        let until = now.after(TIME);
+        self.0.extend(gone.into_iter().map(|(server, entry)| (server, (until, entry))));
+        let surplus = self.0.len().saturating_sub(MOST);
+        if surplus > 0 {
+            let mut first: Vec<_> =
+                self.0.iter().map(|(server, (until, _))| (*until, server.clone())).collect();
+            first.sort_unstable();
+            first[..surplus].iter().for_each(|(_, server)| drop(self.0.remove(server)));
+        }
+    }
+
+    /// What is known of one that comes back.
+    pub(super) fn take(&mut self, server: &ServerKey) -> Option<ServerEntry> {
+        self.0.remove(server).map(|(_, entry)| entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use convey_snapshot::{ServerLive, fixture};
+
+    fn server(n: u16) -> ServerKey {
+        ServerKey { backend: "pool".into(), server: "app".into(), addr: ([10, 0, 0, 3], n).into() }
+    }
+
+    fn entry(n: u16) -> ServerEntry {
+        let live = Arc::new(ServerLive::new(n.into(), 1));
+        ServerEntry::new(live, fixture::backend("pool", vec![]).health_check, Timestamp(0))
+    }
+
+    #[test]
+    fn a_server_is_remembered_for_a_while_and_once() {
+        let (mut vanished, end) = (Vanished::default(), Timestamp(0).after(TIME));
+        vanished.keep([1, 2].map(|n| (server(n), entry(n))).into(), Timestamp(0));
+        vanished.expire(Timestamp(end.0 - 1));
+        assert_eq!(vanished.take(&server(1)).unwrap().live.id, 1);
+        assert!(vanished.take(&server(1)).is_none(), "it has come back");
+        vanished.expire(end);
+        assert!(vanished.0.is_empty());
+    }
+
+    #[test]
+    fn of_too_many_servers_those_that_left_first_are_forgotten() {
+        let mut vanished = Vanished::default();
+        for n in 0..=MOST as u16 {
+            vanished.keep([(server(n), entry(n))].into(), Timestamp(n.into()));
+        }
+        assert_eq!(vanished.0.len(), MOST);
+        assert!(vanished.take(&server(0)).is_none() && vanished.take(&server(1)).is_some());
+    }
+}

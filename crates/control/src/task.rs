@@ -1,0 +1,404 @@
+//! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use log::{error, info, warn};
+use tokio::sync::{mpsc, oneshot};
+
+use super::lines::{of_name, of_server};
+use super::{Digest, State};
+use crate::health::{Finding, Outcome, Schedule};
+use crate::{Resolver, own_addresses, own_addresses_for};
+use convey_config::files;
+use convey_config::{self as config, Config, Diff, LeftOut, List, LoadError, Loaded, Network};
+use convey_model::{ConnectFailures, Lookup, Mode, PacketSettings, Table, Timestamp};
+use convey_snapshot::Snapshot;
+
+/// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
+/// servers take.
+const FIRST_LOOKUP: Duration = Duration::from_secs(2);
+
+/// How often the kernel is asked which addresses this host has. Most are there from the start; a VIP may come later.
+const OWN_ADDRESSES: Duration = Duration::from_secs(5);
+
+/// What a way of forwarding must be able to do when the frontends change.
+pub trait DataPath {
+    /// What [`DataPath::prepare`] got ready.
+    type Ready;
+
+    /// Why `wanted` cannot take the place of `running` without a restart, in words for an operator; `None` if it
+    /// can.
+    fn refuse(&self, running: &Config, wanted: &Config) -> Option<String>;
+
+    /// Gets ready to serve exactly the frontends of `config`. On error nothing has changed; the text names what
+    /// cannot be had, and why.
+    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
+
+    /// Stops serving what is no longer wanted, calls `publish`, which publishes `snapshot`, starts serving what is
+    /// new: so each connection meets a snapshot that knows its frontend. Returns what `publish` does.
+    fn switch<T>(
+        &mut self,
+        ready: Self::Ready,
+        snapshot: &Snapshot,
+        publish: impl FnOnce() -> T,
+    ) -> impl Future<Output = T>;
+
+    /// A snapshot of the same configuration was published: what drained may be gone from it.
+    fn follow(&mut self, snapshot: &Snapshot);
+}
+
+/// What the task waits for.
+pub struct Events {
+    /// From the probes.
+    pub outcomes: mpsc::Receiver<Outcome>,
+    /// From the data path.
+    pub failures: mpsc::Receiver<ConnectFailures>,
+    /// The configuration file should be read again.
+    pub reloads: mpsc::Receiver<()>,
+    /// The kernel's routes, neighbours or interfaces have changed (packet modes).
+    pub networks: mpsc::Receiver<Table>,
+    /// What lookups of names found.
+    pub lookups: mpsc::Receiver<Lookup>,
+}
+
+/// The configuration file, and how it is meant.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it leaves open if it is but a list of servers.
+    pub list: Option<List>,
+    /// The mode of the command line, for frontends that do not say theirs.
+    pub mode: Option<Mode>,
+}
+
+impl File {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Those of [`config::load`] and [`config::load_list`].
+    pub fn load(&self) -> Result<Loaded, LoadError> {
+        let loaded = match self.list {
+            Some(list) => config::load_list(&self.path, list)?,
+            None => config::load(&self.path)?,
+        };
+        Ok(match self.mode {
+            Some(mode) => loaded.with_default_mode(mode),
+            None => loaded,
+        })
+    }
+}
+
+/// The control task.
+pub struct Task<D> {
+    /// Decides.
+    pub state: State,
+    /// Where snapshots are published.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// The probes.
+    pub schedule: Schedule,
+    /// Looks up the names of servers.
+    pub resolver: Resolver,
+    /// Leads to [`Events::lookups`].
+    pub lookups: mpsc::Sender<Lookup>,
+    /// The frontends' traffic.
+    pub data_path: D,
+    /// What is read again on a reload.
+    pub file: File,
+    /// What the log will say.
+    pub digest: Digest,
+    /// Tells the time.
+    pub now: fn() -> Timestamp,
+}
+
+impl<D: DataPath> Task<D> {
+    /// Makes `config` what runs. On error (an address cannot be listened on) everything stays as it was.
+    pub async fn configure(&mut self, config: Config) -> Result<(), String> {
+        let lookups = self.look_up_unknown(&config).await;
+        let ready = self.data_path.prepare(&config)?;
+        let now = (self.now)();
+        lookups
+            .into_iter()
+            .filter_map(|lookup| self.state.learn(lookup, now))
+            .for_each(|news| of_name(&news));
+        self.look_at_own_addresses();
+        let left_out_before = self.state.left_out().clone();
+        let snapshot = self.state.configure(config, now);
+        self.tell_who_is_left_out(&left_out_before);
+        let published = &self.snapshot;
+        let publish = || publish(published, snapshot.clone());
+        let before = self.data_path.switch(ready, &snapshot, publish).await;
+        self.tell_who_is_empty(&before);
+        self.schedule.set(self.state.probes());
+        Ok(())
+    }
+
+    /// Handles events until the program ends (never returns; drop the future to stop).
+    pub async fn run(&mut self, events: &mut Events) {
+        let mut reading = Reading::default();
+        let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
+        loop {
+            let due = self.state.due().into_iter().chain(self.digest.due()).min();
+            let time = until(due, (self.now)());
+            tokio::select! {
+                () = time => self.on_time(),
+                Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
+                Some(failures) = events.failures.recv() => self.on_failures(failures),
+                Some(()) = events.reloads.recv() => reading.begin(&self.file),
+                loaded = reading.end() => {
+                    self.reload(loaded).await;
+                    reading.begin_again(&self.file);
+                }
+                Some(table) = events.networks.recv() => self.on_network(&table),
+                Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
+                _ = own_addresses.tick() => self.look_at_own_addresses(),
+            }
+            // What else has arrived is decided together: a table is built once for all of it.
+            while let Ok(outcome) = events.outcomes.try_recv() {
+                self.on_outcome(outcome);
+            }
+            while let Ok(failures) = events.failures.try_recv() {
+                self.on_failures(failures);
+            }
+            self.settle();
+        }
+    }
+
+    /// Begins no new connections (packet modes).
+    pub fn stop(&mut self) {
+        publish(&self.snapshot, self.state.stop());
+    }
+
+    /// Cuts what is open (packet modes). It is still guarded, or the host's stack would answer it.
+    pub fn end(&mut self) {
+        publish(&self.snapshot, self.state.end());
+    }
+
+    /// Looks up names that are new in `config`, so that their servers are there from the start; those that take too
+    /// long go without for now.
+    async fn look_up_unknown(&self, config: &Config) -> Vec<Lookup> {
+        let (resolver, name_servers) = (&self.resolver, &config.name_servers);
+        let look_up = |host| async move {
+            let lookup = resolver.look_up(host, name_servers);
+            let lookup = tokio::time::timeout(FIRST_LOOKUP, lookup).await.ok()?;
+            Some(if config.allow_local { lookup } else { lookup.without_local() })
+        };
+        let lookups = self.state.unknown_names(config).into_iter().map(look_up);
+        futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
+    }
+
+    fn on_time(&mut self) {
+        let now = (self.now)();
+        self.state.on_time(now);
+        for summary in self.digest.on_time(now) {
+            match summary.single() {
+                Some(change) => of_server(change),
+                None => warn!("{summary}"),
+            }
+        }
+        self.digest.left_out.on_time(now).iter().for_each(|line| warn!("{line}"));
+        for host in self.state.take_due_names(now) {
+            let (resolver, lookups) = (self.resolver.clone(), self.lookups.clone());
+            let asks = self.state.config().map(|config| (config.name_servers.clone(), config.allow_local));
+            let (name_servers, allow_local) = asks.unwrap_or_default();
+            tokio::spawn(async move {
+                let lookup = resolver.look_up(host, &name_servers).await;
+                let _ = lookups.send(if allow_local { lookup } else { lookup.without_local() }).await;
+            });
+        }
+    }
+
+    fn on_lookup(&mut self, lookup: Lookup) {
+        let left_out_before = self.state.left_out().clone();
+        let Some(news) = self.state.on_lookup(lookup, (self.now)()) else { return };
+        of_name(&news);
+        self.tell_who_is_left_out(&left_out_before);
+        self.schedule.set(self.state.probes());
+    }
+
+    /// While the kernel does not tell, the addresses stay that it told last.
+    fn look_at_own_addresses(&mut self) {
+        let Ok(addresses) = own_addresses() else { return };
+        let left_out_before = self.state.left_out().clone();
+        if self.state.set_own_addresses(addresses, (self.now)()) {
+            self.tell_who_is_left_out(&left_out_before);
+            self.schedule.set(self.state.probes());
+        }
+    }
+
+    /// Tells which servers of names, besides those before, would be a frontend themselves.
+    fn tell_who_is_left_out(&mut self, before: &BTreeSet<LeftOut>) {
+        let new = self.state.left_out().difference(before);
+        self.digest.left_out.take(new, (self.now)()).iter().for_each(|line| warn!("{line}"));
+    }
+
+    fn on_network(&mut self, table: &Table) {
+        let (routes, neighbours) = (table.routes.clone(), &table.neighbours);
+        let mut network = self.state.network().update(&table.interfaces, routes, neighbours);
+        network.recycle((self.now)());
+        self.state.set_network(network);
+    }
+
+    fn on_outcome(&mut self, outcome: Outcome) {
+        let Outcome { server, finding, reason, confirms } = outcome;
+        if confirms {
+            return self.state.on_confirmation(&server, finding, (self.now)());
+        }
+        self.state.on_probe(&server, finding != Finding::Failure, reason, (self.now)());
+    }
+
+    fn on_failures(&mut self, failures: ConnectFailures) {
+        self.state.on_connect_failures(&failures, (self.now)());
+        for confirmation in self.state.take_doubts() {
+            self.schedule.confirm(confirmation);
+        }
+    }
+
+    fn settle(&mut self) {
+        let Some((snapshot, changes)) = self.state.settle() else { return };
+        let before = publish(&self.snapshot, snapshot.clone());
+        self.data_path.follow(&snapshot);
+        let now = (self.now)();
+        let told = changes.into_iter().filter_map(|change| self.digest.take(change, now));
+        told.for_each(|change| of_server(&change));
+        self.tell_who_is_empty(&before);
+        self.tell_who_left_the_link(&before);
+    }
+
+    /// Tells of which servers, since `before`, routes no longer say that they are on the link, as their mode wants it,
+    /// and of which they say so again. A file is refused for it.
+    fn tell_who_left_the_link(&self, before: &Snapshot) {
+        let (before, now) = (before.off_link(), self.snapshot.load().off_link());
+        for server in now.difference(&before) {
+            warn!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
+        }
+        for server in before.difference(&now) {
+            info!("server {server} is on the link again");
+        }
+    }
+
+    /// Tells which backends lost their last server, or have one again, since `before`.
+    fn tell_who_is_empty(&self, before: &Snapshot) {
+        let empty = |snapshot: &Snapshot| -> BTreeSet<String> {
+            let used = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+            used.filter(|pool| pool.eligible() == 0).map(|pool| pool.config.name.clone()).collect()
+        };
+        let (before, now) = (empty(before), empty(&self.snapshot.load()));
+        for backend in now.difference(&before) {
+            error!("backend {backend} has no server left: its clients are refused");
+        }
+        for backend in before.difference(&now) {
+            info!("backend {backend} serves again");
+        }
+    }
+
+    /// Takes what was read of the file. Whatever is wrong with it, what runs goes on.
+    async fn reload(&mut self, loaded: Result<Loaded, LoadError>) {
+        let file = self.file.path.display().to_string();
+        let diff = match self.try_reload(loaded).await {
+            Ok(diff) => diff,
+            Err(problems) => {
+                problems.iter().for_each(|problem| error!("{problem}"));
+                return error!("{file} not reloaded: the running configuration stays");
+            }
+        };
+        if diff == Diff::default() {
+            return info!("{file} read again: nothing that matters has changed");
+        }
+        diff.changes.iter().for_each(|change| info!("reload: {change}"));
+        diff.needs_restart.iter().for_each(|change| warn!("reload: {change} needs restart"));
+    }
+
+    /// Puts in force what the file asks for, as far as that needs no restart; the next save is compared with what is
+    /// in force. Returns what has changed, or a line for each thing that is wrong.
+    async fn try_reload(&mut self, loaded: Result<Loaded, LoadError>) -> Result<Diff, Vec<String>> {
+        let Some(running) = self.state.config() else { return Ok(Diff::default()) };
+        let loaded = loaded.map_err(lines)?;
+        let frontends = loaded.config.frontends.clone();
+        let mut loaded = loaded.keeping_modes(&running.frontends);
+        let diff = config::diff(running, &Config { frontends, ..loaded.config.clone() });
+        let timeouts = loaded.config.passthrough.timeouts;
+        loaded.config.stats = running.stats;
+        loaded.config.passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
+        if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
+            return Err(vec![obstacle]);
+        }
+        let next_hops = self.state.network();
+        let hop_to = |ip| next_hops.hop_to(ip);
+        // What is missing without packet modes was told at the start.
+        let packet_modes = loaded.config.packet_frontends().next().is_some();
+        let (own, _) = own_addresses_for(packet_modes, own_addresses())
+            .map_err(|error| vec![format!("cannot ask for this host's addresses: {error}")])?;
+        let network = Network { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to };
+        let odd =
+            config::validate_mode(&loaded, &network).map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
+        loaded.warnings.iter().chain(&odd).for_each(|warning| warn!("{warning}"));
+        if diff != Diff::default() {
+            self.configure(loaded.config).await.map_err(|problem| vec![problem])?;
+        }
+        Ok(diff)
+    }
+}
+
+/// The file while it is being read, beside the control task: a disk may take its time, and so does a long text.
+#[derive(Default)]
+struct Reading {
+    loaded: Option<oneshot::Receiver<Result<Loaded, LoadError>>>,
+    /// Whether somebody has asked since.
+    again: bool,
+}
+
+impl Reading {
+    /// Begins, or will once the reading that is under way has ended.
+    fn begin(&mut self, file: &File) {
+        if self.loaded.is_some() {
+            if std::mem::replace(&mut self.again, true) {
+                return;
+            }
+            return info!("{} is still being read; it will be read again after that", file.path.display());
+        }
+        let file = file.clone();
+        self.loaded = Some(files::begin_aside(move || file.load()));
+    }
+
+    /// Begins if somebody has asked meanwhile.
+    fn begin_again(&mut self, file: &File) {
+        if std::mem::take(&mut self.again) {
+            self.begin(file);
+        }
+    }
+
+    /// Waits until it has been read; forever if nobody reads it.
+    async fn end(&mut self) -> Result<Loaded, LoadError> {
+        let Some(loaded) = &mut self.loaded else { return std::future::pending().await };
+        let loaded = loaded.await;
+        self.loaded = None;
+        loaded.unwrap_or(Err(LoadError::NoThread))
+    }
+}
+
+async fn until(due: Option<Timestamp>, now: Timestamp) {
+    match due {
+        Some(due) => tokio::time::sleep(due.since(now)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Publishes a snapshot and returns the one before. Who waits on what either of them has looks again.
+fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+    let before = published.swap(snapshot.clone());
+    before.wake_waiting();
+    snapshot.wake_waiting();
+    before
+}
+
+fn lines(error: LoadError) -> Vec<String> {
+    match error {
+        LoadError::Invalid(problems) => problems.iter().map(ToString::to_string).collect(),
+        unreadable => vec![unreadable.to_string()],
+    }
+}

@@ -1,0 +1,111 @@
+//! A frame in memory, with what the kernel says about it.
+
+use convey_forward::Lead;
+
+/// Length in bytes of the header before each frame: `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), in the
+/// machine's byte order.
+pub const VNET_HEADER_LEN: usize = 10;
+
+/// Bytes of memory that a captured frame has at least: enough for what comes from Ethernet.
+pub(super) const ORDINARY: usize = 2_048;
+
+const NEEDS_CHECKSUM: u8 = 1;
+
+/// A frame as captured, or to be sent. Its memory is kept when it is filled again.
+#[derive(Debug, Clone, Default)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    /// For a fragment: what is known of its packet.
+    pub(super) lead: Option<Lead>,
+}
+
+impl Buffer {
+    /// Takes over what a packet socket delivered: header and frame. `false` if it is too short for the header.
+    pub(super) fn fill(&mut self, captured: &[u8]) -> bool {
+        self.lead = None;
+        self.bytes.clear();
+        self.bytes.reserve_exact(captured.len().max(ORDINARY));
+        self.bytes.extend_from_slice(captured);
+        captured.len() >= VNET_HEADER_LEN
+    }
+
+    /// Takes over a complete frame of our own, with valid checksums.
+    pub fn set_frame(&mut self, frame: &[u8]) {
+        self.bytes.clear();
+        self.bytes.resize(VNET_HEADER_LEN, 0);
+        self.bytes.extend_from_slice(frame);
+    }
+
+    /// The frame from its Ethernet header on, up to 64 KiB.
+    #[inline]
+    pub fn frame(&self) -> &[u8] {
+        self.bytes.get(VNET_HEADER_LEN..).unwrap_or_default()
+    }
+
+    /// The frame, to be changed in place.
+    #[inline]
+    pub fn frame_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default()
+    }
+
+    /// Whether the checksum of its transport header is partial: the field holds the sum of the pseudo-header, and
+    /// who sends the frame completes it.
+    #[inline]
+    pub fn checksum_is_partial(&self) -> bool {
+        self.bytes.first().is_some_and(|flags| flags & NEEDS_CHECKSUM != 0)
+    }
+
+    /// For a super-frame: payload bytes in each of the packets it will be cut into. `None`: one packet.
+    #[inline]
+    pub fn segment_size(&self) -> Option<u16> {
+        match self.bytes.get(..VNET_HEADER_LEN)? {
+            [_, 0, ..] => None,
+            [_, _, _, _, low, high, ..] => Some(u16::from_ne_bytes([*low, *high])),
+            _ => None,
+        }
+    }
+
+    /// Has a super-frame be cut into packets with so many bytes of payload.
+    pub fn set_segment_size(&mut self, payload: u16) {
+        if let Some(header) = self.bytes.get_mut(..VNET_HEADER_LEN) {
+            header[4..6].copy_from_slice(&payload.to_ne_bytes());
+        }
+    }
+
+    /// Bytes of memory that it has.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Header and frame, as a packet socket takes them.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_super_frame_tells_how_it_will_be_cut_and_that_its_checksum_is_partial() {
+        let size = 1448u16.to_ne_bytes();
+        let mut buffer = Buffer::default();
+        assert!(buffer.fill(&[1, 1, 54, 0, size[0], size[1], 34, 0, 16, 0, 0xaa, 0xbb, 0xcc]));
+        assert_eq!(buffer.frame(), [0xaa, 0xbb, 0xcc]);
+        assert_eq!((buffer.checksum_is_partial(), buffer.segment_size()), (true, Some(1448)));
+        buffer.set_segment_size(1228);
+        assert_eq!((buffer.segment_size(), buffer.frame().len()), (Some(1228), 3));
+        buffer.set_frame(&[0xaa, 0xbb]);
+        assert_eq!((buffer.checksum_is_partial(), buffer.segment_size()), (false, None));
+        assert_eq!((buffer.frame(), buffer.as_bytes().len()), ([0xaa, 0xbb].as_slice(), 12));
+    }
+
+    #[test]
+    fn an_empty_buffer_holds_an_empty_frame() {
+        let mut buffer = Buffer::default();
+        assert!(buffer.frame().is_empty() && buffer.frame_mut().is_empty());
+        assert!(!buffer.checksum_is_partial() && buffer.segment_size().is_none());
+        assert!(!buffer.fill(&[0; 9]) && buffer.fill(&[0; 10]));
+    }
+}

@@ -1,0 +1,96 @@
+//! What the cache is told of a flow.
+
+use convey_forward::{Direction, View};
+use convey_model::{Addr, FlowKey, Rewrite};
+use convey_wire as wire;
+
+/// What is done to the packets of a flow that go one way: `struct flow_entry` of `bpf/maps.h`, in a cache line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct FlowEntry {
+    src: Addr,
+    dst: Addr,
+    src_port: u16,
+    dst_port: u16,
+    next_hop: u16,
+    /// The lower half of an interface's index; 0: any.
+    from: u16,
+    /// In the order of the bytes on the wire, like a checksum.
+    address_sum: [u8; 2],
+    port_sum: [u8; 2],
+    party: u16,
+    flags: u16,
+    /// TCP: what comes after the last byte that went this way. The kernel goes on from here, as with all that follows.
+    /// Means nothing while a server has not answered.
+    pub sent: u32,
+    /// TCP: what its sender expects next. Means nothing while a client has not been answered.
+    pub ack: u32,
+    /// When the last packet went this way, to about 10 ms: nanoseconds of `CLOCK_MONOTONIC`. 0: none has yet.
+    pub last_seen: u64,
+}
+
+const _: () = assert!(size_of::<FlowEntry>() == 64, "as the kernel's programs have it");
+const _: () = assert!(size_of::<FlowKey>() == 40, "as the kernel's programs have it");
+
+// Flags, as in `bpf/maps.h`.
+const AS_IS: u16 = 1;
+const TO_CLIENT: u16 = 2;
+const FINISHED: u16 = 4;
+const OPENING: u16 = 8;
+const ALONE: u16 = 16;
+
+impl FlowEntry {
+    /// Whether a FIN went this way.
+    pub fn is_finished(&self) -> bool {
+        self.flags & FINISHED != 0
+    }
+
+    /// Whether of the connection only the SYN is known.
+    pub fn is_opening(&self) -> bool {
+        self.flags & OPENING != 0
+    }
+
+    /// The same of a connection of which only the SYN is known: the kernel forwards the rest of the handshake too, by
+    /// what it sees of it.
+    pub fn opening(mut self, view: View) -> FlowEntry {
+        self.flags |= OPENING;
+        self.seen_from(view)
+    }
+
+    /// The same of a flow of which so much passes.
+    pub fn seen_from(mut self, view: View) -> FlowEntry {
+        self.flags |= if view == View::ClientSide { ALONE } else { 0 };
+        self
+    }
+
+    /// The same of packets that come in on one interface. What comes in on another is left to userspace; unless it is 65,536
+    /// interfaces later: there is no room for more of its index.
+    pub fn coming_from(mut self, interface: u32) -> FlowEntry {
+        self.from = interface as u16;
+        self
+    }
+
+    /// Rewrites packets with this key so, and counts them for the party (an index below `Sizes::parties`).
+    pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, party: u16) -> FlowEntry {
+        let (addresses, ports) = wire::checksum_changes(key, to);
+        let stays =
+            (key.src, key.dst, key.src_port, key.dst_port) == (to.src, to.dst, to.src_port, to.dst_port);
+        let to_client = if direction == Direction::ToClient { TO_CLIENT } else { 0 };
+        FlowEntry {
+            src: to.src,
+            dst: to.dst,
+            src_port: to.src_port,
+            dst_port: to.dst_port,
+            // There are no more: `NextHops::MOST`.
+            next_hop: to.next_hop as u16,
+            from: 0,
+            address_sum: addresses.to_be_bytes(),
+            port_sum: ports.to_be_bytes(),
+            party,
+            flags: to_client | if stays { AS_IS } else { 0 },
+            sent: 0,
+            ack: 0,
+            last_seen: 0,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The cache's flows. Many are written at once, by the batch calls of bpf(2) (Linux 5.6), which `aya` has none of.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use libc::c_long;
+use thiserror::Error;
+
+use super::FlowEntry;
+use convey_model::FlowKey;
+
+// Commands of bpf(2), from include/uapi/linux/bpf.h.
+const LOOKUP_ELEM: c_long = 1;
+const UPDATE_BATCH: c_long = 26;
+const DELETE_BATCH: c_long = 27;
+
+/// A call for many was refused in the middle.
+#[derive(Debug, Error)]
+#[error("the flow cache's map, after {done} entries: {error}")]
+pub struct Undone {
+    /// How many are done: those before it.
+    pub done: usize,
+    /// Why.
+    pub error: io::Error,
+}
+
+/// The map of flows. Clones are of the same map.
+#[derive(Debug, Clone)]
+pub struct FlowMap(Arc<OwnedFd>);
+
+impl FlowMap {
+    pub(super) fn new(map: OwnedFd) -> FlowMap {
+        FlowMap(Arc::new(map))
+    }
+
+    /// Has packets of these keys be forwarded by the entries, from the first on; what was there is replaced. Those that there
+    /// is no room or memory for are removed instead: they would be forwarded by what no longer holds. Returns how many there
+    /// was room for.
+    ///
+    /// # Errors
+    /// The kernel refuses: of the entries that are not done, those of before may still be there.
+    ///
+    /// # Panics
+    /// If there are not as many entries as keys.
+    pub fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone> {
+        assert_eq!(keys.len(), entries.len(), "a key for each entry");
+        let update = |from: usize| {
+            let mut batch = self.batch(&keys[from..]);
+            batch.values = (&raw const entries[from]) as u64;
+            batch.call(UPDATE_BATCH)
+        };
+        put_all(keys.len(), update, |at| self.remove(&keys[at..=at]))
+    }
+
+    /// Leaves packets of these keys to userspace again. Keys that are not there are passed over.
+    ///
+    /// # Errors
+    /// The kernel refuses: those that are not done may still be there.
+    pub fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone> {
+        remove_all(keys.len(), |from| self.batch(&keys[from..]).call(DELETE_BATCH))
+    }
+
+    /// The entry of this key, as the kernel has it now.
+    pub fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>> {
+        let mut entry = FlowEntry::default();
+        let mut element = Element {
+            map: self.0.as_raw_fd() as u32,
+            reserved: 0,
+            key: (&raw const *key) as u64,
+            value: (&raw mut entry) as u64,
+            flags: 0,
+        };
+        match bpf(LOOKUP_ELEM, &mut element) {
+            Ok(()) => Ok(Some(entry)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn batch(&self, keys: &[FlowKey]) -> Batch {
+        let (count, map) = (keys.len() as u32, self.0.as_raw_fd() as u32);
+        Batch { keys: keys.as_ptr() as u64, count, map, ..Batch::default() }
+    }
+}
+
+/// What a call for many comes to that ends early: how many it says that it has done, and why it ended.
+type Ended = (usize, io::Error);
+
+/// Puts in `len` entries by a call that goes on from one of them, and removes those that there is no room for.
+fn put_all(
+    len: usize,
+    mut update: impl FnMut(usize) -> Result<(), Ended>,
+    mut remove: impl FnMut(usize) -> Result<(), Undone>,
+) -> Result<usize, Undone> {
+    let (mut at, mut put) = (0, len);
+    while at < len {
+        let Err((done, error)) = update(at) else { break };
+        at += done_of(done, len - at);
+        if !matches!(error.raw_os_error(), Some(libc::E2BIG | libc::ENOMEM)) {
+            return Err(Undone { done: at, error });
+        }
+        // It ended at the first that cannot be put in.
+        remove(at).map_err(|undone| Undone { done: at, ..undone })?;
+        (at, put) = (at + 1, put - 1);
+    }
+    Ok(put)
+}
+
+/// Removes `len` keys by a call that goes on from one of them.
+fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), Ended>) -> Result<(), Undone> {
+    let mut at = 0;
+    while at < len {
+        let Err((done, error)) = delete(at) else { break };
+        at += done_of(done, len - at);
+        if error.raw_os_error() != Some(libc::ENOENT) {
+            return Err(Undone { done: at, error });
+        }
+        // It ended at the first that is not there.
+        at += 1;
+    }
+    Ok(())
+}
+
+/// How many of `len` a call has done that ended early. Before Linux 6.8 one that lacks memory to begin with leaves the
+/// number as it was: all of them.
+fn done_of(done: usize, len: usize) -> usize {
+    if done < len { done } else { 0 }
+}
+
+/// `union bpf_attr` of the calls for one element.
+#[repr(C)]
+struct Element {
+    map: u32,
+    reserved: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// `union bpf_attr` of the calls for many.
+#[repr(C)]
+#[derive(Default)]
+struct Batch {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    /// Before the call how many there are, after it how many were done.
+    count: u32,
+    map: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+impl Batch {
+    fn call(mut self, command: c_long) -> Result<(), Ended> {
+        bpf(command, &mut self).map_err(|error| (self.count as usize, error))
+    }
+}
+
+/// What of `union bpf_attr` a command takes.
+trait Attributes {}
+impl Attributes for Element {}
+impl Attributes for Batch {}
+
+fn bpf<A: Attributes>(command: c_long, attributes: &mut A) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "no crate has these calls")]
+    // SAFETY: the kernel reads and writes `attributes`, of its size. What addresses they hold are made by the methods
+    // above, of slices and places that live until the call is over and have as many keys of 40 bytes and entries of 64 as
+    // they say; any bytes are valid in an entry.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>() as c_long) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: i32) -> io::Error {
+        io::Error::from_raw_os_error(code)
+    }
+
+    #[test]
+    fn entries_that_there_is_no_room_for_are_removed_and_the_others_put_in() {
+        let mut removed = Vec::new();
+        let full = |from: usize| match [2, 5].into_iter().find(|full| *full >= from) {
+            Some(full) => Err((full - from, error(libc::E2BIG))),
+            None => Ok(()),
+        };
+        let put = put_all(9, full, |at| {
+            removed.push(at);
+            Ok(())
+        });
+        assert_eq!((put.unwrap(), removed), (7, vec![2, 5]));
+    }
+
+    #[test]
+    fn where_there_is_no_memory_to_begin_with_the_number_of_those_that_are_done_is_none() {
+        let mut removed = Vec::new();
+        let old = |from: usize| Err((3 - from, error(libc::ENOMEM)));
+        let put = put_all(3, old, |at| {
+            removed.push(at);
+            Ok(())
+        });
+        assert_eq!((put.unwrap(), removed), (0, vec![0, 1, 2]));
+        let undone = remove_all(3, |_| Err((3, error(libc::ENOMEM)))).unwrap_err();
+        assert_eq!((undone.done, undone.error.raw_os_error()), (0, Some(libc::ENOMEM)));
+    }
+
+    #[test]
+    fn who_is_refused_in_the_middle_says_what_is_done() {
+        let busy = |from: usize| Err((2 - from, error(libc::EBUSY)));
+        assert_eq!(put_all(4, busy, |_| Ok(())).unwrap_err().done, 2);
+        let no_room = |from: usize| Err((1 - from, error(libc::E2BIG)));
+        let stuck = |_| Err(Undone { done: 0, error: error(libc::EBUSY) });
+        assert_eq!(put_all(4, no_room, stuck).unwrap_err().done, 1, "the one without room is still there");
+        let gone_then_busy =
+            |from: usize| Err((0, error(if from == 0 { libc::ENOENT } else { libc::EBUSY })));
+        assert_eq!(remove_all(4, gone_then_busy).unwrap_err().done, 1);
+    }
+}

@@ -1,0 +1,249 @@
+//! The kernel flow cache: BPF programs (`bpf/cache.bpf.c`) that send on the packets of flows that were decided on here,
+//! and the maps that tell them how. Loaded by [`KernelCache`], filled through it and [`FlowMap`].
+
+mod attachment;
+mod entry;
+mod flow_map;
+mod offloader;
+mod parties;
+mod syn_limit;
+mod told;
+mod traffic;
+mod writer;
+
+use std::os::fd::AsFd;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use rustix::thread::{CapabilitySet, capabilities};
+use thiserror::Error;
+
+pub use entry::FlowEntry;
+pub use flow_map::{FlowMap, Undone};
+pub use offloader::Offloader;
+pub use parties::Tally;
+pub use syn_limit::{Rate, SynGate, SynLimit};
+pub use told::Told;
+pub use traffic::Traffic;
+
+use super::{Selection, causes, selection_maps};
+pub use convey_model::CacheOutcome as Outcome;
+use convey_model::{Addr, NextHop};
+
+static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/cache.bpf.o"));
+
+// Programs and maps, as `bpf/cache.bpf.c` names them.
+const TC: &str = "cache_tc";
+const XDP: &str = "cache_xdp";
+const FILTER: &str = "cache_filter";
+const FLOWS: &str = "flows";
+const NEXT_HOPS: &str = "next_hops";
+const TRAFFIC: &str = "traffic";
+const OUTCOMES: &str = "outcomes";
+const OURS: &str = "ours";
+const INTERFACES: &str = "interfaces";
+const SYN_LIMIT: &str = "syn_limit";
+const TOLD: &str = "told";
+
+/// SYNs that were dropped, among [`OUTCOMES`].
+const REFUSED: u32 = Outcome::ALL.len() as u32;
+/// Segments that were dropped for want of room to tell of them, among them, too.
+const UNTOLD: u32 = REFUSED + 1;
+
+/// How much the cache has room for; at least 1 of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Entries: a flow has one for each direction that passes us. Memory is taken as they come.
+    pub entries: u32,
+    /// Next hops.
+    pub next_hops: u32,
+    /// Parties whose traffic is counted.
+    pub parties: u16,
+}
+
+/// The programs and their maps. What the programs are attached to outlives it only where the kernel holds the link.
+#[derive(Debug)]
+pub struct KernelCache(Ebpf);
+
+/// Why there is no cache, or it could not be told something.
+#[derive(Debug, Error)]
+pub enum CacheError {
+    /// The programs could not be loaded.
+    #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
+    Load(#[from] EbpfError),
+    /// The programs are such as the kernel takes only of who may see its memory.
+    #[error("loading the flow cache: this process lacks CAP_PERFMON")]
+    Unprivileged,
+    /// The kernel refused a program.
+    #[error("the flow cache's program: {0}")]
+    Program(#[from] ProgramError),
+    /// The program for tc could not be attached to an interface.
+    #[error("attaching the flow cache (by tcx: {}): {filter}", causes(tcx))]
+    Attach {
+        /// Why not by tcx.
+        tcx: Box<ProgramError>,
+        /// Why not as a filter.
+        #[source]
+        filter: ProgramError,
+    },
+    /// A map could not be read or changed.
+    #[error("the flow cache's map: {0}")]
+    Map(#[from] MapError),
+    /// The object is not what this program was built for.
+    #[error("the flow cache's object lacks `{0}`")]
+    Missing(&'static str),
+    /// Some entries could not be written.
+    #[error(transparent)]
+    Entries(#[from] Undone),
+    /// The system call that only we make failed.
+    #[error("the flow cache's map: {0}")]
+    System(#[from] std::io::Error),
+}
+
+impl KernelCache {
+    /// Loads programs and maps, the maps empty: the cache knows no flow and forwards nothing. Nothing is attached.
+    pub fn load(sizes: &Sizes) -> Result<KernelCache, CacheError> {
+        let mut loader = EbpfLoader::new();
+        loader.map_max_entries(FLOWS, sizes.entries);
+        loader.map_max_entries(NEXT_HOPS, sizes.next_hops);
+        loader.map_max_entries(TRAFFIC, sizes.parties.into());
+        let mut cache = KernelCache(loader.load(OBJECT)?);
+        match cache.load_programs() {
+            Ok(()) => Ok(cache),
+            // The verifier's reason would be a page about one instruction.
+            Err(CacheError::Program(ProgramError::LoadError { .. })) if lacks_perfmon() => {
+                Err(CacheError::Unprivileged)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The program for tc ingress.
+    pub fn tc(&mut self) -> Result<&mut SchedClassifier, CacheError> {
+        let program = self.0.program_mut(TC).ok_or(CacheError::Missing(TC))?;
+        Ok(program.try_into()?)
+    }
+
+    /// The program for XDP.
+    pub fn xdp(&mut self) -> Result<&mut Xdp, CacheError> {
+        let program = self.0.program_mut(XDP).ok_or(CacheError::Missing(XDP))?;
+        Ok(program.try_into()?)
+    }
+
+    /// The filter of packet sockets (`SOCK_RAW`) where the cache is on tc.
+    pub fn filter(&mut self) -> Result<&mut SocketFilter, CacheError> {
+        let program = self.0.program_mut(FILTER).ok_or(CacheError::Missing(FILTER))?;
+        Ok(program.try_into()?)
+    }
+
+    /// The flows, to be written by any thread.
+    pub fn flows(&self) -> Result<FlowMap, CacheError> {
+        let Some(Map::HashMap(map)) = self.0.map(FLOWS) else { return Err(CacheError::Missing(FLOWS)) };
+        Ok(FlowMap::new(map.fd().as_fd().try_clone_to_owned()?))
+    }
+
+    /// Has the next hop with this index lead there, or nowhere.
+    pub fn set_next_hop(&mut self, index: u32, hop: Option<&NextHop>) -> Result<(), CacheError> {
+        let mut hops: Array<_, [u8; 24]> = Array::try_from(self.map(NEXT_HOPS)?)?;
+        Ok(hops.set(index, hop.map_or([0; 24], next_hop), 0)?)
+    }
+
+    /// Takes to userspace by another selection: what `cache_filter` lets in. What is in both is let in throughout.
+    pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
+        let ours = selection.addresses().into_iter().map(|ip| (*Addr::from(ip).bytes(), 1u8)).collect();
+        selection_maps::replace(HashMap::try_from(self.map(OURS)?)?, ours)?;
+        for name in selection_maps::NAMES {
+            selection_maps::fill(name, self.map(name)?, selection)?;
+        }
+        Ok(())
+    }
+
+    /// Tells XDP the Ethernet address of an interface it is attached to: it forwards what is sent there.
+    pub fn set_interface(&mut self, index: u32, mac: [u8; 6]) -> Result<(), CacheError> {
+        let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
+        Ok(interfaces.insert(index, mac, 0)?)
+    }
+
+    /// Has XDP forward nothing more that comes in on an interface.
+    pub fn forget_interface(&mut self, index: u32) -> Result<(), CacheError> {
+        let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
+        Ok(interfaces.remove(&index)?)
+    }
+
+    /// Limits who begins connections, and how fast; `None`: no longer.
+    pub fn limit_syns(&mut self, limit: Option<&SynLimit>) -> Result<(), CacheError> {
+        let mut map: Array<_, [u64; 4]> = Array::try_from(self.map(SYN_LIMIT)?)?;
+        Ok(map.set(0, limit.map_or([0; 4], SynLimit::times), 0)?)
+    }
+
+    /// What was forwarded for a party since the cache was loaded.
+    pub fn traffic(&self, party: u16) -> Result<Traffic, CacheError> {
+        Ok(Traffic::from(self.sum::<4>(TRAFFIC, party.into())?))
+    }
+
+    /// How many packets have had this outcome since the cache was loaded.
+    pub fn count(&self, outcome: Outcome) -> Result<u64, CacheError> {
+        let [n] = self.sum::<1>(OUTCOMES, outcome as u32)?;
+        Ok(n)
+    }
+
+    /// How many segments were dropped since the cache was loaded, there being no room to tell of them.
+    pub fn untold(&self) -> Result<u64, CacheError> {
+        let [n] = self.sum::<1>(OUTCOMES, UNTOLD)?;
+        Ok(n)
+    }
+
+    /// What tells of segments. There is one, for the first who asks.
+    pub fn told(&mut self) -> Result<Told, CacheError> {
+        let ring = self.0.take_map(TOLD).ok_or(CacheError::Missing(TOLD))?;
+        Ok(Told::new(RingBuf::try_from(ring)?))
+    }
+
+    /// How many SYNs were dropped by [`KernelCache::limit_syns`] since the cache was loaded.
+    pub fn syns_refused(&self) -> Result<u64, CacheError> {
+        let [n] = self.sum::<1>(OUTCOMES, REFUSED)?;
+        Ok(n)
+    }
+
+    /// Counters, over all cores.
+    fn sum<const N: usize>(&self, name: &'static str, index: u32) -> Result<[u64; N], CacheError>
+    where
+        [u64; N]: Pod,
+    {
+        let map = self.0.map(name).ok_or(CacheError::Missing(name))?;
+        let counters: PerCpuArray<&MapData, [u64; N]> = PerCpuArray::try_from(map)?;
+        let mut sum = [0; N];
+        for core in counters.get(&index, 0)?.iter() {
+            sum.iter_mut().zip(core).for_each(|(sum, n)| *sum += n);
+        }
+        Ok(sum)
+    }
+
+    fn load_programs(&mut self) -> Result<(), CacheError> {
+        self.tc()?.load()?;
+        self.xdp()?.load()?;
+        Ok(self.filter()?.load()?)
+    }
+
+    fn map(&mut self, name: &'static str) -> Result<&mut Map, CacheError> {
+        self.0.map_mut(name).ok_or(CacheError::Missing(name))
+    }
+}
+
+fn lacks_perfmon() -> bool {
+    let sufficient = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+    capabilities(None).is_ok_and(|held| !held.effective.intersects(sufficient))
+}
+
+/// `struct next_hop` of `bpf/maps.h`.
+fn next_hop(hop: &NextHop) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[..6].copy_from_slice(&hop.dst_mac);
+    bytes[6..12].copy_from_slice(&hop.src_mac);
+    bytes[12..16].copy_from_slice(&hop.interface.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&hop.mtu.to_ne_bytes());
+    bytes[20..].copy_from_slice(&u32::from(hop.hands_over).to_ne_bytes());
+    bytes
+}

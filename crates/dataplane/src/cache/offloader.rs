@@ -1,0 +1,177 @@
+//! The flow cache at work: attached to interfaces, and kept as the snapshots say.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aya::programs::{SchedClassifier, Xdp};
+
+use super::attachment::Attachment;
+use super::parties::{Numbers, Tally};
+use super::writer::{Failures, Writer};
+use super::{CacheError, KernelCache, Sizes, SynGate, TC, Told};
+use crate::Selection;
+use convey_forward::FlowCache;
+use convey_model::{Interface, Layer, NextHop};
+use convey_snapshot::NextHops;
+
+/// Has the kernel forward packets of open flows that come in on some interfaces. Detached when dropped, and but for
+/// kernels before 6.6, where it takes filters of tc, with the process.
+#[derive(Debug)]
+pub struct Offloader {
+    cache: Arc<Mutex<KernelCache>>,
+    layer: Layer,
+    sizes: Sizes,
+    filter_handle: u32,
+    numbers: Numbers,
+    failures: Failures,
+    attached: Vec<Attachment>,
+    /// Next hops as the cache was told.
+    hops: Vec<Option<NextHop>>,
+}
+
+impl Offloader {
+    /// The name of its filters of tc.
+    pub const FILTER: &'static str = TC;
+
+    /// Loads the programs and attaches them; the cache knows no flow yet. Filters of tc have this handle, which is to be
+    /// nobody else's: they may outlive us.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the layer is [`Layer::Worker`]; then nothing is attached.
+    pub fn start(
+        layer: Layer,
+        sizes: Sizes,
+        selection: &Selection,
+        interfaces: &[Interface],
+        filter_handle: u32,
+    ) -> Result<Offloader, CacheError> {
+        let mut cache = KernelCache::load(&sizes)?;
+        cache.select(selection)?;
+        let mut offloader = Offloader {
+            cache: Arc::new(Mutex::new(cache)),
+            layer,
+            sizes,
+            filter_handle,
+            numbers: Numbers::default(),
+            failures: Failures::default(),
+            attached: Vec::new(),
+            hops: Vec::new(),
+        };
+        interfaces.iter().try_for_each(|interface| offloader.attach(interface))?;
+        Ok(offloader)
+    }
+
+    /// Attaches the cache to one more interface.
+    ///
+    /// # Errors
+    /// The kernel or the interface's driver refuses; then packets that come in there are left to workers, and with XDP
+    /// those that would go out there, too.
+    pub fn attach(&mut self, interface: &Interface) -> Result<(), CacheError> {
+        let mut cache = lock(&self.cache);
+        let attachment = match self.layer {
+            Layer::Worker => return Ok(()),
+            Layer::Tc => Attachment::to_tc(&mut cache, interface, self.filter_handle)?,
+            Layer::Xdp => Attachment::to_xdp(&mut cache, interface)?,
+        };
+        self.attached.push(attachment);
+        Ok(())
+    }
+
+    /// Detaches it from an interface.
+    pub fn detach(&mut self, interface: u32) {
+        let mut cache = lock(&self.cache);
+        for attachment in self.attached.extract_if(.., |attachment| attachment.interface == interface) {
+            attachment.detach(&mut cache);
+        }
+    }
+
+    /// Where it forwards.
+    pub fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// What it is attached by, for people to read: its layer, and which kind of tc.
+    pub fn means(&self) -> &'static str {
+        self.attached.first().map_or(self.layer.name(), Attachment::means)
+    }
+
+    /// Has packets go where these next hops are now. A driver without XDP drops what the program of another sends through
+    /// it: with XDP what leads to interfaces without the cache is left to workers.
+    pub fn follow(&mut self, network: &NextHops) -> Result<(), CacheError> {
+        let mut cache = lock(&self.cache);
+        for attachment in &mut self.attached {
+            let mut interfaces = network.interfaces().iter();
+            if let Some(now) = interfaces.find(|interface| interface.index == attachment.interface) {
+                attachment.update(&mut cache, now)?;
+            }
+        }
+        let (layer, attached) = (self.layer, &self.attached);
+        let is_on = |interface: u32| attached.iter().any(|attachment| attachment.interface == interface);
+        let leads_on = |hop: &&NextHop| layer != Layer::Xdp || is_on(hop.interface);
+        let count = network.count().min(self.sizes.next_hops);
+        self.hops.resize(count as usize, None);
+        for (index, known) in (0..count).zip(&mut self.hops) {
+            let hop = network.get(index).filter(leads_on);
+            if hop != known.as_ref() {
+                cache.set_next_hop(index, hop)?;
+                *known = hop.copied();
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves to us what another selection takes in.
+    pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
+        self.cache().select(selection)
+    }
+
+    /// A worker's end of the cache. `epoch` is `Timestamp(0)`, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
+        let flows = self.cache().flows()?;
+        let (numbers, failures) = (self.numbers.clone(), self.failures.clone());
+        Ok(Box::new(Writer::new(flows, self.sizes, epoch, numbers, failures)))
+    }
+
+    /// What tells of FINs that it forwards. There is one, for the first who asks.
+    pub fn told(&self) -> Result<Told, CacheError> {
+        self.cache().told()
+    }
+
+    /// What reads its counters.
+    pub fn tally(&self) -> Tally {
+        Tally::new(self.cache.clone(), self.numbers.clone(), self.failures.clone())
+    }
+
+    /// What keeps floods of SYNs away.
+    pub fn syn_gate(&self) -> SynGate {
+        SynGate::new(self.cache.clone())
+    }
+
+    /// The program that packet sockets filter by, lest they get a copy of what is forwarded here. With XDP they see none of
+    /// it anyway.
+    pub fn filter(&self) -> Result<Option<OwnedFd>, CacheError> {
+        if self.layer != Layer::Tc {
+            return Ok(None);
+        }
+        let mut cache = self.cache();
+        let program = cache.filter()?.fd().map_err(CacheError::from)?;
+        Ok(Some(program.as_fd().try_clone_to_owned()?))
+    }
+
+    fn cache(&self) -> MutexGuard<'_, KernelCache> {
+        lock(&self.cache)
+    }
+}
+
+impl Drop for Offloader {
+    /// Whoever reads its counters still holds the cache, and filters would outlive all of us.
+    fn drop(&mut self) {
+        let mut cache = self.cache();
+        let _ = cache.tc().map(SchedClassifier::unload);
+        let _ = cache.xdp().map(Xdp::unload);
+    }
+}
+
+fn lock(cache: &Mutex<KernelCache>) -> MutexGuard<'_, KernelCache> {
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
+}

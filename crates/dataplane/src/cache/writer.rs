@@ -1,0 +1,305 @@
+//! The forwarder's end of the cache.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::flow_map::Undone;
+use super::parties::Numbers;
+use super::{FlowEntry, FlowMap, Sizes};
+use convey_forward::{CachedRoute, FlowCache, Parties, Progress, Seen};
+use convey_model::{FlowKey, TCP, Timestamp};
+
+/// Most keys of a worker that wait to be removed at last: 4 MiB.
+const MAX_STALE: usize = 65_536;
+
+/// What the kernel has refused. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Failures(Arc<Refused>);
+
+#[derive(Debug, Default)]
+struct Refused {
+    changes: AtomicU64,
+    entries_lost: AtomicU64,
+}
+
+impl Failures {
+    /// How often it has refused to change its map.
+    pub(super) fn count(&self) -> u64 {
+        self.0.changes.load(Ordering::Relaxed)
+    }
+
+    /// Entries that it has refused to remove, and that nobody tries to remove again: too many others wait for that.
+    pub(super) fn entries_lost(&self) -> u64 {
+        self.0.entries_lost.load(Ordering::Relaxed)
+    }
+}
+
+/// The kernel's flows, as a [`FlowMap`] has them.
+pub(super) trait Flows {
+    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone>;
+    fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone>;
+    fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>>;
+}
+
+impl Flows for FlowMap {
+    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone> {
+        self.put(keys, entries)
+    }
+
+    fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone> {
+        self.remove(keys)
+    }
+
+    fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>> {
+        self.get(key)
+    }
+}
+
+/// Writes the flows of one worker, many at a time.
+#[derive(Debug)]
+pub(super) struct Writer<M = FlowMap> {
+    flows: M,
+    sizes: Sizes,
+    /// Nanoseconds of `CLOCK_MONOTONIC` at `Timestamp(0)`.
+    epoch: u64,
+    numbers: Numbers,
+    /// Those this worker has asked for.
+    known: HashMap<Parties, u16>,
+    changes: Changes,
+    /// Keys whose entries may be there still, and are to go: the kernel has refused to change them. [`MAX_STALE`] at most; while
+    /// there are as many, nothing new is put in.
+    stale: HashSet<FlowKey>,
+    failures: Failures,
+}
+
+/// What is to be done, of one kind: the order of removing a key and putting it in again matters.
+#[derive(Debug, Default)]
+struct Changes {
+    keys: Vec<FlowKey>,
+    /// One for each key that is to be put in; none if they are to be removed.
+    entries: Vec<FlowEntry>,
+}
+
+impl<M: Flows> Writer<M> {
+    pub(super) fn new(flows: M, sizes: Sizes, epoch: u64, numbers: Numbers, failures: Failures) -> Writer<M> {
+        let (known, changes, stale) = (HashMap::new(), Changes::default(), HashSet::new());
+        Writer { flows, sizes, epoch, numbers, known, changes, stale, failures }
+    }
+
+    fn number(&mut self, parties: Parties) -> Option<u16> {
+        if let Some(number) = self.known.get(&parties) {
+            return Some(*number);
+        }
+        let number = self.numbers.of(parties, self.sizes.parties)?;
+        self.known.insert(parties, number);
+        Some(number)
+    }
+
+    /// Tries again to remove what the kernel has refused to.
+    fn remove_stale(&mut self) {
+        let keys: Vec<FlowKey> = self.stale.drain().collect();
+        if let Err(undone) = self.flows.remove(&keys) {
+            self.failed(&keys, &undone);
+        }
+    }
+
+    /// Notes which keys a call has not come to. What cannot be put in is removed, as where there is no room for it.
+    fn failed(&mut self, keys: &[FlowKey], undone: &Undone) {
+        self.failures.0.changes.fetch_add(1, Ordering::Relaxed);
+        for key in &keys[undone.done..] {
+            if self.stale.len() < MAX_STALE {
+                self.stale.insert(*key);
+            } else if !self.stale.contains(key) {
+                self.failures.0.entries_lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
+    fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
+        if route.rewrite.next_hop >= self.sizes.next_hops || self.stale.len() >= MAX_STALE {
+            return self.remove(key);
+        }
+        let Some(party) = self.number(route.flow) else { return };
+        if self.changes.entries.is_empty() {
+            self.flush();
+        }
+        let mut entry = FlowEntry::new(key, &route.rewrite, route.direction, party).seen_from(route.view);
+        if let Some(interface) = route.from {
+            entry = entry.coming_from(interface);
+        }
+        if let Some(view) = route.opening {
+            entry = entry.opening(view);
+        }
+        entry.last_seen = route.last.map_or(0, |last| last.0 + self.epoch);
+        (entry.sent, entry.ack) = (route.progress.sent, route.progress.acked);
+        self.changes.keys.push(*key);
+        self.changes.entries.push(entry);
+    }
+
+    fn remove(&mut self, key: &FlowKey) {
+        if !self.changes.entries.is_empty() {
+            self.flush();
+        }
+        self.changes.keys.push(*key);
+    }
+
+    fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
+        let entry = self.flows.get(key).ok().flatten().filter(|entry| entry.last_seen > 0)?;
+        let at = Timestamp(entry.last_seen.saturating_sub(self.epoch));
+        let progress = Progress { sent: entry.sent, acked: entry.ack };
+        Some(Seen {
+            at,
+            progress: (key.protocol == TCP).then_some(progress),
+            is_opening: entry.is_opening(),
+            is_finished: entry.is_finished(),
+        })
+    }
+
+    fn flush(&mut self) {
+        if !self.stale.is_empty() {
+            self.remove_stale();
+        }
+        let Changes { keys, entries } = std::mem::take(&mut self.changes);
+        // What there is no room for stays with the worker.
+        let done = if entries.is_empty() {
+            self.flows.remove(&keys)
+        } else {
+            self.flows.put(&keys, &entries).map(drop)
+        };
+        let written = done.as_ref().map_or_else(|undone| undone.done, |()| keys.len());
+        if !self.stale.is_empty() {
+            keys[..written].iter().for_each(|key| _ = self.stale.remove(key));
+        }
+        if let Err(undone) = &done {
+            self.failed(&keys, undone);
+        }
+        self.changes = Changes { keys, entries };
+        self.changes.keys.clear();
+        self.changes.entries.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use convey_forward::{Direction, Parties, View};
+    use convey_model::{Addr, Rewrite, Timestamp};
+
+    /// A map that refuses changes for a while.
+    #[derive(Debug, Default)]
+    struct Moody(Mutex<(HashMap<FlowKey, FlowEntry>, bool)>);
+
+    impl Moody {
+        fn change(&self, keys: &[FlowKey], entries: Option<&[FlowEntry]>) -> Result<usize, Undone> {
+            let (map, refuses) = &mut *self.0.lock().unwrap();
+            // The first of them is done all the same.
+            let n = if *refuses { keys.len().min(1) } else { keys.len() };
+            for (at, key) in keys[..n].iter().enumerate() {
+                match entries {
+                    Some(entries) => _ = map.insert(*key, entries[at]),
+                    None => _ = map.remove(key),
+                }
+            }
+            let error = || io::Error::from_raw_os_error(libc::EBUSY);
+            if n < keys.len() || *refuses { Err(Undone { done: n, error: error() }) } else { Ok(n) }
+        }
+    }
+
+    impl Flows for &Moody {
+        fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone> {
+            self.change(keys, Some(entries))
+        }
+
+        fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone> {
+            self.change(keys, None).map(drop)
+        }
+
+        fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>> {
+            Ok(self.0.lock().unwrap().0.get(key).copied())
+        }
+    }
+
+    const SIZES: Sizes = Sizes { entries: 16, next_hops: 4, parties: 4 };
+
+    fn key(n: u16) -> FlowKey {
+        FlowKey::tcp(format!("198.51.100.9:{n}").parse().unwrap(), "203.0.113.1:80".parse().unwrap())
+    }
+
+    fn route() -> CachedRoute {
+        let FlowKey { src, dst, src_port, dst_port, .. } = key(7);
+        CachedRoute {
+            rewrite: Rewrite { src, dst, src_port, dst_port, next_hop: 1 },
+            direction: Direction::ToServer,
+            view: View::BothSides,
+            from: None,
+            flow: Parties { server: 0, frontend: 0 },
+            last: Some(Timestamp(1)),
+            progress: Progress::default(),
+            opening: None,
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_to_remove_or_replace_is_counted_and_removed_later() {
+        let (map, failures) = (Moody::default(), Failures::default());
+        let mut writer = Writer::new(&map, SIZES, 0, Numbers::default(), failures.clone());
+        let keys = |map: &Moody| {
+            let mut ports: Vec<u16> = map.0.lock().unwrap().0.keys().map(|key| key.src_port).collect();
+            ports.sort_unstable();
+            ports
+        };
+        (1..=6).for_each(|n| writer.put(&key(n), &route()));
+        writer.flush();
+        assert_eq!((keys(&map), failures.count()), (vec![1, 2, 3, 4, 5, 6], 0));
+
+        map.0.lock().unwrap().1 = true;
+        (1..=3).for_each(|n| writer.remove(&key(n)));
+        writer.flush();
+        assert_eq!((keys(&map), failures.count()), (vec![2, 3, 4, 5, 6], 1));
+        (4..=5).for_each(|n| writer.put(&key(n), &route()));
+        writer.flush();
+        assert!(failures.count() > 1);
+
+        map.0.lock().unwrap().1 = false;
+        writer.put(&key(2), &route());
+        writer.flush();
+        assert_eq!(keys(&map), [2, 4, 6], "the second came again, the fifth goes by a worker");
+        let counted = failures.count();
+        writer.flush();
+        assert_eq!((keys(&map), failures.count()), (vec![2, 4, 6], counted));
+    }
+
+    #[test]
+    fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_put_in() {
+        let (map, failures) = (Moody::default(), Failures::default());
+        let mut writer = Writer::new(&map, SIZES, 0, Numbers::default(), failures.clone());
+        let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
+        let most = MAX_STALE as u32;
+        (0..most + 10).for_each(|n| writer.put(&key(n), &route()));
+        writer.flush();
+        map.0.lock().unwrap().1 = true;
+        (0..most + 10).for_each(|n| writer.remove(&key(n)));
+        writer.flush();
+        // The first of them is done all the same.
+        assert_eq!((writer.stale.len(), failures.entries_lost()), (MAX_STALE, 9));
+        let there = |map: &Moody| map.0.lock().unwrap().0.len();
+        writer.put(&key(most + 50), &route());
+        writer.flush();
+        assert!(!map.0.lock().unwrap().0.contains_key(&key(most + 50)), "a worker forwards it");
+        assert_eq!(failures.entries_lost(), 9, "counted once");
+
+        map.0.lock().unwrap().1 = false;
+        writer.flush();
+        assert_eq!((writer.stale.len(), there(&map)), (0, 9));
+        writer.put(&key(most + 50), &route());
+        writer.flush();
+        assert_eq!(there(&map), 10);
+    }
+}

@@ -1,0 +1,193 @@
+//! The capture threads: one for each interface. Interfaces come and go.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender};
+
+use super::pipeline::named;
+use super::queues::{Batch, PATIENCE, Parcel, Room};
+use super::sorter::Sorter;
+use super::{Capture, CaptureHandle, Filter, Spares, Wake};
+use convey_forward::{Dispatch, Ids};
+use convey_model::{DropReason, Timestamp};
+use convey_snapshot::stats::PacketStats;
+
+/// Interfaces that can be captured on at once: so many threads have counters.
+pub(super) const MOST: usize = 256;
+
+/// The threads, and what another one needs.
+pub(super) struct Captures {
+    pub(super) running: Running,
+    pub(super) filter: Filter,
+    /// A program that filters in its place where the flow cache is, and follows selections by itself.
+    pub(super) program: Option<OwnedFd>,
+    pub(super) ids: Ids,
+    pub(super) dispatch: Dispatch,
+    /// One for each worker.
+    pub(super) inboxes: Vec<Sender<Batch>>,
+    pub(super) spare: Receiver<Batch>,
+    pub(super) room: Room,
+    pub(super) stats: Arc<PacketStats>,
+    /// Whose counters the first one has; [`MOST`] are theirs.
+    pub(super) first: usize,
+    pub(super) now: fn() -> Timestamp,
+}
+
+/// Which threads there are, as whoever counts their overruns sees it.
+#[derive(Clone, Default)]
+pub(super) struct Running(Arc<Mutex<Vec<Thread>>>);
+
+struct Thread {
+    interface: u32,
+    /// Index of its counters.
+    number: usize,
+    handle: CaptureHandle,
+    /// Whether the program filters.
+    by_program: bool,
+    thread: JoinHandle<()>,
+}
+
+impl Captures {
+    /// Begins to capture on an interface, in this thread's network namespace; what the flow cache does not forward, if it
+    /// is there.
+    pub(super) fn begin(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
+        let mut running = self.running.lock();
+        let mut numbers = self.first..self.first + MOST;
+        let Some(number) = numbers.find(|number| running.iter().all(|thread| thread.number != *number))
+        else {
+            return Err(io::Error::other(format!("{MOST} interfaces are captured on, and that is the most")));
+        };
+        let (capture, handle) = Capture::open(interface, &self.filter)?;
+        let program = self.program.as_ref().filter(|_| is_cached);
+        if let Some(program) = program {
+            handle.set_program(program.as_fd())?;
+        }
+        let reader = Reader {
+            thread: number,
+            interface,
+            capture,
+            sorter: Sorter::new(self.dispatch.clone(), self.ids.clone(), self.now),
+            inboxes: self.inboxes.clone(),
+            spare: self.spare.clone(),
+            room: self.room.clone(),
+            stats: self.stats.clone(),
+        };
+        let thread = named(format!("capture-{interface}"), move || reader.run())?;
+        let by_program = program.is_some();
+        running.push(Thread { interface, number, handle, by_program, thread });
+        Ok(())
+    }
+
+    /// Ends the capture on an interface.
+    pub(super) fn end(&mut self, interface: u32) {
+        let mut running = self.running.lock();
+        if let Some(at) = running.iter().position(|thread| thread.interface == interface) {
+            running.swap_remove(at).end();
+        }
+    }
+
+    /// Captures by another filter from the next frame on, unless a program does in its place; where the kernel refuses it,
+    /// the old one stays.
+    pub(super) fn set_filter(&mut self, filter: &Filter) -> io::Result<()> {
+        self.filter = filter.clone();
+        let running = self.running.lock();
+        let mut by_filter = running.iter().filter(|thread| !thread.by_program);
+        by_filter.try_for_each(|thread| thread.handle.set_filter(filter))
+    }
+
+    /// Ends all of them. Nobody is left then who sends to the workers.
+    pub(super) fn stop(self) {
+        let threads: Vec<Thread> = self.running.lock().drain(..).collect();
+        threads.iter().for_each(|thread| thread.handle.stop());
+        threads.into_iter().for_each(Thread::end);
+    }
+}
+
+impl Running {
+    /// Counts the frames that the kernel dropped since the last call.
+    pub(super) fn count_overruns(&self, stats: &PacketStats) {
+        for thread in self.lock().iter() {
+            if let Ok(drops) = thread.handle.take_drops() {
+                stats.overrun(thread.number, drops.into());
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Thread>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Thread {
+    fn end(self) {
+        self.handle.stop();
+        let _ = self.thread.join();
+    }
+}
+
+/// What a thread does.
+struct Reader {
+    thread: usize,
+    interface: u32,
+    capture: Capture,
+    sorter: Sorter,
+    inboxes: Vec<Sender<Batch>>,
+    spare: Receiver<Batch>,
+    room: Room,
+    stats: Arc<PacketStats>,
+}
+
+impl Reader {
+    fn run(mut self) {
+        let (mut spares, mut frames) = (Spares::default(), Vec::new());
+        loop {
+            self.refill(&mut spares);
+            match self.capture.read_batch(&mut spares, &mut frames) {
+                Wake::Stopped => break,
+                Wake::Frames { errors } => self.stats.capture_errors(self.thread, errors.into()),
+            }
+            let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
+            for buffer in frames.drain(..) {
+                self.sorter.sort(buffer, &mut |worker, buffer| {
+                    batches[usize::from(worker)].push((self.interface, buffer));
+                });
+            }
+            for (reason, lost) in self.sorter.take_lost() {
+                self.stats.dropped(self.thread, reason, lost);
+            }
+            for (inbox, batch) in self.inboxes.iter().zip(batches) {
+                if batch.is_empty() {
+                    continue;
+                }
+                let batch = self.room.batch(batch);
+                if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, PATIENCE) {
+                    self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.parcels.len() as u64);
+                    put(lost, &mut spares);
+                }
+            }
+        }
+        self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.sorter.held());
+    }
+
+    /// Takes back buffers, and waits until there is room for what they are filled with; meanwhile frames wait in the
+    /// kernel's receive buffer.
+    fn refill(&self, spares: &mut Spares) {
+        while spares.is_short()
+            && let Ok(batch) = self.spare.try_recv()
+        {
+            put(batch, spares);
+        }
+        while self.room.is_full() {
+            if let Ok(batch) = self.spare.recv_timeout(PATIENCE) {
+                put(batch, spares);
+            }
+        }
+    }
+}
+
+fn put(batch: Batch, spares: &mut Spares) {
+    batch.parcels.into_iter().for_each(|(_, buffer)| spares.put(buffer));
+}

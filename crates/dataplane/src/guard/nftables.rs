@@ -1,0 +1,373 @@
+//! The guard of nftables, for kernels without tcx.
+//!
+//! `nft` works interactively and owns a table (`flags owner`): the kernel removes that as soon as nft ends, and nft
+//! ends with its standard input, which ours is the only process to hold open.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdin, Stdio};
+
+use thiserror::Error;
+
+use super::super::{Replies, Selection};
+use crate::programs;
+use convey_model::{Endpoint, Interface};
+
+/// A table of rules, and the process that owns it.
+#[derive(Debug)]
+pub(super) struct Nftables {
+    table: String,
+    nft: Nft,
+}
+
+/// Why nftables do not guard.
+#[derive(Debug, Error)]
+pub enum NftablesError {
+    /// There is no `nft` in the system's directories.
+    #[error("nft is not installed (Debian package nftables)")]
+    Missing,
+    /// It ended before it was told to.
+    #[error("nft has ended{}", after_colon(.0))]
+    Ended(String),
+    /// It, or the kernel, did not take the rules.
+    #[error("nft refused: {0}")]
+    Refused(String),
+    /// The system refused.
+    #[error("nft: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Nftables {
+    /// Guards the interfaces, in the thread's network namespace.
+    pub(super) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Nftables, NftablesError> {
+        let mut guard = Nftables { table: format!("convey_{}", std::process::id()), nft: Nft::start()? };
+        guard.nft.run(&table(&guard.table, interfaces))?;
+        guard.select(selection)?;
+        Ok(guard)
+    }
+
+    /// Guards these interfaces and no others, if there are any: makes the table anew, in one transaction. Which
+    /// connections the host has had at a draining frontend is forgotten with the old one.
+    pub(super) fn cover(
+        &mut self,
+        selection: &Selection,
+        interfaces: &[Interface],
+    ) -> Result<(), NftablesError> {
+        if interfaces.is_empty() {
+            return Ok(());
+        }
+        let name = &self.table;
+        let (table, rules) = (table(name, interfaces), rules(name, selection));
+        self.nft.run(&format!("delete table netdev {name}; {table}; {rules}"))
+    }
+
+    /// Replaces the rules, in one transaction.
+    pub(super) fn select(&mut self, selection: &Selection) -> Result<(), NftablesError> {
+        self.nft.run(&rules(&self.table, selection))
+    }
+
+    /// The table's name; its family is netdev.
+    pub(super) fn table(&self) -> &str {
+        &self.table
+    }
+}
+
+/// The families, as nft calls them and their addresses.
+const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
+
+/// Fragments of a family.
+struct Fragments {
+    /// The set of packets whose first fragment was dropped.
+    set: &'static str,
+    /// What all of a packet have in common.
+    key: &'static str,
+    /// Matches those at the beginning of a packet.
+    first: &'static str,
+    /// Matches all others.
+    later: &'static str,
+}
+
+const FRAGMENTS: [Fragments; 2] = [
+    Fragments {
+        set: "fragments_ip",
+        key: "ip saddr . ip daddr . ip id . ip protocol",
+        first: "ip frag-off & 0x3fff == 0x2000",
+        later: "ip frag-off & 0x1fff != 0",
+    },
+    Fragments {
+        set: "fragments_ip6",
+        key: "ip6 saddr . ip6 daddr . frag id",
+        first: "meta protocol ip6 frag frag-off 0 frag more-fragments 1",
+        later: "meta protocol ip6 frag frag-off != 0",
+    },
+];
+
+/// The command that makes a table which drops nothing. A packet socket has had its copy of a frame before ingress is
+/// asked.
+///
+/// There are no sockets to ask for on ingress. So connections of the host to a draining frontend are those of which
+/// a SYN has come by since; datagrams there are none of the host's.
+fn table(table: &str, interfaces: &[Interface]) -> String {
+    let names: Vec<String> = interfaces.iter().map(|interface| format!("{:?}", interface.name)).collect();
+    let mut text = format!(
+        "add table netdev {table} {{ flags owner; }}; add chain netdev {table} forwarded \
+         {{ type filter hook ingress devices = {{ {} }} priority 0; policy accept; }}; \
+         add chain netdev {table} ours; add chain netdev {table} draining",
+        names.join(", ")
+    );
+    for Fragments { set, key, first, .. } in FRAGMENTS {
+        let _ = write!(
+            text,
+            "; add set netdev {table} {set} {{ typeof {key}; flags dynamic, timeout; timeout 2s; size 65536; }}\
+             ; add rule netdev {table} ours {first} add @{set} {{ {key} }}"
+        );
+    }
+    let _ = write!(text, "; add rule netdev {table} ours drop");
+    for (family, address) in FAMILIES {
+        let set = format!("hosts_{family}");
+        let key = format!("{family} saddr . tcp sport . {family} daddr . tcp dport");
+        let rule = format!("; add rule netdev {table} draining");
+        let syn = "tcp flags & (syn | rst | ack) == syn";
+        let _ = write!(
+            text,
+            "; add set netdev {table} {set} {{ type {address} . inet_service . {address} . inet_service; \
+             flags dynamic, timeout; timeout 1h; size 65536; }}\
+             {rule} {syn} update @{set} {{ {key} timeout 1m }}\
+             {rule} meta protocol {family} {syn} accept\
+             {rule} {key} @{set} update @{set} {{ {key} timeout 1h }} accept"
+        );
+    }
+    let _ = write!(text, "; add rule netdev {table} draining goto ours");
+    text
+}
+
+/// The command that makes rules for a selection, in place of those there are. They match what the BPF program does
+/// (`bpf/README.md`); the header that ports are read from is in no fragment but the first.
+fn rules(table: &str, selection: &Selection) -> String {
+    let rule = format!("; add rule netdev {table} forwarded");
+    let mut text = format!(
+        "flush chain netdev {table} forwarded{rule} meta pkttype != host accept\
+         {rule} ether type {{ 8021q, 8021ad }} accept{rule} rt seg-left > 0 accept"
+    );
+    // A first fragment that is not dropped may have the number of an older packet whose was.
+    for Fragments { set, key, first, later } in FRAGMENTS {
+        let _ = write!(text, "{rule} {later} {key} @{set} drop{rule} {first} delete @{set} {{ {key} }}");
+    }
+    for (family, _) in FAMILIES {
+        let is_of_family = |ip: &IpAddr| ip.is_ipv4() == (family == "ip");
+        let endpoints = |all: &BTreeSet<Endpoint>| {
+            let of_family = all.iter().filter(|endpoint| is_of_family(&endpoint.addr.ip()));
+            set(with_ports(of_family.filter(|endpoint| endpoint.addr.port() != 0)))
+        };
+        for (all, verdict) in [(&selection.frontends, "goto ours"), (&selection.draining, "goto draining")] {
+            if let Some(frontends) = endpoints(all) {
+                let _ = write!(text, "{rule} {family} daddr . meta l4proto . th dport {frontends} {verdict}");
+            }
+        }
+        let Some(Replies { servers, snat_addresses, snat_ports }) = &selection.replies else { continue };
+        let addresses = set(snat_addresses.iter().filter(|ip| is_of_family(ip)).map(IpAddr::to_string));
+        let at_any_port = servers.iter().filter(|server| server.addr.port() == 0);
+        let at_any_port = at_any_port.filter(|server| is_of_family(&server.addr.ip()));
+        let at_any_port = set(at_any_port.map(|s| format!("{} . {}", s.addr.ip(), s.protocol.name())));
+        let sources = [
+            endpoints(servers).map(|servers| format!("{family} saddr . meta l4proto . th sport {servers}")),
+            at_any_port.map(|servers| format!("{family} saddr . meta l4proto {servers}")),
+        ];
+        let (first, last) = (snat_ports.start(), snat_ports.end());
+        for source in sources.into_iter().flatten() {
+            if let Some(addresses) = &addresses {
+                let _ = write!(
+                    text,
+                    "{rule} {source} {family} daddr {addresses} th dport {first}-{last} goto ours"
+                );
+            }
+        }
+    }
+    text
+}
+
+/// Addresses, protocols and ports, those in a row together.
+fn with_ports<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> impl Iterator<Item = String> {
+    let endpoints: Vec<&Endpoint> = endpoints.collect();
+    let is_next = |a: &&Endpoint, b: &&Endpoint| {
+        (a.protocol, a.addr.ip(), a.addr.port().checked_add(1))
+            == (b.protocol, b.addr.ip(), Some(b.addr.port()))
+    };
+    let rows: Vec<String> = endpoints
+        .chunk_by(is_next)
+        .map(|row| {
+            let Endpoint { protocol, addr } = row[0];
+            let ports = match row {
+                [.., last] if row.len() > 1 => format!("{}-{}", addr.port(), last.addr.port()),
+                _ => addr.port().to_string(),
+            };
+            format!("{} . {} . {ports}", addr.ip(), protocol.name())
+        })
+        .collect();
+    rows.into_iter()
+}
+
+/// A set as nft writes it; there are no empty ones.
+fn set(elements: impl Iterator<Item = String>) -> Option<String> {
+    let elements: Vec<String> = elements.collect();
+    (!elements.is_empty()).then(|| format!("{{ {} }}", elements.join(", ")))
+}
+
+/// A process of `nft` that carries out commands, and keeps what they own. Ends when dropped.
+#[derive(Debug)]
+struct Nft {
+    child: Child,
+    commands: ChildStdin,
+    errors: BufReader<ChildStderr>,
+    sent: u64,
+}
+
+impl Nft {
+    fn start() -> Result<Nft, NftablesError> {
+        let mut command = programs::command("nft");
+        command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Where it would keep a history of its commands.
+        command.env("HOME", "/dev/null");
+        // Ctrl-C is for us: the guard is needed to the last packet.
+        command.process_group(0);
+        let mut child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => NftablesError::Missing,
+            _ => NftablesError::System(error),
+        })?;
+        let (commands, errors) = (child.stdin.take(), child.stderr.take());
+        let (Some(commands), Some(errors)) = (commands, errors) else {
+            unreachable!("both were asked for");
+        };
+        Ok(Nft { child, commands, errors: BufReader::new(errors), sent: 0 })
+    }
+
+    /// Has a command carried out, and waits for it.
+    ///
+    /// nft says nothing of what went well. So the command is followed by something that is none: as soon as nft
+    /// complains of that, all its complaints of the command itself have been read.
+    fn run(&mut self, command: &str) -> Result<(), NftablesError> {
+        self.sent += 1;
+        let end = format!("end_of_{}", self.sent);
+        // Whether nft still listens is seen below, with what it had to say.
+        let _ = self.commands.write_all(format!("{command}\n{end}\n").as_bytes());
+        let (mut complaints, mut said) = (Vec::new(), String::new());
+        loop {
+            let mut line = String::new();
+            if self.errors.read_line(&mut line)? == 0 {
+                return Err(NftablesError::Ended(said));
+            }
+            if line.trim() == end {
+                break;
+            }
+            if let Some((_, complaint)) = line.split_once("Error: ") {
+                complaints.push(complaint.trim().to_owned());
+            }
+            said = line.trim().to_owned();
+        }
+        // The last is that of the end.
+        complaints.pop();
+        complaints.into_iter().next().map_or(Ok(()), |first| Err(NftablesError::Refused(first)))
+    }
+}
+
+impl Drop for Nft {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn after_colon(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(": {said}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoints(all: &[&str]) -> BTreeSet<Endpoint> {
+        let endpoint = |text: &&str| match text.strip_suffix("/udp") {
+            Some(addr) => Endpoint::udp(addr.parse().unwrap()),
+            None => Endpoint::tcp(text.parse().unwrap()),
+        };
+        all.iter().map(endpoint).collect()
+    }
+
+    fn selection(frontends: &[&str], servers: &[&str], snat_addresses: &[&str]) -> Selection {
+        let replies = Replies {
+            servers: endpoints(servers),
+            snat_addresses: snat_addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+            snat_ports: 33768..=61000,
+        };
+        Selection { frontends: endpoints(frontends), draining: BTreeSet::new(), replies: Some(replies) }
+    }
+
+    /// The rules for what is ours, behind those for what never is.
+    fn ours(selection: &Selection) -> Vec<String> {
+        let text = rules("t", selection);
+        let (_, ours) = text.rsplit_once("delete @").unwrap();
+        ours.split("; add rule netdev t forwarded ").skip(1).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn ports_in_a_row_are_written_as_a_range_and_servers_without_a_port_without_one() {
+        let frontends =
+            ["10.0.0.1:80", "10.0.0.1:21000", "10.0.0.1:21001", "10.0.0.1:21002", "10.0.0.2:21003"];
+        let both = selection(&frontends, &["10.1.0.1:8080", "10.1.0.2:0", "10.1.0.3:0/udp"], &["10.0.0.1"]);
+        let to_snat = "ip daddr { 10.0.0.1 } th dport 33768-61000 goto ours";
+        assert_eq!(
+            ours(&both),
+            [
+                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80, 10.0.0.1 . tcp . 21000-21002, \
+                 10.0.0.2 . tcp . 21003 } goto ours",
+                &format!("ip saddr . meta l4proto . th sport {{ 10.1.0.1 . tcp . 8080 }} {to_snat}"),
+                &format!("ip saddr . meta l4proto {{ 10.1.0.2 . tcp, 10.1.0.3 . udp }} {to_snat}"),
+            ]
+        );
+    }
+
+    #[test]
+    fn rules_drop_frontends_and_replies_to_snat_ports_and_nothing_else() {
+        let frontends = ["10.0.0.1:80", "10.0.0.1:53/udp"];
+        let both = selection(&frontends, &["10.1.0.1:8080", "10.1.0.1:53/udp"], &["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(
+            ours(&both),
+            [
+                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80, 10.0.0.1 . udp . 53 } goto ours",
+                "ip saddr . meta l4proto . th sport { 10.1.0.1 . tcp . 8080, 10.1.0.1 . udp . 53 } \
+                 ip daddr { 10.0.0.1, 10.0.0.2 } th dport 33768-61000 goto ours",
+            ]
+        );
+        assert_eq!(ours(&Selection { replies: None, ..both }).len(), 1);
+    }
+
+    #[test]
+    fn each_family_has_rules_of_its_own_and_an_empty_set_none() {
+        let mixed = selection(&["[2001:db8::1]:80"], &["10.1.0.1:80", "[2001:db8::2]:80"], &["2001:db8::9"]);
+        assert_eq!(
+            ours(&mixed),
+            [
+                "ip6 daddr . meta l4proto . th dport { 2001:db8::1 . tcp . 80 } goto ours",
+                "ip6 saddr . meta l4proto . th sport { 2001:db8::2 . tcp . 80 } \
+                 ip6 daddr { 2001:db8::9 } th dport 33768-61000 goto ours",
+            ]
+        );
+        assert_eq!(ours(&selection(&[], &[], &[])), [""; 0]);
+    }
+
+    #[test]
+    fn a_frontend_that_serves_again_no_longer_drains() {
+        let draining = endpoints(&["10.0.0.1:80"]);
+        assert_eq!(
+            ours(&Selection { draining, ..selection(&["10.0.0.1:80"], &[], &[]) }),
+            [
+                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80 } goto ours",
+                "ip daddr . meta l4proto . th dport { 10.0.0.1 . tcp . 80 } goto draining",
+            ],
+            "the first rule is asked first"
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! The guard of tcx: a BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface. Its links belong
+//! to descriptors of this process.
+
+use aya::maps::MapError;
+use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfError};
+use thiserror::Error;
+
+use super::super::{Selection, selection_maps};
+use convey_model::Interface;
+
+pub(super) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/guard.bpf.o"));
+
+/// The program's name.
+const PROGRAM: &str = "guard";
+
+/// The program, attached. Detached when dropped.
+#[derive(Debug)]
+pub(super) struct Tcx {
+    guard: Ebpf,
+    /// Each with the index of its interface.
+    links: Vec<(u32, SchedClassifierLinkId)>,
+}
+
+/// Why tcx does not guard.
+#[derive(Debug, Error)]
+pub enum TcxError {
+    /// The program could not be loaded.
+    #[error("the guard's program cannot be loaded (needs CAP_BPF): {0}")]
+    Load(#[from] EbpfError),
+    /// The kernel refused the program, or it could not be attached.
+    #[error("the guard's program (needs Linux 6.6): {0}")]
+    Program(#[from] ProgramError),
+    /// A map could not be changed; most likely it is full.
+    #[error("what the guard drops: {0}")]
+    Map(#[from] MapError),
+    /// The object is not what this program was built for.
+    #[error("the guard's object lacks `{0}`")]
+    Missing(&'static str),
+}
+
+impl Tcx {
+    /// Guards the interfaces, in the thread's network namespace.
+    pub(super) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Tcx, TcxError> {
+        let mut guard = Tcx { guard: Ebpf::load(OBJECT)?, links: Vec::new() };
+        guard.program()?.load()?;
+        guard.select(selection)?;
+        guard.cover(interfaces)?;
+        Ok(guard)
+    }
+
+    /// Guards these interfaces and no others.
+    pub(super) fn cover(&mut self, interfaces: &[Interface]) -> Result<(), TcxError> {
+        let is_covered = |index: u32| interfaces.iter().any(|interface| interface.index == index);
+        let gone: Vec<_> = self.links.extract_if(.., |(index, _)| !is_covered(*index)).collect();
+        for (_, link) in gone {
+            // Fails if the interface is gone: so is what was attached to it.
+            let _ = self.program()?.detach(link);
+        }
+        for interface in interfaces {
+            if self.links.iter().any(|(index, _)| *index == interface.index) {
+                continue;
+            }
+            // After others: what they take away (a redirect, say) needs no guarding.
+            let last = TcAttachOptions::TcxOrder(LinkOrder::last());
+            let link = self.program()?.attach_with_options(&interface.name, TcAttachType::Ingress, last)?;
+            self.links.push((interface.index, link));
+        }
+        Ok(())
+    }
+
+    /// Drops by another selection. What is in both is dropped throughout.
+    pub(super) fn select(&mut self, selection: &Selection) -> Result<(), TcxError> {
+        for name in selection_maps::NAMES {
+            let map = self.guard.map_mut(name).ok_or(TcxError::Missing(name))?;
+            selection_maps::fill(name, map, selection)?;
+        }
+        Ok(())
+    }
+
+    fn program(&mut self) -> Result<&mut SchedClassifier, TcxError> {
+        let program = self.guard.program_mut(PROGRAM).ok_or(TcxError::Missing(PROGRAM))?;
+        Ok(program.try_into()?)
+    }
+}

@@ -1,0 +1,274 @@
+//! Where a worker counts its flows, found by the numbers that flows carry.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use convey_forward::{End, Ended, Forwarded, Parties};
+use convey_model::{ConnectFailures, Listen, Protocol, ServerKey};
+use convey_snapshot::stats::{Counter, Traffic};
+use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
+
+/// What counts the flows of each server and frontend. What a reload took away stays while flows of it go on.
+pub(super) struct Ledger {
+    core: usize,
+    generation: Option<u64>,
+    totals: Option<Arc<Traffic>>,
+    servers: Vec<Option<(Arc<ServerLive>, Arc<PoolLive>)>>,
+    frontends: Vec<Option<(Arc<FrontendLive>, Protocol)>>,
+    /// Interfaces that clients may come in by.
+    clients_side: BTreeSet<u32>,
+}
+
+impl Ledger {
+    /// An empty one, for the counters of this core.
+    pub(super) fn new(core: usize) -> Ledger {
+        Ledger {
+            core,
+            generation: None,
+            totals: None,
+            servers: Vec::new(),
+            frontends: Vec::new(),
+            clients_side: BTreeSet::new(),
+        }
+    }
+
+    /// Takes in what is new in a snapshot, and forgets what it does not know and nobody has a flow of.
+    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+        if self.generation == Some(snapshot.generation) {
+            return;
+        }
+        self.generation = Some(snapshot.generation);
+        self.totals = Some(snapshot.totals.clone());
+        // An address may have thousands of ports.
+        let listen = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen);
+        let vips: HashSet<_> = listen.map(Listen::ip).collect();
+        let vips: Vec<_> = vips.into_iter().collect();
+        self.clients_side = snapshot.network.interfaces_of_clients(&vips);
+        for pool in &snapshot.pools {
+            for server in &pool.servers {
+                put(&mut self.servers, server.live.id, (server.live.clone(), pool.live.clone()));
+            }
+        }
+        for frontend in &snapshot.frontends {
+            put(&mut self.frontends, frontend.live.id, (frontend.live.clone(), frontend.config.protocol));
+        }
+        let frontends: HashSet<u32> = snapshot.frontends.iter().map(|frontend| frontend.live.id).collect();
+        forget(&mut self.frontends, |(frontend, _)| {
+            !frontends.contains(&frontend.id) && frontend.slots.open() == 0
+        });
+        forget(&mut self.servers, |(server, _)| {
+            !snapshot.servers.contains_key(&server.id) && server.slots.open() == 0
+        });
+    }
+
+    /// Adds to a counter of everybody a flow belongs to.
+    pub(super) fn count(&self, flow: Parties, counter: Counter, n: u64) {
+        if let Some(totals) = &self.totals {
+            totals.add(self.core, counter, n);
+        }
+        if let Some(Some((frontend, _))) = self.frontends.get(flow.frontend as usize) {
+            frontend.traffic.add(self.core, counter, n);
+        }
+        if let Some(Some((server, pool))) = self.servers.get(flow.server as usize) {
+            server.traffic.add(self.core, counter, n);
+            pool.traffic.add(self.core, counter, n);
+        }
+    }
+
+    /// The same of what the flow cache has forwarded.
+    pub(super) fn count_cached(&self, flow: Parties, counter: Counter, n: u64) {
+        self.count(flow, counter, n);
+        let frontend = self.frontends.get(flow.frontend as usize);
+        if let (Counter::PacketsTx, Some(Some((_, Protocol::Udp)))) = (counter, frontend) {
+            self.answered(flow);
+        }
+    }
+
+    /// A server has sent a datagram, or answered a SYN: the row of refusals is over.
+    pub(super) fn answered(&self, flow: Parties) {
+        if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
+            server.connect_succeeded();
+        }
+    }
+
+    /// A server has refused a client's SYN, or datagram, which is UDP's failed connect, by what came in on this interface.
+    /// Returns what health is to know of it.
+    ///
+    /// The forwarder has seen to it that a reset has the numbers of its SYN, and that it all came from where the server is.
+    /// But whoever sent the SYN knows its numbers, and may be there, too.
+    pub(super) fn refused(
+        &self,
+        Forwarded { flow, interface: to_client, .. }: Forwarded,
+        interface: u32,
+        snapshot: &Snapshot,
+    ) -> Option<ConnectFailures> {
+        let Some(Some((server, pool))) = self.servers.get(flow.server as usize) else { return None };
+        for traffic in [&server.traffic, &pool.traffic] {
+            traffic.add(self.core, Counter::ConnectFailures, 1);
+        }
+        let in_a_row = server.connect_failed(server.row())?;
+        let config = &snapshot.servers.get(&flow.server)?.config;
+        let is_its = |pool: &&Arc<Pool>| pool.servers.iter().any(|server| server.live.id == flow.server);
+        let backend = &snapshot.pools.iter().find(is_its)?.config;
+        let frontend = self.frontends.get(flow.frontend as usize);
+        let protocol = frontend.and_then(|entry| Some(entry.as_ref()?.1)).unwrap_or(Protocol::Tcp);
+        if backend.failure_limit().is_none_or(|limit| in_a_row < limit) {
+            return None;
+        }
+        let (backend, name) = (backend.name.clone(), config.name.clone());
+        let server = ServerKey { backend, server: name, addr: config.addr };
+        let error = match protocol {
+            Protocol::Tcp => "clients are refused".to_owned(),
+            Protocol::Udp => "clients' datagrams are refused".to_owned(),
+        };
+        let is_forgeable = interface == to_client
+            || self.clients_side.contains(&interface)
+            || !snapshot.network.leads_to(config.addr.ip(), interface);
+        Some(ConnectFailures { server, in_a_row, error, protocol, is_forgeable })
+    }
+
+    /// A flow is over: counts it, and frees its slots.
+    pub(super) fn ended(&self, Ended { flow, how }: Ended) {
+        self.count(flow, Counter::Closed, 1);
+        match how {
+            End::Own | End::Left => {}
+            End::Silent => self.count(flow, Counter::IdleTimeout, 1),
+            End::ClientLimit => self.count(flow, Counter::ClientLimit, 1),
+            End::ServerGone => self.count(flow, Counter::ServerGone, 1),
+            End::Cut => self.count(flow, Counter::Cut, 1),
+        }
+        if let Some(Some((frontend, _))) = self.frontends.get(flow.frontend as usize) {
+            frontend.slots.release();
+        }
+        if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
+            server.slots.release();
+        }
+    }
+}
+
+fn put<T>(list: &mut Vec<Option<T>>, id: u32, value: T) {
+    let id = id as usize;
+    if list.len() <= id {
+        list.resize_with(id + 1, || None);
+    }
+    list[id] = Some(value);
+}
+
+fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
+    for entry in &mut *list {
+        entry.take_if(|value| is_over(value));
+    }
+    let rest = list.iter().rev().take_while(|entry| entry.is_none()).count();
+    list.truncate(list.len() - rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_forward::{Direction, Part};
+    use convey_model::{Interface, Route, RouteHop};
+    use convey_snapshot::{NextHops, fixture};
+
+    const WAN: u32 = 2;
+    const LAN: u32 = 3;
+
+    fn interface(index: u32, addresses: &[&str]) -> Interface {
+        Interface {
+            index,
+            name: format!("eth{index}"),
+            mac: Some([2, 0, 0, 0, 1, index as u8]),
+            mtu: 1500,
+            mtu_v6: 1500,
+            up: true,
+            loopback: false,
+            hands_over: false,
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        }
+    }
+
+    /// Routes by `(prefix, length, interface)`.
+    fn network(interfaces: &[Interface], routes: &[(&str, u8, u32)]) -> Arc<NextHops> {
+        let route = |&(prefix, prefix_len, interface): &(&str, u8, u32)| Route {
+            table: Route::MAIN,
+            prefix: prefix.parse().unwrap(),
+            prefix_len,
+            metric: 0,
+            hops: vec![RouteHop { interface, gateway: None, mtu: None }],
+        };
+        Arc::new(NextHops::new(interfaces, routes.iter().map(route).collect::<Vec<_>>(), &[]))
+    }
+
+    #[test]
+    fn a_refusal_may_be_made_up_where_clients_are_and_not_where_only_servers_are() {
+        let [wan, lan] = [interface(WAN, &["192.0.2.1"]), interface(LAN, &["10.0.0.1"])];
+        let inside = interface(LAN, &["10.0.0.1", "10.0.0.100"]);
+        let routes = [("10.0.0.0", 24, LAN), ("192.0.2.0", 24, WAN), ("0.0.0.0", 0, WAN)];
+        let two_arms = network(&[wan.clone(), lan.clone()], &routes);
+        let vip_inside_too = network(&[wan.clone(), inside], &routes);
+        let default_inside = network(&[wan, lan], &[routes[0], routes[1], ("0.0.0.0", 0, LAN)]);
+        let one_arm = network(&[interface(LAN, &["192.0.2.1", "10.0.0.1"])], &[("10.0.0.0", 24, LAN)]);
+        for (what, network, came_in, to_client, is_forgeable) in [
+            ("the servers' own interface", &two_arms, LAN, WAN, false),
+            ("its client is there, too", &two_arms, LAN, LAN, true),
+            ("an interface that leads nowhere", &two_arms, 77, WAN, true),
+            ("one arm", &one_arm, LAN, LAN, true),
+            ("a frontend for the inside", &vip_inside_too, LAN, WAN, true),
+            ("the default route is there", &default_inside, LAN, WAN, true),
+        ] {
+            let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.11:80"), fixture::up())]);
+            let listen = ["192.0.2.1:80", "10.0.0.100:80"];
+            let frontend = fixture::frontend("www", &listen, &pool);
+            let flow = Parties { server: pool.servers[0].live.id, frontend: frontend.live.id };
+            let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
+            let snapshot = Snapshot { generation: 1, network: network.clone(), ..snapshot };
+            let mut ledger = Ledger::new(0);
+            ledger.follow(&snapshot);
+            let (direction, part) = (Direction::ToClient, Part::Refusal);
+            let forwarded = Forwarded { interface: to_client, direction, flow, part, cut: None };
+            let told = ledger.refused(forwarded, came_in, &snapshot).unwrap();
+            assert_eq!((told.is_forgeable, told.protocol), (is_forgeable, Protocol::Tcp), "{what}");
+        }
+    }
+
+    #[test]
+    fn what_a_reload_took_away_is_counted_until_its_last_flow_ends_and_then_forgotten() {
+        let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.1:80"), fixture::up())]);
+        let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
+        let server = pool.servers[0].live.clone();
+        let before =
+            Snapshot { generation: 1, ..fixture::snapshot(vec![frontend.clone()], vec![pool.clone()]) };
+        let without = |generation| Snapshot { generation, ..fixture::snapshot(vec![], vec![]) };
+        let (flow, mut ledger) = (Parties { server: server.id, frontend: frontend.live.id }, Ledger::new(0));
+        ledger.follow(&before);
+        assert!(frontend.live.slots.try_take(None) && server.slots.try_take(None));
+        ledger.follow(&without(2));
+        ledger.count(flow, Counter::PacketsRx, 1);
+        ledger.ended(Ended { flow, how: End::Own });
+        let counted = [Counter::PacketsRx, Counter::Closed]
+            .map(|c| (frontend.live.traffic.sum(c), server.traffic.sum(c)));
+        assert_eq!(counted, [(1, 1); 2]);
+        assert_eq!((frontend.live.slots.open(), server.slots.open()), (0, 0));
+
+        ledger.follow(&without(3));
+        drop((before, pool));
+        assert_eq!((Arc::strong_count(&frontend), Arc::strong_count(&frontend.live)), (1, 1));
+        assert!(ledger.servers.is_empty() && ledger.frontends.is_empty());
+        ledger.count(flow, Counter::PacketsRx, 1);
+    }
+    #[test]
+    fn each_refusal_beyond_the_limit_is_told_so_that_the_next_stands_in_for_one_that_found_no_room() {
+        let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.11:80"), fixture::up())]);
+        let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
+        let flow = Parties { server: pool.servers[0].live.id, frontend: frontend.live.id };
+        let snapshot = Snapshot { generation: 1, ..fixture::snapshot(vec![frontend], vec![pool]) };
+        let mut ledger = Ledger::new(0);
+        ledger.follow(&snapshot);
+        let (direction, part) = (Direction::ToClient, Part::Refusal);
+        let forwarded = Forwarded { interface: WAN, direction, flow, part, cut: None };
+        let told: Vec<u32> = (0..2_000)
+            .filter_map(|_| ledger.refused(forwarded, LAN, &snapshot))
+            .map(|failures| failures.in_a_row)
+            .collect();
+        assert!(told.len() > 1_990 && told.ends_with(&[1_999, 2_000]), "{:?}", told.first());
+    }
+}

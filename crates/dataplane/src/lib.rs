@@ -1,0 +1,39 @@
+//! The shell of the packet modes: sockets that capture and send frames, and what keeps the host's own stack away
+//! from the traffic we forward.
+
+mod buffer;
+mod cache;
+mod capture;
+mod captures;
+mod causes;
+mod filter;
+mod guard;
+mod ledger;
+pub mod net;
+mod news;
+mod pipeline;
+pub mod programs;
+mod queues;
+mod selection;
+mod selection_maps;
+mod socket;
+mod sorter;
+mod spares;
+mod transmit;
+mod waiting;
+mod worker;
+
+pub use buffer::{Buffer, VNET_HEADER_LEN};
+pub use cache::{
+    CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate, Sizes, SynGate, SynLimit, Tally,
+    Told, Traffic, Undone,
+};
+pub use capture::{BATCH, Capture, CaptureHandle, Wake};
+pub use causes::causes;
+pub use filter::{Filter, Precision};
+pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, NftablesError, TcxError, Terms};
+pub use pipeline::{Overruns, Pipeline, Plan, PlannedCache};
+pub use selection::{Replies, Selection};
+pub use spares::Spares;
+pub use transmit::Transmit;
+pub use worker::WANTED;

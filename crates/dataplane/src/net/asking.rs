@@ -1,0 +1,279 @@
+//! Which neighbours are asked for, and when. Pure.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use convey_model::{Timestamp, Wanted};
+
+/// The kernel asks a neighbour three times, a second apart: until the first answer is missed, nothing is gained by telling
+/// it again. And nobody's packets wait for longer than that.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Clients asked for in a second. Whoever forges clients on the link can have three times as many wait for an answer,
+/// which leaves room in a table of the usual size (`gc_thresh3`, 1,024) for those of this host.
+const CLIENTS: u64 = 200;
+
+/// From one client to the next.
+const STEP: u64 = 1_000_000_000 / CLIENTS;
+
+/// Clients that are asked for at once after a pause.
+const BURST: u64 = 100;
+
+/// What of one kind may wait to be asked for. The oldest give way.
+const MOST_WAITING: usize = 256;
+
+/// How long is remembered at least that somebody was asked for. The kernel gives up after three seconds.
+const MEMORY: Duration = Duration::from_secs(4);
+
+/// Of how many that is remembered, twice.
+const MOST_REMEMBERED: usize = 8_192;
+
+/// What is to be asked for, and what was lately.
+///
+/// Forged clients are new each time, or were asked for in vain. A client that is there sends its SYN or datagram again if others
+/// were asked for in its place.
+#[derive(Debug, Default)]
+pub struct Asking {
+    /// By rank, the oldest first.
+    waiting: [VecDeque<(Timestamp, Wanted)>; RANKS],
+    lately: HashMap<Place, Seen>,
+    before: HashMap<Place, Seen>,
+    /// When `lately` was begun.
+    since: Timestamp,
+    /// Time that is left for clients, in nanoseconds.
+    left: u64,
+    /// Up to when it was given.
+    given: Timestamp,
+}
+
+/// Interface and address.
+type Place = (u32, IpAddr);
+
+/// Servers and routers, without a limit.
+const OURS: usize = 0;
+/// Clients that have sent their SYN or datagram again and were not asked for yet.
+const AGAIN: usize = 1;
+/// Clients that are wanted for the first time.
+const NEW: usize = 2;
+/// Clients that were asked for, and did not answer.
+const IN_VAIN: usize = 3;
+const RANKS: usize = 4;
+
+/// What was done lately for one.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Waits since then.
+    queued: Timestamp,
+    asked: Option<Timestamp>,
+    /// Whether it waits as one that has sent again. It waits once: others' room is not for who sends often.
+    again: bool,
+}
+
+impl Asking {
+    /// Somebody is wanted.
+    pub fn want(&mut self, wanted: Wanted, now: Timestamp) {
+        if now.since(self.since) >= MEMORY {
+            self.before = std::mem::take(&mut self.lately);
+            self.since = now;
+        }
+        let seen = self.seen(wanted);
+        let is_lately = |at: Timestamp| now.since(at) < PERIOD;
+        let is_enough = |seen: Seen| match seen.asked {
+            Some(asked) => is_lately(asked) || is_lately(seen.queued),
+            None => is_lately(seen.queued) && (seen.again || !wanted.is_repeated),
+        };
+        if seen.is_some_and(is_enough) {
+            return;
+        }
+        let asked = seen.and_then(|seen| seen.asked);
+        let rank = match asked {
+            _ if wanted.is_ours => OURS,
+            Some(_) => IN_VAIN,
+            None if wanted.is_repeated => AGAIN,
+            None => NEW,
+        };
+        self.remember(wanted, Seen { queued: now, asked, again: wanted.is_repeated });
+        let waiting = &mut self.waiting[rank];
+        if waiting.len() >= MOST_WAITING {
+            waiting.pop_front();
+        }
+        waiting.push_back((now, wanted));
+    }
+
+    /// Whom to ask for now. Who has waited for too long is forgotten.
+    pub fn next(&mut self, now: Timestamp) -> Option<Wanted> {
+        let time = now.0.saturating_sub(self.given.0);
+        (self.left, self.given) = (self.left.saturating_add(time).min(BURST * STEP), now);
+        for rank in 0..RANKS {
+            let (lately, waiting) = (&self.lately, &mut self.waiting[rank]);
+            let is_over = |since: Timestamp| now.since(since) >= PERIOD;
+            while waiting.front().is_some_and(|(since, _)| is_over(*since)) {
+                waiting.pop_front();
+            }
+            // It may wait twice, since its SYN came again.
+            let was_asked = |wanted: &Wanted| {
+                let asked = lately.get(&place(*wanted)).and_then(|seen| seen.asked);
+                asked.is_some_and(|asked| !is_over(asked))
+            };
+            while waiting.back().is_some_and(|(_, wanted)| was_asked(wanted)) {
+                waiting.pop_back();
+            }
+            // Of clients the last, whose packets may wait for longest.
+            let next = match rank {
+                OURS => waiting.pop_front(),
+                _ if self.left < STEP => None,
+                _ => waiting.pop_back(),
+            };
+            let Some((queued, wanted)) = next else { continue };
+            if rank != OURS {
+                self.left -= STEP;
+            }
+            self.remember(wanted, Seen { queued, asked: Some(now), again: false });
+            return Some(wanted);
+        }
+        None
+    }
+
+    /// When to look again: who waits is not asked for yet, or nobody waits.
+    pub fn pause(&self) -> Option<Duration> {
+        let is_idle = self.waiting.iter().all(VecDeque::is_empty);
+        (!is_idle).then_some(Duration::from_nanos(STEP))
+    }
+
+    fn remember(&mut self, wanted: Wanted, seen: Seen) {
+        let place = place(wanted);
+        if self.lately.len() < MOST_REMEMBERED || self.lately.contains_key(&place) {
+            self.lately.insert(place, seen);
+        }
+    }
+
+    fn seen(&self, wanted: Wanted) -> Option<Seen> {
+        let place = place(wanted);
+        self.lately.get(&place).or(self.before.get(&place)).copied()
+    }
+}
+
+fn place(Wanted { interface, ip, .. }: Wanted) -> Place {
+    (interface, ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const SECOND: u64 = 1_000 * MS;
+
+    fn wanted(n: u32, is_ours: bool) -> Wanted {
+        Wanted { interface: 2, ip: std::net::Ipv4Addr::from(n).into(), is_ours, is_repeated: false }
+    }
+
+    /// Everybody who is asked for at this moment.
+    fn all(asking: &mut Asking, now: u64) -> Vec<Wanted> {
+        std::iter::from_fn(|| asking.next(Timestamp(now))).collect()
+    }
+
+    #[test]
+    fn a_neighbour_is_asked_for_once_a_second() {
+        for is_ours in [true, false] {
+            let mut asking = Asking::default();
+            let mut asked = |at| {
+                asking.want(wanted(1, is_ours), Timestamp(at));
+                all(&mut asking, at).len()
+            };
+            let start = 10 * SECOND;
+            let at = [0, 1, SECOND - 1, SECOND, SECOND + 1, 2 * SECOND].map(|after| asked(start + after));
+            assert_eq!(at, [1, 0, 0, 1, 0, 1], "{is_ours}");
+            assert_eq!(asking.pause(), None);
+        }
+    }
+
+    #[test]
+    fn a_scan_of_the_link_keeps_nobody_from_asking_for_servers() {
+        let (mut asking, now) = (Asking::default(), 10 * SECOND);
+        (0..65_536).for_each(|n| asking.want(wanted(n, false), Timestamp(now)));
+        assert_eq!(all(&mut asking, now).len() as u64, BURST);
+        assert!(asking.pause().is_some());
+        asking.want(wanted(1 << 20, true), Timestamp(now));
+        assert_eq!(all(&mut asking, now), [wanted(1 << 20, true)]);
+    }
+
+    #[test]
+    fn nobody_is_asked_for_whose_packets_wait_no_longer() {
+        let (mut asking, now) = (Asking::default(), 10 * SECOND);
+        (0..1_000).for_each(|n| asking.want(wanted(n, false), Timestamp(now)));
+        all(&mut asking, now);
+        assert!(all(&mut asking, now + SECOND).is_empty());
+        assert_eq!(asking.pause(), None);
+    }
+
+    /// Every millisecond one from so many addresses wants to be asked for, in random order, and a client that sends its
+    /// SYN again after one second and after three. When it is asked for, in milliseconds after its first.
+    fn attacked(addresses: u32, begins: u64, seed: u64) -> Option<u64> {
+        let (mut asking, mut random) = (Asking::default(), fastrand::Rng::with_seed(seed));
+        let (client, mut forged) = (wanted(u32::MAX, false), Vec::new());
+        for ms in 0..begins + 5_000 {
+            let now = Timestamp((60_000 + ms) * MS);
+            let address = random.u32(..addresses);
+            forged.push(address);
+            asking.want(wanted(address, false), now);
+            // What the server has answered it sends again, to all of them.
+            if let Some(again) = forged.iter().rev().nth(1_000) {
+                asking.want(wanted(*again, false), now);
+            }
+            if [0, 1_000, 3_000].map(|after| begins + after).contains(&ms) {
+                asking.want(Wanted { is_repeated: ms > begins, ..client }, now);
+            }
+            while let Some(asked) = asking.next(now) {
+                if asked.ip == client.ip {
+                    return Some(ms - begins);
+                }
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_client_is_asked_for_within_five_seconds_while_a_thousand_a_second_are_forged() {
+        for seed in 0..20 {
+            for addresses in [250, 65_000, u32::MAX] {
+                let after = attacked(addresses, 9_500 + 7 * seed, seed);
+                assert!(after.is_some_and(|ms| ms <= 1_010), "{after:?} of {addresses}, seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_sends_often_takes_no_others_room() {
+        let (mut asking, now) = (Asking::default(), Timestamp(10 * SECOND));
+        let again = |n| Wanted { is_repeated: true, ..wanted(n, false) };
+        let clients = [again(1), again(2)];
+        asking.want(clients[0], now);
+        (0..1_000).for_each(|_| asking.want(clients[1], now));
+        (10..1_000).for_each(|n| asking.want(wanted(n, false), now));
+        assert_eq!(all(&mut asking, now.0)[..2], [clients[1], clients[0]]);
+    }
+
+    #[test]
+    fn no_more_clients_are_asked_for_in_three_seconds_than_the_kernels_table_has_room_for() {
+        let mut asking = Asking::default();
+        let mut asked = 0;
+        for ms in 0..3_000 {
+            let now = (10_000 + ms) * MS;
+            (0..50).for_each(|n| asking.want(wanted(ms as u32 * 50 + n, false), Timestamp(now)));
+            asked += all(&mut asking, now).len();
+        }
+        assert!((600..=700).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut asking = Asking::default();
+        for n in 0..100_000u32 {
+            asking.want(wanted(n, false), Timestamp(10 * SECOND + u64::from(n) * SECOND / 10_000));
+        }
+        assert!(asking.lately.len() <= MOST_REMEMBERED && asking.before.len() <= MOST_REMEMBERED);
+        assert!(asking.waiting.iter().all(|waiting| waiting.len() <= MOST_WAITING));
+    }
+}

@@ -1,0 +1,25 @@
+//! What the kernel knows of the network (over netlink), and the little we ask it to do for us; and which addresses
+//! names have.
+
+mod asking;
+mod claim;
+mod driver;
+mod filters;
+mod netlink;
+mod news;
+mod packet_sockets;
+mod peer;
+mod port_ranges;
+mod requests;
+mod reserved_ports;
+mod table;
+mod unix_sockets;
+
+pub use asking::Asking;
+pub use claim::Claim;
+pub use driver::driver;
+pub use filters::BpfFilter;
+pub use netlink::Netlink;
+pub use port_ranges::PortRanges;
+pub use requests::Error;
+pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};

@@ -1,0 +1,259 @@
+//! The kernel's messages as plain data.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkLayerType, LinkMessage,
+};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteNextHopFlags, RouteType, RouteVia,
+};
+
+use super::peer::hands_over;
+use convey_model::{Interface, Neighbour, Route, RouteHop, Table};
+
+/// What the kernel has told.
+pub(super) fn new(
+    links: Vec<LinkMessage>,
+    addresses: Vec<AddressMessage>,
+    routes: Vec<RouteMessage>,
+    neighbours: Vec<NeighbourMessage>,
+) -> Table {
+    let mut of_link: HashMap<u32, Vec<IpAddr>> = HashMap::new();
+    for message in addresses {
+        if let Some(ip) = own_address(&message) {
+            of_link.entry(message.header.index).or_default().push(ip);
+        }
+    }
+    let mut interfaces: Vec<Interface> = links
+        .iter()
+        .map(|link| interface(link, of_link.remove(&link.header.index).unwrap_or_default()))
+        .collect();
+    interfaces.sort_unstable_by_key(|interface| interface.index);
+    let mut neighbours: Vec<Neighbour> = neighbours.iter().filter_map(neighbour).collect();
+    neighbours.sort_unstable_by_key(|n| (n.interface, n.ip));
+    Table { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
+}
+
+/// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that is
+/// news.
+pub(super) fn look_at(table: &mut Table, links: &[LinkMessage]) -> bool {
+    let mut is_news = false;
+    for link in links {
+        let at = table.interfaces.binary_search_by_key(&link.header.index, |interface| interface.index);
+        let Some(interface) = at.ok().and_then(|at| table.interfaces.get_mut(at)) else { continue };
+        let known = (interface.mtu, interface.mtu_v6, interface.hands_over);
+        (interface.mtu, interface.mtu_v6) = mtus(link);
+        interface.hands_over = hands_over(link);
+        is_news |= known != (interface.mtu, interface.mtu_v6, interface.hands_over);
+    }
+    is_news
+}
+
+/// Takes in what has become of a neighbour.
+pub(super) fn set(table: &mut Table, news: NeighbourNews) {
+    let (place, neighbours) = ((news.interface, news.ip), &mut table.neighbours);
+    match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), news.now) {
+        (Ok(at), Some(neighbour)) => neighbours[at] = neighbour,
+        (Ok(at), None) => drop(neighbours.remove(at)),
+        (Err(at), Some(neighbour)) => neighbours.insert(at, neighbour),
+        (Err(_), None) => {}
+    }
+}
+
+fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
+    addresses.sort_unstable();
+    let header = &message.header;
+    let ethernet = matches!(header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Loopback);
+    let mut interface = Interface {
+        index: header.index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        mtu_v6: 0,
+        up: header.flags.contains(LinkFlags::Up),
+        loopback: header.flags.contains(LinkFlags::Loopback),
+        hands_over: hands_over(message),
+        addresses,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name.clone_from(name),
+            LinkAttribute::Address(mac) if ethernet => interface.mac = mac.as_slice().try_into().ok(),
+            _ => {}
+        }
+    }
+    (interface.mtu, interface.mtu_v6) = mtus(message);
+    interface
+}
+
+/// Longest packet of IPv4 and of IPv6. Where there is no IPv6 it makes no difference.
+fn mtus(message: &LinkMessage) -> (u32, u32) {
+    let (mut link, mut v6) = (0, u32::MAX);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Mtu(mtu) => link = *mtu,
+            LinkAttribute::AfSpecUnspec(families) => {
+                let of_v6 = families.iter().filter_map(|family| match family {
+                    AfSpecUnspec::Inet6(settings) => Some(settings),
+                    _ => None,
+                });
+                for setting in of_v6.flatten() {
+                    if let AfSpecInet6::DevConf(settings) = setting {
+                        v6 = settings.mtu6.try_into().unwrap_or(u32::MAX);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    (link, v6.min(link))
+}
+
+/// The interface's own address: on a point-to-point link `Address` is the other side's.
+fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(ip) => Some(*ip),
+        _ => None,
+    });
+    local.or_else(|| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        })
+    })
+}
+
+/// The route, if it is in a table that is looked at and can be used now.
+fn route(message: &RouteMessage) -> Option<Route> {
+    let header = &message.header;
+    let mut route = Route {
+        table: u32::from(header.table),
+        prefix: unspecified(message)?,
+        prefix_len: header.destination_prefix_length,
+        metric: 0,
+        hops: Vec::new(),
+    };
+    let (mut interface, mut gateway) = (None, None);
+    let mtu = mtu(message);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(table) => route.table = *table,
+            RouteAttribute::Destination(prefix) => route.prefix = address(prefix)?,
+            RouteAttribute::Priority(metric) => route.metric = *metric,
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(ip) => gateway = address(ip),
+            RouteAttribute::Via(via) => gateway = router(via),
+            RouteAttribute::MultiPath(ways) => {
+                let usable = ways.iter().filter(|way| !way.flags.contains(RouteNextHopFlags::Dead));
+                route.hops.extend(usable.map(|way| RouteHop {
+                    interface: way.interface_index,
+                    gateway: way.attributes.iter().find_map(|attribute| match attribute {
+                        RouteAttribute::Gateway(ip) => address(ip),
+                        RouteAttribute::Via(via) => router(via),
+                        _ => None,
+                    }),
+                    mtu,
+                }));
+            }
+            _ => {}
+        }
+    }
+    route.hops.extend(interface.map(|interface| RouteHop { interface, gateway, mtu }));
+    let looked_at = [Route::LOCAL, Route::MAIN, Route::DEFAULT].contains(&route.table);
+    match header.kind {
+        _ if !looked_at => None,
+        RouteType::Unicast => (!route.hops.is_empty()).then_some(route),
+        // The next table is asked, as if this were not here.
+        RouteType::Throw => None,
+        _ => Some(Route { hops: Vec::new(), ..route }),
+    }
+}
+
+/// The longest packet, if the route says so; whether that is locked matters to who sends, not to who forwards.
+fn mtu(message: &RouteMessage) -> Option<u32> {
+    let metrics = message.attributes.iter().filter_map(|attribute| match attribute {
+        RouteAttribute::Metrics(metrics) => Some(metrics),
+        _ => None,
+    });
+    metrics.flatten().find_map(|metric| match metric {
+        RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+        _ => None,
+    })
+}
+
+/// The address of a default route, which the kernel leaves out.
+fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
+    match message.header.address_family {
+        AddressFamily::Inet => Some(IpAddr::from([0; 4])),
+        AddressFamily::Inet6 => Some(IpAddr::from([0; 16])),
+        _ => None,
+    }
+}
+
+fn address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}
+
+fn router(via: &RouteVia) -> Option<IpAddr> {
+    match via {
+        RouteVia::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteVia::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}
+
+/// The neighbour, if its Ethernet address can be used as it is.
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
+    if !matches!(message.header.state, Reachable | Stale | Delay | Probe | Permanent) {
+        return None;
+    }
+    let mac = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(mac) => mac.as_slice().try_into().ok(),
+        _ => None,
+    })?;
+    Some(Neighbour { interface: message.header.ifindex, ip: neighbour_address(message)?, mac })
+}
+
+/// What a message says of a neighbour.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NeighbourNews {
+    interface: u32,
+    ip: IpAddr,
+    /// `None` if its Ethernet address is not known.
+    now: Option<Neighbour>,
+}
+
+impl NeighbourNews {
+    /// It is there, or is looked for. `None` if it is no neighbour that packets of IP go to.
+    pub(super) fn new(message: &NeighbourMessage) -> Option<NeighbourNews> {
+        let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
+        let ip = neighbour_address(message).filter(|_| is_ip)?;
+        Some(NeighbourNews { interface: message.header.ifindex, ip, now: neighbour(message) })
+    }
+
+    /// It is gone.
+    pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourNews> {
+        NeighbourNews::new(message).map(|news| NeighbourNews { now: None, ..news })
+    }
+}
+
+/// The neighbour's IP address.
+fn neighbour_address(message: &NeighbourMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    })
+}

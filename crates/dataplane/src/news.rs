@@ -1,0 +1,116 @@
+//! What the flow cache tells of segments that it has forwarded, on its way to the workers whose flows they are of.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+
+use super::Told;
+use convey_forward::{Dispatch, Segment};
+use convey_model::FlowKey;
+
+/// Segments that may wait for one worker, 1 MiB: as many as the ring holds, so that a worker can always take what it finds there.
+const QUEUE: usize = 16_384;
+
+/// A segment, and the key of its packet.
+type Item = (FlowKey, Segment);
+
+/// Where a worker finds what it is to hear. Nobody is woken for it.
+pub(super) struct News {
+    inbox: Receiver<Item>,
+    post: Option<Arc<Mutex<Post>>>,
+}
+
+struct Post {
+    told: Told,
+    outboxes: Outboxes,
+}
+
+struct Outboxes {
+    dispatch: Dispatch,
+    /// One for each worker.
+    senders: Vec<Sender<Item>>,
+    /// For a worker whose queue was full.
+    held: Option<Item>,
+}
+
+impl News {
+    /// One for each worker.
+    pub(super) fn of(workers: usize, told: Option<Told>, dispatch: &Dispatch) -> Vec<News> {
+        let (outboxes, inboxes) = Outboxes::new(workers, dispatch);
+        let post = told.map(|told| Arc::new(Mutex::new(Post { told, outboxes })));
+        inboxes.into_iter().map(|inbox| News { inbox, post: post.clone() }).collect()
+    }
+
+    /// What came since the last time, each flow's in its order. Whoever asks asks for all: a connection that has ended
+    /// makes room for the SYN at hand.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Item> {
+        if let Some(post) = &self.post {
+            let mut post = post.lock().unwrap_or_else(PoisonError::into_inner);
+            let Post { told, outboxes } = &mut *post;
+            outboxes.fill(|| told.take());
+        }
+        self.inbox.try_iter()
+    }
+}
+
+impl Outboxes {
+    fn new(workers: usize, dispatch: &Dispatch) -> (Outboxes, Vec<Receiver<Item>>) {
+        let (senders, inboxes) = (0..workers).map(|_| bounded(QUEUE)).unzip();
+        (Outboxes { dispatch: dispatch.clone(), senders, held: None }, inboxes)
+    }
+
+    /// Hands out what is `told`, until a worker has no room. The rest stays in the ring: the kernel drops FINs that find no
+    /// room there, counts them, and gets them again. A FIN that was dropped here would be lost, its connection open for hours.
+    fn fill(&mut self, mut told: impl FnMut() -> Option<Item>) {
+        while let Some(item) = self.held.take().or_else(&mut told) {
+            let worker = usize::from(self.dispatch.worker(&item.0));
+            match self.senders[worker].try_send(item) {
+                Ok(()) | Err(TrySendError::Disconnected(_)) => {} // its worker has ended: we stop
+                Err(TrySendError::Full(item)) => {
+                    self.held = Some(item);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_forward::FIN;
+
+    /// The end of a connection from this port.
+    fn fin(n: u32) -> Item {
+        let key = FlowKey::tcp(
+            format!("192.0.2.7:{}", n % 60_000 + 1).parse().unwrap(),
+            "10.0.0.1:80".parse().unwrap(),
+        );
+        (key, Segment { flags: FIN, seq: n, ack: 0, len: 1 })
+    }
+
+    #[test]
+    fn a_worker_that_does_not_listen_has_a_bounded_queue_and_what_follows_stays_in_the_ring() {
+        let dispatch = Dispatch::new(2, None);
+        let (mut outboxes, inboxes) = Outboxes::new(2, &dispatch);
+        let mut ring = (0..100_000).map(fin);
+        let mut heard = Vec::new();
+        // Only the first worker listens.
+        for _ in 0..100 {
+            outboxes.fill(|| ring.next());
+            heard.extend(inboxes[0].try_iter());
+        }
+        assert_eq!(inboxes[1].len(), QUEUE);
+        assert!(ring.len() > 60_000, "{} are left", ring.len());
+        // Then the second one does as well.
+        while ring.len() > 0 || outboxes.held.is_some() || inboxes.iter().any(|inbox| !inbox.is_empty()) {
+            outboxes.fill(|| ring.next());
+            heard.extend(inboxes.iter().flat_map(Receiver::try_iter));
+        }
+        assert_eq!(heard.len(), 100_000, "none is lost");
+        for worker in 0..2 {
+            let of_one = heard.iter().filter(|(key, _)| dispatch.worker(key) == worker);
+            assert!(of_one.map(|(_, segment)| segment.seq).is_sorted(), "in their order");
+        }
+    }
+}

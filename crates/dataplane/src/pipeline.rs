@@ -1,0 +1,208 @@
+//! The threads: capture, workers, transmit, and the channels between them.
+//!
+//! ```text
+//!  capture (one for each interface) ==> one bounded channel for each worker ==> worker ==> one bounded channel ==> transmit
+//!         ^--------------------------------- buffers come back -------------------'-----------------------------------'
+//! ```
+//!
+//! A channel for each worker stands in for one that all share: packets of a flow must stay in order, and a worker
+//! owns its flows.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use log::warn;
+
+use super::captures::{self, Captures, Running};
+use super::news::News;
+use super::queues::{Batch, QUEUE, Room, SPARES};
+use super::transmit::drop_reason;
+use super::waiting::Waiting;
+use super::worker::Worker;
+use super::{Filter, Tally, Told, Transmit};
+use convey_forward::{Dispatch, Forwarder, Ids};
+use convey_model::{ConnectFailures, DropReason, Timestamp, Wanted};
+use convey_snapshot::Snapshot;
+use convey_snapshot::stats::PacketStats;
+
+/// What the pipeline is made of.
+pub struct Plan {
+    /// What is captured.
+    pub filter: Filter,
+    /// The flow cache, if there is one.
+    pub cache: Option<PlannedCache>,
+    /// Whose frames are whose.
+    pub dispatch: Dispatch,
+    /// One for each worker.
+    pub forwarders: Vec<Forwarder>,
+    /// The state that is forwarded by.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Counters for [`Plan::threads`] threads.
+    pub stats: Arc<PacketStats>,
+    /// Where neighbours are asked for.
+    pub wanted: tokio::sync::mpsc::Sender<Wanted>,
+    /// Where it is told that servers refuse clients' datagrams.
+    pub failures: tokio::sync::mpsc::Sender<ConnectFailures>,
+    /// Tells the time.
+    pub now: fn() -> Timestamp,
+}
+
+/// What the pipeline has to do with the flow cache.
+pub struct PlannedCache {
+    /// Captures in place of the filter what the cache does not forward. It follows selections by itself.
+    pub filter: Option<OwnedFd>,
+    /// Counts what the cache forwards.
+    pub tally: Tally,
+    /// Tells of FINs among it.
+    pub told: Told,
+}
+
+impl Plan {
+    /// Threads that count: workers first, then transmit, then as many as interfaces can be captured on.
+    pub fn threads(workers: usize) -> usize {
+        workers + 1 + captures::MOST
+    }
+}
+
+/// The threads that run. Stop with [`Pipeline::stop`].
+pub struct Pipeline {
+    captures: Captures,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pipeline {
+    /// Starts the threads that forward. They get nothing yet: see [`Pipeline::capture`].
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(plan: Plan) -> io::Result<Pipeline> {
+        let workers = plan.forwarders.len();
+        let (program, mut tally, told) = match plan.cache {
+            Some(PlannedCache { filter, tally, told }) => (filter, Some(tally), Some(told)),
+            None => (None, None, None),
+        };
+        let news = News::of(workers, told, &plan.dispatch);
+        let (ids, room) = (Ids::new(fastrand::u16(..)), Room::default());
+        let (spares, spare) = bounded(SPARES);
+        let (out, outgoing) = bounded(QUEUE);
+        let mut threads = Vec::new();
+        let mut inboxes = Vec::new();
+        for ((core, forwarder), news) in plan.forwarders.into_iter().enumerate().zip(news) {
+            let (inbox, frames) = bounded(QUEUE);
+            inboxes.push(inbox);
+            let worker = Worker {
+                core,
+                forwarder,
+                // Any worker can count for all.
+                tally: tally.take(),
+                news,
+                ids: ids.clone(),
+                waiting: Waiting::default(),
+                snapshot: plan.snapshot.clone(),
+                stats: plan.stats.clone(),
+                frames,
+                out: out.clone(),
+                spares: spares.clone(),
+                room: room.clone(),
+                wanted: plan.wanted.clone(),
+                failures: plan.failures.clone(),
+                now: plan.now,
+            };
+            threads.push(named(format!("worker-{core}"), move || worker.run())?);
+        }
+        let stats = plan.stats.clone();
+        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &spares, workers, &stats))?);
+        let captures = Captures {
+            running: Running::default(),
+            filter: plan.filter,
+            program,
+            ids,
+            dispatch: plan.dispatch,
+            inboxes,
+            spare,
+            room,
+            stats: plan.stats,
+            first: workers + 1,
+            now: plan.now,
+        };
+        Ok(Pipeline { captures, threads })
+    }
+
+    /// Begins to capture on the interface with this index, in this thread's network namespace; where the flow cache is
+    /// attached, only what that leaves.
+    ///
+    /// # Errors
+    /// The interface cannot be captured on, or there are too many.
+    pub fn capture(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
+        self.captures.begin(interface, is_cached)
+    }
+
+    /// Ends the capture on an interface; it may be gone.
+    pub fn release(&mut self, interface: u32) {
+        self.captures.end(interface);
+    }
+
+    /// Captures by another filter from the next frame on, unless the flow cache says what is captured.
+    ///
+    /// # Errors
+    /// The kernel refused it; where it did, the old one stays.
+    pub fn set_filter(&mut self, filter: &Filter) -> io::Result<()> {
+        self.captures.set_filter(filter)
+    }
+
+    /// What counts frames that the kernel dropped.
+    pub fn overruns(&self) -> Overruns {
+        Overruns { captures: self.captures.running.clone(), stats: self.captures.stats.clone() }
+    }
+
+    /// Stops capturing, lets what is queued go out, and ends the threads.
+    pub fn stop(self) {
+        self.captures.stop();
+        // Each stage ends when those before it have: nobody is left to send to it.
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Counts the frames that the kernel dropped because we were too slow.
+pub struct Overruns {
+    captures: Running,
+    stats: Arc<PacketStats>,
+}
+
+impl Overruns {
+    /// Counts those since the last call. For one thread.
+    pub fn count(&self) {
+        self.captures.count_overruns(&self.stats);
+    }
+}
+
+/// Starts a thread.
+pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name).spawn(run)
+}
+
+fn transmit(outgoing: &Receiver<Batch>, spares: &Sender<Batch>, thread: usize, stats: &PacketStats) {
+    let (mut sockets, mut told) = (Transmit::default(), BTreeSet::new());
+    while let Ok(batch) = outgoing.recv() {
+        for (interface, buffer) in &batch.parcels {
+            let Err(error) = sockets.send(*interface, buffer) else { continue };
+            let reason = drop_reason(&error);
+            stats.dropped(thread, reason, 1);
+            // Whatever it is, it is rare; a line for each kind is enough to find out.
+            if reason == DropReason::TransmitFailed && told.insert(error.raw_os_error()) {
+                let len = buffer.frame().len();
+                warn!(
+                    "a frame of {len} bytes is not sent on interface {interface}: {error}; counted as transmit_failed from now on"
+                );
+            }
+        }
+        let _ = spares.try_send(batch); // full: nobody needs them
+    }
+}

@@ -1,0 +1,131 @@
+//! Which traffic is ours: what the capture filter lets in and the guard keeps from the host's stack.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use convey_model::{Backend, Endpoint, Frontend, Mode};
+use convey_snapshot::Draining;
+
+/// The traffic that is forwarded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// Where clients connect to.
+    pub frontends: BTreeSet<Endpoint>,
+    /// Where they no longer do, but connections go on: what begins there is the host's.
+    pub draining: BTreeSet<Endpoint>,
+    /// What servers answer; `None` if they answer clients directly (DSR).
+    pub replies: Option<Replies>,
+}
+
+/// Replies that come back to us: from a server to a port of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replies {
+    /// Who sends them; one without a port, from any.
+    pub servers: BTreeSet<Endpoint>,
+    /// Our addresses, of either family, that servers see as their clients'.
+    pub snat_addresses: BTreeSet<IpAddr>,
+    /// The ports on them that are ours, for every protocol.
+    pub snat_ports: RangeInclusive<u16>,
+}
+
+impl Selection {
+    /// What is forwarded by those of these frontends, each with its backend, that are in a packet mode. Servers reply to us if a
+    /// passthrough frontend uses them, in its protocol. Without SNAT addresses nobody does.
+    pub fn new<'a>(
+        frontends: impl IntoIterator<Item = (&'a Frontend, &'a Backend)>,
+        snat_addresses: impl IntoIterator<Item = IpAddr>,
+        snat_ports: RangeInclusive<u16>,
+    ) -> Selection {
+        let mut selection =
+            Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
+        let mut servers = BTreeSet::new();
+        let packet_modes = frontends.into_iter().filter(|(frontend, _)| frontend.mode != Mode::Proxy);
+        for (frontend, backend) in packet_modes {
+            selection.frontends.extend(frontend.endpoints());
+            if frontend.mode == Mode::Passthrough {
+                let (protocol, used) = (frontend.protocol, backend.servers.iter());
+                servers.extend(used.map(|server| Endpoint { protocol, addr: server.addr }));
+            }
+        }
+        let snat_addresses: BTreeSet<IpAddr> = snat_addresses.into_iter().collect();
+        if !snat_addresses.is_empty() {
+            selection.replies = Some(Replies { servers, snat_addresses, snat_ports });
+        }
+        selection
+    }
+
+    /// The same, and what drains.
+    pub fn with(mut self, draining: &Draining) -> Selection {
+        self.draining.extend(&draining.listen);
+        if let Some(replies) = &mut self.replies {
+            replies.servers.extend(&draining.servers);
+        }
+        self
+    }
+
+    /// Where clients' packets go that are ours.
+    pub fn listen(&self) -> impl Iterator<Item = &Endpoint> {
+        self.frontends.iter().chain(&self.draining)
+    }
+
+    /// All our addresses: the VIPs and those of SNAT.
+    pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
+        let vips = self.listen().map(|frontend| frontend.addr.ip());
+        vips.chain(self.replies.iter().flat_map(|replies| replies.snat_addresses.iter().copied())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_model::Protocol;
+    use convey_snapshot::fixture;
+
+    fn frontend(mode: Mode, protocol: Protocol, listen: &[&str], backend: &str) -> Frontend {
+        let pool = fixture::pool(backend, vec![]);
+        Frontend { mode, protocol, ..fixture::frontend("f", listen, &pool).config.clone() }
+    }
+
+    fn backend(name: &str, servers: &[&str]) -> Backend {
+        fixture::backend(name, servers.iter().map(|addr| fixture::server("s", addr)).collect())
+    }
+
+    fn selection(snat_addresses: &[&str]) -> Selection {
+        let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
+        let frontends = [
+            frontend(Mode::Passthrough, tcp, &["203.0.113.1:80"], "web"),
+            frontend(Mode::Passthrough, udp, &["203.0.113.1:53", "[2001:db8::1]:53"], "dns"),
+            frontend(Mode::Dsr, tcp, &["203.0.113.2:80"], "direct"),
+            frontend(Mode::Proxy, tcp, &["127.0.0.1:8080"], "relayed"),
+        ];
+        let backends = [
+            backend("web", &["10.0.0.1:80"]),
+            backend("dns", &["10.0.0.1:53", "[2001:db8:1::2]:53"]),
+            backend("direct", &["10.0.0.2:80"]),
+            backend("relayed", &["10.0.0.3:80"]),
+        ];
+        let addresses = snat_addresses.iter().map(|ip| ip.parse().unwrap());
+        Selection::new(frontends.iter().zip(&backends), addresses, 33768..=61000)
+    }
+
+    fn names(endpoints: &BTreeSet<Endpoint>) -> Vec<String> {
+        endpoints.iter().map(Endpoint::to_string).collect()
+    }
+
+    #[test]
+    fn frontends_of_both_packet_modes_are_ours_and_those_of_the_proxy_are_not() {
+        let ours = selection(&["10.0.0.9"]);
+        assert_eq!(
+            names(&ours.frontends),
+            ["203.0.113.1:80", "203.0.113.2:80", "203.0.113.1:53/udp", "[2001:db8::1]:53/udp"]
+        );
+    }
+
+    #[test]
+    fn servers_reply_to_us_in_passthrough_and_in_the_protocol_of_their_frontend() {
+        let replies = selection(&["10.0.0.9", "2001:db8:1::9"]).replies.unwrap();
+        assert_eq!(names(&replies.servers), ["10.0.0.1:80", "10.0.0.1:53/udp", "[2001:db8:1::2]:53/udp"]);
+        assert_eq!(selection(&[]).replies, None);
+    }
+}

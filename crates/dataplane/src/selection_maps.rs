@@ -1,0 +1,83 @@
+//! The maps of `bpf/selection.h`, which tell kernel programs what is ours.
+
+use std::collections::HashSet;
+
+use aya::Pod;
+use aya::maps::{HashMap, Map, MapData, MapError};
+
+use super::{Replies, Selection};
+use convey_model::{Addr, Endpoint};
+
+const FRONTENDS: &str = "frontends";
+const SERVERS: &str = "servers";
+const SNAT: &str = "snat";
+
+/// The maps.
+pub(super) const NAMES: [&str; 3] = [FRONTENDS, SERVERS, SNAT];
+
+/// Makes the map with this name say what the selection does. What is in both is there throughout.
+pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(), MapError> {
+    let replies = selection.replies.as_ref();
+    match name {
+        FRONTENDS => {
+            let draining = selection.draining.iter().map(|frontend| (endpoint(frontend), DRAINING));
+            let serving = selection.frontends.iter().map(|frontend| (endpoint(frontend), SERVING));
+            replace(HashMap::try_from(map)?, draining.chain(serving).collect())
+        }
+        SERVERS => {
+            let servers = replies.iter().flat_map(|replies| &replies.servers);
+            replace(HashMap::try_from(map)?, servers.map(|server| (endpoint(server), 1u8)).collect())
+        }
+        _ => {
+            let snat: Vec<(IpKey, PortRange)> =
+                replies.iter().flat_map(|replies| snat_ports(replies)).collect();
+            replace(HashMap::try_from(map)?, snat)
+        }
+    }
+}
+
+/// Makes `entries` the map's contents: what is new goes in before what is old comes out.
+pub(super) fn replace<K, V>(
+    mut map: HashMap<&mut MapData, K, V>,
+    entries: Vec<(K, V)>,
+) -> Result<(), MapError>
+where
+    K: Pod + Eq + std::hash::Hash,
+    V: Pod,
+{
+    for (key, value) in &entries {
+        map.insert(key, value, 0)?;
+    }
+    let wanted: HashSet<K> = entries.into_iter().map(|(key, _)| key).collect();
+    let present: Vec<K> = map.keys().collect::<Result<_, _>>()?;
+    for key in present.iter().filter(|key| !wanted.contains(key)) {
+        map.remove(key)?;
+    }
+    Ok(())
+}
+
+/// `struct endpoint` of `bpf/selection.h`: address, port, protocol, a zero.
+type EndpointKey = [u8; 20];
+
+/// What the map of frontends says of one, as in `bpf/selection.h`.
+const SERVING: u8 = 1;
+const DRAINING: u8 = 2;
+
+/// `struct addr` of `bpf/packet.h`.
+type IpKey = [u8; 16];
+
+/// `struct port_range` of `bpf/selection.h`: first and last.
+type PortRange = [u16; 2];
+
+fn endpoint(endpoint: &Endpoint) -> EndpointKey {
+    let mut key = [0; 20];
+    key[..16].copy_from_slice(Addr::from(endpoint.addr.ip()).bytes());
+    key[16..18].copy_from_slice(&endpoint.addr.port().to_ne_bytes());
+    key[18] = endpoint.protocol as u8;
+    key
+}
+
+fn snat_ports(replies: &Replies) -> impl Iterator<Item = (IpKey, PortRange)> {
+    let ports = [*replies.snat_ports.start(), *replies.snat_ports.end()];
+    replies.snat_addresses.iter().map(move |ip| (*Addr::from(*ip).bytes(), ports))
+}

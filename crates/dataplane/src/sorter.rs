@@ -1,0 +1,117 @@
+//! Which worker each captured frame goes to.
+
+use super::Buffer;
+use convey_forward::{Dispatch, Fragments, Ids, Later};
+use convey_model::{DropReason, Timestamp};
+use convey_wire::{self as wire, Kind};
+
+/// What one capture thread knows. The fragments of a packet are expected to come in by the same interface.
+pub(super) struct Sorter {
+    dispatch: Dispatch,
+    fragments: Fragments<Buffer>,
+    now: fn() -> Timestamp,
+    /// Fragments whose first did not come, and those that found too many waiting.
+    lost: [u64; 2],
+}
+
+impl Sorter {
+    /// Numbers packets that come in fragments by `ids`.
+    pub(super) fn new(dispatch: Dispatch, ids: Ids, now: fn() -> Timestamp) -> Sorter {
+        Sorter { dispatch, fragments: Fragments::new(ids), now, lost: [0; 2] }
+    }
+
+    /// Hands the frame to a worker, and with a first fragment those that waited for it; unless it has to wait itself.
+    pub(super) fn sort(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
+        // What cannot be read goes to the first worker, which says why.
+        let Ok(headers) = wire::parse(frame.frame()) else { return send(0, frame) };
+        let Some(key) = headers.fragment() else { return send(self.dispatch.worker(&headers.key), frame) };
+
+        let now = (self.now)();
+        let unmatched = &mut self.lost[0];
+        if let Kind::LaterFragment { .. } = headers.kind {
+            match self.fragments.later(key, frame, now, |_| *unmatched += 1) {
+                Later::Follows(lead, mut frame) => {
+                    frame.lead = Some(lead);
+                    send(lead.worker, frame);
+                }
+                Later::Held => {}
+                Later::Full(_) => self.lost[1] += 1,
+            }
+            return;
+        }
+        let worker = self.dispatch.worker(&headers.key);
+        let (lead, held) = self.fragments.first(key, &headers.key, worker, now, |_| *unmatched += 1);
+        frame.lead = Some(lead);
+        send(worker, frame);
+        for mut later in held {
+            later.lead = Some(lead);
+            send(worker, later);
+        }
+    }
+
+    /// How many frames wait for what they follow: lost with this.
+    pub(super) fn held(&self) -> u64 {
+        self.fragments.held() as u64
+    }
+
+    /// How many frames were dropped since this was last asked, and why; for every batch, so that none waits for long.
+    pub(super) fn take_lost(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
+        if !self.fragments.is_empty() {
+            let unmatched = &mut self.lost[0];
+            self.fragments.expire((self.now)(), |_| *unmatched += 1);
+        }
+        let lost = std::mem::take(&mut self.lost);
+        [DropReason::FragmentUnmatched, DropReason::FragmentQueueFull].into_iter().zip(lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use convey_wire::TestPacket;
+
+    fn sorter(now: fn() -> Timestamp) -> Sorter {
+        Sorter::new(Dispatch::new(4, None), Ids::new(0), now)
+    }
+
+    /// The workers that frames went to, and whether they know their packet.
+    fn sorted(sorter: &mut Sorter, frame: &[u8]) -> Vec<(u16, bool)> {
+        let mut buffer = Buffer::default();
+        buffer.set_frame(frame);
+        let mut to = Vec::new();
+        sorter.sort(buffer, &mut |worker, buffer| to.push((worker, buffer.lead.is_some())));
+        to
+    }
+
+    #[test]
+    fn all_fragments_of_a_datagram_go_to_the_worker_of_its_flow_in_whatever_order_they_come() {
+        for port in 1..50 {
+            let packet = TestPacket::from(format!("10.0.0.9:{port}")).to("10.0.0.1:53").udp();
+            let mut sorter = sorter(|| Timestamp(0));
+            let whole = sorted(&mut sorter, &packet.bytes());
+            let (worker, [first, second, third]) =
+                (whole[0].0, &packet.payload(&[7; 120]).fragments(9, 48)[..])
+            else {
+                panic!("three fragments")
+            };
+            assert_eq!(sorted(&mut sorter, third), []);
+            assert_eq!(sorted(&mut sorter, first), [(worker, true), (worker, true)]);
+            assert_eq!(sorted(&mut sorter, second), [(worker, true)]);
+            assert_eq!(sorter.take_lost().map(|(_, lost)| lost).sum::<u64>(), 0);
+        }
+    }
+
+    #[test]
+    fn what_waits_in_vain_is_counted() {
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let mut sorter = sorter(|| Timestamp(NOW.load(Ordering::Relaxed)));
+        let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 80]);
+        assert_eq!(sorted(&mut sorter, &packet.fragments(9, 48)[1]), []);
+        NOW.store(1_000_000_000, Ordering::Relaxed);
+        sorted(&mut sorter, &packet.fragments(10, 48)[0]);
+        let lost: Vec<_> = sorter.take_lost().collect();
+        assert_eq!(lost, [(DropReason::FragmentUnmatched, 1), (DropReason::FragmentQueueFull, 0)]);
+    }
+}

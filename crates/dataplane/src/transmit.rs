@@ -1,0 +1,84 @@
+//! Sends frames.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+
+use pnet_datalink::DataLinkSender;
+
+use super::{Buffer, Filter, socket};
+use convey_model::DropReason;
+
+/// What may be on its way on one interface, in bytes; the kernel counts twice what it was told, and calls a half of
+/// that full. At 1 Gbit/s it is 34 ms' worth: bursts fit.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// Sends frames on any interface, each through a socket of its own that is opened when it is first needed, in the
+/// network namespace of the thread that sends.
+#[derive(Default)]
+pub struct Transmit {
+    senders: HashMap<u32, Box<dyn DataLinkSender>>,
+}
+
+impl Transmit {
+    /// Sends the frame as it is, on the interface with this index. Partial checksums are completed and super-frames
+    /// are cut, by the interface or by the kernel before it. On error the frame is lost, as it is when as much as may
+    /// be waits for the interface already: nobody else's frames wait for one that is slow.
+    pub fn send(&mut self, interface: u32, frame: &Buffer) -> io::Result<()> {
+        let sender = match self.senders.get_mut(&interface) {
+            Some(sender) => sender,
+            None => self.senders.entry(interface).or_insert(open(interface)?),
+        };
+        let sent = sender.send_to(frame.as_bytes(), None).unwrap_or(Ok(()));
+        if sent.as_ref().is_err_and(is_gone) {
+            self.senders.remove(&interface);
+        }
+        sent
+    }
+}
+
+fn open(interface: u32) -> io::Result<Box<dyn DataLinkSender>> {
+    let socket = socket::open(&Filter::nothing())?;
+    socket::set_send_buffer(&socket, SEND_BUFFER)?;
+    let (sender, _) = socket::bind(socket, interface, 0)?;
+    Ok(sender)
+}
+
+/// What has become of a frame that was not sent.
+pub(super) fn drop_reason(error: &io::Error) -> DropReason {
+    match error.raw_os_error() {
+        Some(libc::ENOBUFS) => DropReason::InterfaceRefused,
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => DropReason::InterfaceDown,
+        Some(libc::EAGAIN) => DropReason::SendBufferFull,
+        // pnet asks first whether there is room, without waiting.
+        None if error.kind() == io::ErrorKind::TimedOut => DropReason::SendBufferFull,
+        _ => DropReason::TransmitFailed,
+    }
+}
+
+/// Whether there is no such interface any more.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
+}
+
+impl fmt::Debug for Transmit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transmit").field("interfaces", &self.senders.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_a_reason_of_its_own() {
+        let of = |number| drop_reason(&io::Error::from_raw_os_error(number));
+        assert_eq!(of(libc::ENOBUFS), DropReason::InterfaceRefused);
+        assert_eq!(of(libc::ENETDOWN), DropReason::InterfaceDown);
+        assert_eq!(of(libc::ENXIO), DropReason::InterfaceDown);
+        assert_eq!(of(libc::EAGAIN), DropReason::SendBufferFull);
+        assert_eq!(of(libc::EMSGSIZE), DropReason::TransmitFailed);
+        assert_eq!(drop_reason(&io::ErrorKind::TimedOut.into()), DropReason::SendBufferFull);
+    }
+}

@@ -1,0 +1,198 @@
+//! Frames that wait for their next hop to be resolved, as the kernel's own do: UDP would not send them again, and TCP
+//! only after a second.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::queues::Parcel;
+use convey_model::Timestamp;
+
+/// How long a frame waits. The kernel asks a neighbour three times, a second apart; on a link that works the first
+/// answer comes within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Frames that wait at once, for all neighbours: what a burst of new clients sends in a millisecond. The oldest gives way
+/// to the next: who answers does so within milliseconds, so that it is most likely for one that is not there.
+const MOST: usize = 512;
+
+/// Frames that wait for one neighbour. No single one that is gone takes the room of all others.
+const SHARE: usize = 128;
+
+/// Bytes of memory that they have at most, the last one aside: super-frames are longer.
+const MOST_BYTES: usize = 4 << 20;
+
+/// The frames of one worker.
+#[derive(Default)]
+pub(super) struct Waiting {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    /// The snapshot they were last tried with.
+    generation: u64,
+}
+
+/// Interface and address.
+type Neighbour = (u32, IpAddr);
+
+struct Frame {
+    since: Timestamp,
+    /// What it waits for; the neighbour of the frame that it follows if that is not known.
+    neighbour: Option<Neighbour>,
+    parcel: Parcel,
+}
+
+impl Waiting {
+    /// Has a frame wait for a neighbour that came at `since`. Those that it takes the room of are given to `lost`; it is
+    /// itself if it has waited for long enough, or too many wait for the same.
+    pub(super) fn push(
+        &mut self,
+        since: Timestamp,
+        neighbour: Option<Neighbour>,
+        parcel: Parcel,
+        now: Timestamp,
+        mut lost: impl FnMut(Parcel),
+    ) {
+        let same = || self.frames.iter().filter(|frame| frame.neighbour == neighbour).count();
+        if is_over(since, now) || self.frames.len() >= SHARE && same() >= SHARE {
+            return lost(parcel);
+        }
+        while self.frames.len() >= MOST || self.bytes >= MOST_BYTES {
+            let Some(oldest) = self.frames.pop_front() else { break };
+            self.bytes -= oldest.parcel.1.capacity();
+            lost(oldest.parcel);
+        }
+        self.bytes += parcel.1.capacity();
+        self.frames.push_back(Frame { since, neighbour, parcel });
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// The frames that are to be tried again, and when they came: all of them if this snapshot is a new one, which may
+    /// know more neighbours, and those that have waited for long enough.
+    pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<(Timestamp, Parcel)> {
+        let is_new = generation != self.generation;
+        self.generation = generation;
+        let due = match is_new {
+            true => self.frames.len(),
+            false => self.frames.iter().take_while(|frame| is_over(frame.since, now)).count(),
+        };
+        let due = self.frames.drain(..due).inspect(|frame| self.bytes -= frame.parcel.1.capacity());
+        due.map(|frame| (frame.since, frame.parcel)).collect()
+    }
+}
+
+fn is_over(since: Timestamp, now: Timestamp) -> bool {
+    u128::from(now.0.saturating_sub(since.0)) >= PATIENCE.as_nanos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn parcel(n: u32) -> Parcel {
+        (n, Buffer::default())
+    }
+
+    fn numbers(due: Vec<(Timestamp, Parcel)>) -> Vec<u32> {
+        due.into_iter().map(|(_, (n, _))| n).collect()
+    }
+
+    fn neighbour(n: u32) -> Option<Neighbour> {
+        Some((1, std::net::Ipv4Addr::from(n).into()))
+    }
+
+    /// Has a frame wait for this neighbour; those that are lost, by number.
+    fn push(waiting: &mut Waiting, since: u64, to: u32, parcel: Parcel, now: u64) -> Vec<u32> {
+        let mut lost = Vec::new();
+        waiting.push(Timestamp(since), neighbour(to), parcel, Timestamp(now), |(n, _)| lost.push(n));
+        lost
+    }
+
+    #[test]
+    fn frames_are_tried_again_in_their_order_when_more_is_known() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.due(1, Timestamp(0)).is_empty());
+        for n in 1..4 {
+            assert!(push(&mut waiting, 0, n, parcel(n), 0).is_empty());
+        }
+        assert!(waiting.due(1, Timestamp(1)).is_empty());
+        assert_eq!(numbers(waiting.due(2, Timestamp(2))), [1, 2, 3]);
+        assert!(waiting.due(3, Timestamp(3)).is_empty());
+    }
+
+    #[test]
+    fn a_frame_waits_for_a_second_however_often_it_is_tried() {
+        let mut waiting = Waiting::default();
+        push(&mut waiting, 0, 1, parcel(1), 0);
+        for generation in 1..10 {
+            let now = generation * SECOND / 10;
+            let (since, frame) = waiting.due(generation, Timestamp(now)).remove(0);
+            assert!(push(&mut waiting, since.0, 1, frame, now).is_empty());
+        }
+        let (since, frame) = waiting.due(9, Timestamp(SECOND)).remove(0);
+        assert_eq!(push(&mut waiting, since.0, 1, frame, SECOND), [1]);
+    }
+
+    #[test]
+    fn no_more_wait_than_there_is_room_for_and_the_oldest_give_way() {
+        let mut waiting = Waiting::default();
+        let lost: Vec<u32> = (0..2_000).flat_map(|n| push(&mut waiting, 0, n, parcel(n), 0)).collect();
+        assert_eq!(lost, (0..2_000 - MOST as u32).collect::<Vec<_>>());
+        assert_eq!(waiting.len(), MOST);
+    }
+
+    #[test]
+    fn a_neighbour_that_is_gone_takes_no_others_room() {
+        let mut waiting = Waiting::default();
+        for n in 0..10 {
+            assert!(push(&mut waiting, 0, n, parcel(n), 0).is_empty());
+        }
+        let lost = (0..2_000).flat_map(|n| push(&mut waiting, 0, 99, parcel(1_000 + n), 0));
+        assert!(lost.inspect(|lost| assert!(*lost >= 1_000)).count() == 2_000 - SHARE);
+        assert_eq!(numbers(waiting.due(1, Timestamp(1)))[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    /// For half a second, in which it is asked for again and again.
+    #[test]
+    fn a_frame_for_a_client_waits_while_a_thousand_a_second_are_forged() {
+        let mut waiting = Waiting::default();
+        for ms in 0..3_000u32 {
+            let now = u64::from(ms) * SECOND / 1_000;
+            for (since, (n, _)) in waiting.due(0, Timestamp(now)) {
+                assert!(now - since.0 >= SECOND, "{n} is tried for nothing");
+            }
+            let lost = push(&mut waiting, now, ms, parcel(ms), now);
+            assert!(lost.iter().all(|n| ms - n >= 500), "{lost:?} at {ms} ms");
+        }
+    }
+
+    #[test]
+    fn super_frames_that_wait_take_no_more_memory_than_4_mib_and_one() {
+        let mut waiting = Waiting::default();
+        let super_frame = || {
+            let mut buffer = Buffer::default();
+            buffer.set_frame(&[0; 60_000]);
+            (1, buffer)
+        };
+        let most = MOST_BYTES.div_ceil(60_010);
+        for round in 1..4 {
+            let lost = (0..1_000).flat_map(|n| push(&mut waiting, 0, n, super_frame(), 0)).count();
+            assert_eq!((waiting.len(), lost), (most, 1_000 - most));
+            assert!((MOST_BYTES..MOST_BYTES + 61_000).contains(&waiting.bytes), "{}", waiting.bytes);
+            let (generation, now) = if round < 3 { (round, Timestamp(0)) } else { (2, Timestamp(SECOND)) };
+            waiting.due(generation, now);
+            assert_eq!((waiting.len(), waiting.bytes), (0, 0));
+        }
+    }
+}

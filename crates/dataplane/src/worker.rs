@@ -1,0 +1,330 @@
+//! A worker: owns its flows, turns frames into frames, counts verdicts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
+
+use super::ledger::Ledger;
+use super::news::News;
+use super::queues::{Batch, PATIENCE, Parcel, Room};
+use super::waiting::Waiting;
+use super::{Buffer, Tally};
+use convey_forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut, number_segments};
+use convey_model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
+use convey_snapshot::Snapshot;
+use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
+use convey_wire::Checksum;
+
+const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
+
+/// How often time passes for a worker that gets no frames.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The same while it has flows in the cache: another one may wait for the room that those take at a frontend or server,
+/// and the cache tells of their end without waking anybody.
+const HEARING: Duration = Duration::from_millis(10);
+
+/// How often what the flow cache has forwarded is added to the counters.
+const TALLY: Duration = Duration::from_millis(250);
+
+/// Requests for neighbours that may wait to be looked at.
+pub const WANTED: usize = 512;
+
+/// How many of them only servers and routers may have: anybody on the link can make up clients.
+const WANTED_OURS: usize = 256;
+
+/// What a worker needs.
+pub(super) struct Worker {
+    /// Index of its counters.
+    pub(super) core: usize,
+    pub(super) forwarder: Forwarder,
+    /// Counts what the flow cache forwards, if that is this worker's part.
+    pub(super) tally: Option<Tally>,
+    pub(super) news: News,
+    /// For packets that it cuts.
+    pub(super) ids: Ids,
+    pub(super) waiting: Waiting,
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) stats: Arc<PacketStats>,
+    pub(super) frames: Receiver<Batch>,
+    pub(super) out: Sender<Batch>,
+    pub(super) spares: Sender<Batch>,
+    pub(super) room: Room,
+    pub(super) wanted: tokio::sync::mpsc::Sender<Wanted>,
+    pub(super) failures: tokio::sync::mpsc::Sender<ConnectFailures>,
+    pub(super) now: fn() -> Timestamp,
+}
+
+/// What is done with one batch of frames.
+struct Round<'a> {
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+    ledger: &'a Ledger,
+    out: Vec<Parcel>,
+    /// Frames that are no longer needed.
+    spare: Vec<Parcel>,
+}
+
+impl Worker {
+    /// Works until no capture thread is left to send it frames.
+    pub(super) fn run(mut self) {
+        let mut ledger = Ledger::new(self.core);
+        let mut is_behind = false;
+        let mut tallied = Timestamp::default();
+        loop {
+            let patience = match self.forwarder.flows().cached() {
+                _ if is_behind => Duration::ZERO,
+                0 => TICK,
+                _ => HEARING,
+            };
+            let Batch { parcels, charge } = match self.frames.recv_timeout(patience) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let snapshot = self.snapshot.load();
+            let now = (self.now)();
+            ledger.follow(&snapshot);
+            let mut round = Round {
+                snapshot: &snapshot,
+                now,
+                ledger: &ledger,
+                out: Vec::with_capacity(parcels.len()),
+                spare: Vec::new(),
+            };
+            // First: what has happened may keep a flow from being given up.
+            for (key, segment) in self.news.take() {
+                self.forwarder.on_cached(&key, segment, now);
+            }
+            self.settle(&ledger);
+            is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
+                let mut buffer = Buffer::default();
+                buffer.set_frame(frame);
+                round.out.push((interface, buffer));
+            });
+            self.say_farewells(&mut round);
+            for (since, parcel) in self.waiting.due(snapshot.generation, now) {
+                self.handle(parcel, since, &mut round);
+            }
+            self.forwarder.prefetch(parcels.iter().map(|(_, buffer)| buffer.frame()));
+            for parcel in parcels {
+                self.handle(parcel, now, &mut round);
+            }
+            let Round { out, spare, .. } = round;
+            // Before a SYN is sent: on this machine its answer may be here when the call returns.
+            self.forwarder.flush_cache();
+            self.send(out, spare);
+            drop(charge);
+            self.report(&ledger);
+            if let Some(tally) = self.tally.as_mut().filter(|_| now.since(tallied) >= TALLY) {
+                tally.read(&self.stats, |parties, counter, n| ledger.count_cached(parties, counter, n));
+                tallied = now;
+            }
+        }
+        self.stats.dropped(self.core, DropReason::NextHopUnresolved, self.waiting.len() as u64);
+    }
+
+    /// A frame that came at `since`.
+    fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
+        let checksum = if buffer.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete };
+        let segment_size = buffer.segment_size();
+        let len = buffer.frame().len() as u64;
+        let lead = buffer.lead;
+        let from = Some(interface);
+        let bytes = buffer.frame_mut();
+        let mut frame = Frame { bytes, checksum, segment_size, lead, interface: from };
+        let verdict = self.forwarder.handle_frame(&mut frame, round.snapshot, round.now);
+        self.say_farewells(round);
+        match verdict {
+            Verdict::Transmit(forwarded) => {
+                let (packets, bytes) = match forwarded.direction {
+                    Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
+                    Direction::ToClient => (Counter::PacketsTx, Counter::BytesTx),
+                };
+                round.ledger.count(forwarded.flow, packets, 1);
+                round.ledger.count(forwarded.flow, bytes, len);
+                match forwarded.part {
+                    Part::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
+                    Part::Later => {}
+                    Part::Answer => round.ledger.answered(forwarded.flow),
+                    Part::Refusal => {
+                        if let Some(news) = round.ledger.refused(forwarded, interface, round.snapshot) {
+                            let _ = self.failures.try_send(news); // full: there is more of the same in it
+                        }
+                    }
+                    Part::Unrecorded => self.stats.unrecorded(self.core, 1),
+                }
+                match forwarded.cut {
+                    None => round.out.push((forwarded.interface, buffer)),
+                    Some(Cut::Segments(payload)) if segment_size.is_some() => {
+                        number_segments(buffer.frame_mut(), payload, &self.ids);
+                        buffer.set_segment_size(payload);
+                        round.out.push((forwarded.interface, buffer));
+                    }
+                    Some(how) => {
+                        cut(&mut frame, how, &mut self.ids, |piece| {
+                            let mut buffer = Buffer::default();
+                            buffer.set_frame(piece);
+                            round.out.push((forwarded.interface, buffer));
+                        });
+                        round.spare.push((interface, buffer));
+                    }
+                }
+            }
+            Verdict::Reply(reason) => {
+                self.stats.dropped(self.core, reason, 1);
+                buffer.set_frame(self.forwarder.answer());
+                round.out.push((interface, buffer));
+            }
+            Verdict::Drop(reason) if self.may_wait(reason, &buffer) => {
+                // One that follows a fragment is for the same neighbour, which need not be known any more.
+                let neighbour = match reason {
+                    DropReason::NextHopUnresolved => self.forwarder.news().unresolved,
+                    _ => None,
+                };
+                let Worker { waiting, stats, core, .. } = self;
+                waiting.push(since, neighbour, (interface, buffer), round.now, |parcel| {
+                    stats.dropped(*core, DropReason::NextHopUnresolved, 1);
+                    round.spare.push(parcel);
+                });
+            }
+            Verdict::Drop(reason) => {
+                self.stats.dropped(self.core, reason, 1);
+                round.spare.push((interface, buffer));
+            }
+            Verdict::Pass => {
+                self.stats.passed(self.core, 1);
+                round.spare.push((interface, buffer));
+            }
+        }
+    }
+
+    /// Tells servers of handshakes that gave way.
+    fn say_farewells(&mut self, round: &mut Round<'_>) {
+        while let Some((farewell, interface)) = self.forwarder.next_farewell(round.snapshot) {
+            let mut buffer = Buffer::default();
+            buffer.set_frame(farewell);
+            round.out.push((interface, buffer));
+        }
+    }
+
+    /// Whether a frame may be forwarded yet: its next hop is being resolved, or it follows a fragment whose is.
+    fn may_wait(&self, reason: DropReason, frame: &Buffer) -> bool {
+        match reason {
+            DropReason::NextHopUnresolved => true,
+            DropReason::NoFlow => frame.lead.is_some() && !self.waiting.is_empty(),
+            _ => false,
+        }
+    }
+
+    fn send(&self, out: Vec<Parcel>, spare: Vec<Parcel>) {
+        if !out.is_empty()
+            && let Err(SendTimeoutError::Timeout(lost)) =
+                self.out.send_timeout(self.room.batch(out), PATIENCE)
+        {
+            self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.parcels.len() as u64);
+            let _ = self.spares.try_send(lost);
+        }
+        if !spare.is_empty() {
+            let _ = self.spares.try_send(self.room.batch(spare)); // full: nobody needs them
+        }
+    }
+
+    /// Gives back what flows took that have ended, before others ask for it.
+    fn settle(&mut self, ledger: &Ledger) {
+        let news = self.forwarder.news();
+        for ended in news.ended.drain(..) {
+            ledger.ended(ended);
+        }
+        for flow in news.answered.drain(..) {
+            ledger.answered(flow);
+        }
+    }
+
+    fn report(&mut self, ledger: &Ledger) {
+        self.settle(ledger);
+        for wanted in self.forwarder.news().wanted.drain(..) {
+            ask(&self.wanted, wanted);
+        }
+        for state in FlowState::ALL {
+            let flows = self.forwarder.flows().count(state);
+            self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
+        }
+        self.stats.set_handshakes(self.core, self.forwarder.handshakes());
+        for shortage in Shortage::ALL {
+            self.stats.set_evicted(self.core, shortage, self.forwarder.evicted(shortage));
+        }
+        self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
+        self.stats.set(self.core, Gauge::CachedFlows, self.forwarder.flows().cached().into());
+        self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
+    }
+}
+
+/// Asks for a neighbour. Where there is no room, the next packet asks again.
+fn ask(requests: &tokio::sync::mpsc::Sender<Wanted>, wanted: Wanted) {
+    if wanted.is_ours || requests.capacity() > WANTED_OURS {
+        let _ = requests.try_send(wanted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_forward::{Loops, Settings, Workers};
+
+    #[test]
+    fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
+        let (inbox, frames) = crossbeam_channel::bounded(1);
+        let (out, _sent) = crossbeam_channel::bounded(1);
+        let (spares, _spare) = crossbeam_channel::bounded(1);
+        let stats = Arc::new(PacketStats::new(1));
+        let mut worker = Worker {
+            core: 0,
+            forwarder: Forwarder::new(Settings {
+                ports: None,
+                capacity: 1,
+                workers: Workers::alone(),
+                seed: 1,
+                cache: None,
+                loops: Loops::new(1),
+            }),
+            tally: None,
+            news: News::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
+            ids: Ids::new(0),
+            waiting: Waiting::default(),
+            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            stats: stats.clone(),
+            frames,
+            out,
+            spares,
+            room: Room::default(),
+            wanted: tokio::sync::mpsc::channel(1).0,
+            failures: tokio::sync::mpsc::channel(1).0,
+            now: || Timestamp(0),
+        };
+        for _ in 0..3 {
+            let parcel = (1, Buffer::default());
+            worker.waiting.push(Timestamp(0), None, parcel, Timestamp(0), |_| panic!("there is room"));
+        }
+        drop(inbox);
+        worker.run();
+        assert_eq!(stats.drops(DropReason::NextHopUnresolved), 3);
+    }
+    #[test]
+    fn forged_clients_leave_room_for_a_request_for_a_server() {
+        let (requests, mut asked) = tokio::sync::mpsc::channel(WANTED);
+        let neighbour = |n: u32, is_ours| Wanted {
+            interface: 2,
+            ip: std::net::Ipv4Addr::from(n).into(),
+            is_ours,
+            is_repeated: false,
+        };
+        (0..10_000).for_each(|n| ask(&requests, neighbour(n, false)));
+        ask(&requests, neighbour(10_000, true));
+        let waiting: Vec<Wanted> = std::iter::from_fn(|| asked.try_recv().ok()).collect();
+        assert_eq!(waiting.len(), WANTED - WANTED_OURS + 1);
+        assert!(waiting.last().unwrap().is_ours);
+    }
+}

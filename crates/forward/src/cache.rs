@@ -1,0 +1,68 @@
+//! What may forward the packets of a flow in the forwarder's place: the kernel's flow cache.
+
+use std::fmt;
+
+use super::{Direction, Parties, View};
+use convey_model::{FlowKey, Rewrite, Timestamp};
+
+/// Forwards packets by their key, without asking. Everything that decides stays with the forwarder: it says which
+/// packets, and they are those that change nothing of their flow, and what answers its SYN, completes its handshake or
+/// finishes one side, which the cache tells of. What the cache cannot do, or has no room for, comes
+/// to the forwarder as before; so nothing here can fail.
+pub trait FlowCache: fmt::Debug + Send {
+    /// Packets with this key are to be forwarded so, from the next [`FlowCache::flush`] on at the latest.
+    fn put(&mut self, key: &FlowKey, route: &CachedRoute);
+
+    /// Packets with this key are no longer to be forwarded, from the next [`FlowCache::flush`] on at the latest.
+    fn remove(&mut self, key: &FlowKey);
+
+    /// What was seen of packets with this key since they were put in; `None` if there were none.
+    fn seen(&mut self, key: &FlowKey) -> Option<Seen>;
+
+    /// Carries out what is still to be done.
+    fn flush(&mut self);
+}
+
+/// How a cache is to forward packets that have a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedRoute {
+    /// What they become, and where they go.
+    pub rewrite: Rewrite,
+    /// Which way that is.
+    pub direction: Direction,
+    /// Whose packets pass.
+    pub view: View,
+    /// Where they come in, if they have to come in there: anybody can send in a server's name.
+    pub from: Option<u32>,
+    /// Who they are counted for.
+    pub flow: Parties,
+    /// When the last one came that the cache has seen, if they only go another way from now on.
+    pub last: Option<Timestamp>,
+    /// How far their sender has got, if it is TCP.
+    pub progress: Progress,
+    /// Of the connection only the SYN is known. Then the cache forwards its answer, and a segment of the client that fits
+    /// it and so completes the handshake; or any that follows the SYN, where the server's do not pass.
+    pub opening: Option<View>,
+}
+
+/// What a cache has seen of packets that have a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// When the last one came.
+    pub at: Timestamp,
+    /// How far their sender has got, if it is TCP.
+    pub progress: Option<Progress>,
+    /// Whether the handshake was not complete by then.
+    pub is_opening: bool,
+    /// Whether it has finished: a FIN was among them.
+    pub is_finished: bool,
+}
+
+/// How far one side of a TCP connection has got. Segments that are not near change nothing of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// What comes after the last byte that it has sent.
+    pub sent: u32,
+    /// What it expects next.
+    pub acked: u32,
+}

@@ -1,0 +1,80 @@
+//! Which worker a frame belongs to: all packets of a flow, both ways, to the one that holds it.
+
+use std::net::IpAddr;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::PortSplit;
+use convey_model::{Addr, FlowKey};
+
+/// A pure function of a packet's key.
+#[derive(Debug, Clone)]
+pub struct Dispatch {
+    workers: u16,
+    /// Where replies come back to, and whose ports those are; `None` if there are no replies (DSR).
+    replies: Option<(Vec<Addr>, PortSplit)>,
+}
+
+impl Dispatch {
+    /// For `workers` workers, at least one.
+    pub fn new(workers: u16, replies: Option<(&[IpAddr], PortSplit)>) -> Dispatch {
+        let replies =
+            replies.map(|(addresses, split)| (addresses.iter().map(|ip| (*ip).into()).collect(), split));
+        Dispatch { workers, replies }
+    }
+
+    /// The worker of packets with this key: for a reply the one that owns its SNAT port, else by hash of the
+    /// client's tuple.
+    #[inline]
+    pub fn worker(&self, key: &FlowKey) -> u16 {
+        if self.workers == 1 {
+            return 0;
+        }
+        if let Some((addresses, split)) = &self.replies
+            && let Some(owner) = split.owner(key.dst_port)
+            && addresses.contains(&key.dst)
+        {
+            return owner;
+        }
+        let mut bytes = [0; 20];
+        bytes[..16].copy_from_slice(key.src.bytes());
+        bytes[16..18].copy_from_slice(&key.src_port.to_be_bytes());
+        bytes[18..].copy_from_slice(&key.dst_port.to_be_bytes());
+        // The high bits: the low ones choose places in tables elsewhere.
+        ((u128::from(xxh3_64(&bytes)) * u128::from(self.workers)) >> 64) as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(src: &str, dst: &str) -> FlowKey {
+        FlowKey::tcp(src.parse().unwrap(), dst.parse().unwrap())
+    }
+
+    #[test]
+    fn replies_go_to_the_worker_whose_port_they_come_back_to() {
+        let snat: IpAddr = "10.0.0.1".parse().unwrap();
+        let split = PortSplit::new(33768..=61000, 4);
+        let dispatch = Dispatch::new(4, Some((&[snat], split.clone())));
+        for worker in 0..4 {
+            for port in [*split.ports(worker).start(), *split.ports(worker).end()] {
+                assert_eq!(dispatch.worker(&key("10.0.1.1:80", &format!("10.0.0.1:{port}"))), worker);
+            }
+        }
+    }
+
+    #[test]
+    fn clients_spread_over_the_workers_whatever_port_the_vip_has() {
+        let snat: IpAddr = "10.0.0.1".parse().unwrap();
+        let dispatch = Dispatch::new(4, Some((&[snat], PortSplit::new(33768..=61000, 4))));
+        let mut shares = [0; 4];
+        for port in 1..=4000 {
+            let key = key(&format!("192.0.2.7:{port}"), "10.0.0.100:40000");
+            shares[usize::from(dispatch.worker(&key))] += 1;
+            assert_eq!(dispatch.worker(&key), dispatch.worker(&key.clone()));
+        }
+        assert!(shares.iter().all(|share| (850..1150).contains(share)), "{shares:?}");
+    }
+}

@@ -1,0 +1,480 @@
+//! One flow: its two keys, where its packets go, how far its connection is.
+
+use super::cache::Progress;
+use super::list::Links;
+use super::numbers::{Heard, Numbers, PendingFin};
+use super::shares::Share;
+use super::state::{ACK, Direction, FIN, FlowState, SYN, Segment, View};
+use super::wheel::Slot;
+use convey_model::{Addr, FlowKey, Rewrite, TCP, UDP};
+
+/// A flow to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct NewFlow {
+    /// Key of the client's packets: from the client to the VIP.
+    pub client: FlowKey,
+    /// Key of the server's packets as they leave it: to the SNAT address and port (passthrough), or to
+    /// the client (DSR; they do not pass us). Same protocol as `client`.
+    pub server: FlowKey,
+    /// Whether the server's packets pass us, and are found by their key.
+    pub view: View,
+    /// Whether packets go to the server as they are, by its link-layer address alone (L2 DSR).
+    pub as_is: bool,
+    /// The server, by the number the control path gave it.
+    pub server_id: u32,
+    /// The frontend, by the number the control path gave it.
+    pub frontend_id: u32,
+    /// Next hop to the server: index into the snapshot's next hops.
+    pub to_server: u32,
+    /// Next hop to the client; means nothing where the server answers it directly.
+    pub to_client: u32,
+    /// The client's segment that begins the flow.
+    pub segment: Segment,
+}
+
+/// A recorded flow; 128 bytes.
+///
+/// Packets that match one key become the reverse of the other. In the first 64 bytes is what a packet to
+/// the server is compared with; two lines that lie together are fetched together.
+#[derive(Debug, Clone)]
+#[repr(C, align(128))]
+pub struct Flow {
+    client: Addr,
+    vip: Addr,
+    server: Addr,
+    client_port: u16,
+    vip_port: u16,
+    server_port: u16,
+    snat_port: u16,
+    manner: Manner,
+    pub(super) state: FlowState,
+    /// Where in the wheel it is.
+    pub(super) slot: Slot,
+    /// First tick at which it has been silent for too long.
+    pub(super) deadline: u32,
+    snat: Addr,
+    next_hops: [u16; 2],
+    server_id: u32,
+    frontend_id: u32,
+    numbers: Numbers,
+    /// When it came to be in its class, in nanoseconds; of a stream when it was last found in use. Means something if it may
+    /// be evicted.
+    pub(super) since: u64,
+    /// Neighbours in each list it is in.
+    pub(super) links: [Links; 2],
+}
+
+/// A flow's protocol and how its packets pass, in a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Manner(u8);
+
+impl Manner {
+    const UDP: u8 = 1;
+    const CLIENT_SIDE: u8 = 2;
+    const AS_IS: u8 = 4;
+    const CACHED: u8 = 8;
+    /// A connection that only its client's side is seen of, and not from its beginning.
+    const MET: u8 = 16;
+    /// How narrow the path to its client is: two bits.
+    const NARROW: u8 = 32 + 64;
+    const NARROW_SHIFT: u32 = Manner::NARROW.trailing_zeros();
+    /// A FIN of the client that is not believed yet.
+    const CLIENTS_FIN: u8 = 128;
+    /// Passthrough, where none is met under way: the same of the server.
+    const SERVERS_FIN: u8 = Manner::MET;
+
+    fn new(new: &NewFlow, state: FlowState) -> Manner {
+        let set = |flag, yes| if yes { flag } else { 0 };
+        let is_met = new.view == View::ClientSide && state == FlowState::Adopted;
+        Manner(
+            set(Manner::UDP, new.client.protocol == UDP)
+                | set(Manner::CLIENT_SIDE, new.view == View::ClientSide)
+                | set(Manner::AS_IS, new.as_is)
+                | set(Manner::MET, is_met),
+        )
+    }
+
+    #[inline]
+    fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, yes: bool) {
+        self.0 = if yes { self.0 | flag } else { self.0 & !flag };
+    }
+
+    fn is_met(self) -> bool {
+        self.has(Manner::MET) && self.has(Manner::CLIENT_SIDE)
+    }
+
+    #[inline]
+    fn pending_fin(self) -> PendingFin {
+        match self.0 & (Manner::CLIENTS_FIN | Manner::SERVERS_FIN | Manner::CLIENT_SIDE) {
+            flags if flags & Manner::CLIENTS_FIN != 0 => PendingFin::Clients,
+            Manner::SERVERS_FIN => PendingFin::Servers,
+            _ => PendingFin::Nobodys,
+        }
+    }
+
+    #[inline]
+    fn set_pending_fin(&mut self, pending: PendingFin) {
+        self.set(Manner::CLIENTS_FIN, pending == PendingFin::Clients);
+        if !self.has(Manner::CLIENT_SIDE) {
+            self.set(Manner::SERVERS_FIN, pending == PendingFin::Servers);
+        }
+    }
+
+    #[inline]
+    fn protocol(self) -> u8 {
+        if self.has(Manner::UDP) { UDP } else { TCP }
+    }
+}
+
+/// What may be given up for a new flow, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(super) enum Class {
+    /// First: over, as far as we can see.
+    Closing,
+    /// Then: its client may not exist.
+    HalfOpen,
+    /// Last: it is open by what its client is said to have sent, which anybody can make up.
+    Doubtful,
+    /// Never.
+    Open,
+}
+
+impl Class {
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, Class::Doubtful | Class::Open)
+    }
+}
+
+impl Flow {
+    /// In no list, with a deadline that is to be set.
+    pub(super) fn new(new: &NewFlow) -> Flow {
+        debug_assert_eq!(new.client.protocol, new.server.protocol);
+        let state = FlowState::first(new.client.protocol, new.segment.flags);
+        Flow {
+            client: new.client.src,
+            vip: new.client.dst,
+            server: new.server.src,
+            client_port: new.client.src_port,
+            vip_port: new.client.dst_port,
+            server_port: new.server.src_port,
+            snat_port: new.server.dst_port,
+            manner: Manner::new(new, state),
+            state,
+            slot: Slot::NONE,
+            deadline: 0,
+            snat: new.server.dst,
+            next_hops: [new.to_server, new.to_client].map(short),
+            server_id: new.server_id,
+            frontend_id: new.frontend_id,
+            numbers: Numbers::first(new.segment),
+            since: 0,
+            links: [Links::NONE; 2],
+        }
+    }
+
+    /// Key of the client's packets.
+    #[inline]
+    pub fn client(&self) -> FlowKey {
+        FlowKey {
+            src: self.client,
+            dst: self.vip,
+            src_port: self.client_port,
+            dst_port: self.vip_port,
+            protocol: self.manner.protocol(),
+            reserved: [0; 3],
+        }
+    }
+
+    /// Key of the server's packets as they leave it.
+    #[inline]
+    pub fn server(&self) -> FlowKey {
+        FlowKey {
+            src: self.server,
+            dst: self.snat,
+            src_port: self.server_port,
+            dst_port: self.snat_port,
+            protocol: self.manner.protocol(),
+            reserved: [0; 3],
+        }
+    }
+
+    /// The server's address and port.
+    pub(super) fn server_place(&self) -> (Addr, u16) {
+        (self.server, self.server_port)
+    }
+
+    /// What is done to packets that go this way.
+    #[inline]
+    pub fn rewrite(&self, direction: Direction) -> Rewrite {
+        let next_hop = self.next_hop(direction);
+        let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
+            Direction::ToServer if self.manner.has(Manner::AS_IS) => self.client(),
+            Direction::ToServer => self.server().reversed(),
+            Direction::ToClient => self.client().reversed(),
+        };
+        Rewrite { src, dst, src_port, dst_port, next_hop }
+    }
+
+    /// Where packets of this direction go next: index into the snapshot's next hops.
+    #[inline]
+    pub fn next_hop(&self, direction: Direction) -> u32 {
+        match self.next_hops[direction as usize] {
+            u16::MAX => u32::MAX,
+            index => index.into(),
+        }
+    }
+
+    /// Sends packets of this direction to another next hop from now on.
+    pub fn set_next_hop(&mut self, direction: Direction, next_hop: u32) {
+        self.next_hops[direction as usize] = short(next_hop);
+    }
+
+    /// Whether packets reach the server with the VIP as their destination.
+    pub fn is_as_is(&self) -> bool {
+        self.manner.has(Manner::AS_IS)
+    }
+
+    /// The server, by the number the control path gave it.
+    pub fn server_id(&self) -> u32 {
+        self.server_id
+    }
+
+    /// The frontend, by the number the control path gave it.
+    pub fn frontend_id(&self) -> u32 {
+        self.frontend_id
+    }
+
+    /// How far the connection is.
+    pub fn state(&self) -> FlowState {
+        self.state
+    }
+
+    /// Whether the server's packets pass us too.
+    pub fn view(&self) -> View {
+        if self.manner.has(Manner::CLIENT_SIDE) { View::ClientSide } else { View::BothSides }
+    }
+
+    /// Whose share of the table it takes.
+    pub(super) fn share(&self) -> Share {
+        Share::new(self.view(), self.manner.protocol())
+    }
+
+    /// The last acknowledgement number of the client: the sequence number a reset in the server's name
+    /// must have for the client to believe it (RFC 5961, section 3.2). 0 if it has not acknowledged anything.
+    pub fn last_ack(&self) -> u32 {
+        self.numbers.acked()
+    }
+
+    /// The sequence number a reset in the client's name must have for the server to believe it.
+    pub(super) fn expected_of_client(&self) -> u32 {
+        self.numbers.progress(self.manner.pending_fin(), Direction::ToServer).sent
+    }
+
+    /// UDP in passthrough: the server has sent a datagram in this tick.
+    #[inline]
+    pub(super) fn note_answer(&mut self, tick: u32) {
+        self.numbers.note_answer(tick);
+    }
+
+    /// The tick of the last one that passed here.
+    pub(super) fn last_answer(&self) -> u32 {
+        self.numbers.last_answer()
+    }
+
+    /// Whether it is a connection that both sides have begun and not both finished, as far as can be told.
+    pub(super) fn is_open_connection(&self) -> bool {
+        !self.manner.has(Manner::UDP) && self.class().is_open()
+    }
+
+    /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
+    /// about it is believed. While nothing is known of the receiver, any may.
+    pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
+        self.numbers.may_be_on_its_way(self.manner.pending_fin(), self.view(), direction, seq)
+    }
+
+    /// Whether the connection is over as far as we can see: a SYN of the same client address and port begins a new
+    /// flow then, instead of belonging to this one.
+    pub fn is_over(&self) -> bool {
+        self.state.is_over(self.view())
+    }
+
+    /// Whether a packet that leaves the flow's state as it is puts its deadline off. While it begins, only the client's SYN
+    /// does: a server repeats its answer to a forged one, too. Once it is over, only what somebody still needs does: else
+    /// whoever knows its ports could keep it for good.
+    #[inline]
+    pub(super) fn is_kept_by(&self, direction: Direction, segment: Segment) -> bool {
+        if self.state.is_handshake() {
+            return direction == Direction::ToServer && segment.flags & SYN != 0;
+        }
+        let pending = self.manner.pending_fin();
+        !self.is_over() || self.numbers.may_conclude(pending, self.view(), direction, segment)
+    }
+
+    /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first
+    /// one, and a connection of which not even the SYN was seen may be made up.
+    pub(super) fn may_be_cached(&self) -> bool {
+        match self.state {
+            _ if self.is_narrow() => false,
+            FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
+            FlowState::Established | FlowState::UdpStream => true,
+            FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),
+            _ => false,
+        }
+    }
+
+    /// Whether its packets to the client are cut.
+    #[inline]
+    pub(super) fn is_narrow(&self) -> bool {
+        self.manner.has(Manner::NARROW)
+    }
+
+    /// How narrow the path to its client is: 0 if it takes what its server is told, at most 3.
+    #[inline]
+    pub(super) fn narrowness(&self) -> u8 {
+        (self.manner.0 & Manner::NARROW) >> Manner::NARROW_SHIFT
+    }
+
+    /// Has its packets to the client be cut from now on; once into short pieces, for as long as they are cut.
+    pub(super) fn set_narrow(&mut self, narrowness: u8) {
+        debug_assert!(narrowness <= 3);
+        let narrower = narrowness.max(self.narrowness());
+        self.manner.0 = self.manner.0 & !Manner::NARROW | narrower << Manner::NARROW_SHIFT;
+    }
+
+    /// Has its packets to the client go on whole again.
+    pub(super) fn set_wide(&mut self) {
+        self.manner.set(Manner::NARROW, false);
+    }
+
+    /// Whether the flow cache was told to forward packets of this flow.
+    #[inline]
+    pub(super) fn is_cached(&self) -> bool {
+        self.manner.has(Manner::CACHED)
+    }
+
+    pub(super) fn set_cached(&mut self, cached: bool) {
+        self.manner.set(Manner::CACHED, cached);
+    }
+
+    /// How far the sender of packets of this direction has got.
+    pub(super) fn progress(&self, direction: Direction) -> Progress {
+        self.numbers.progress(self.manner.pending_fin(), direction)
+    }
+
+    /// Whether a segment with this number may be the one that completes the handshake.
+    pub(super) fn may_complete(&self, seq: u32) -> bool {
+        self.numbers.may_complete(seq)
+    }
+
+    /// Whether the client may have got so far since its SYN.
+    pub(super) fn may_have_got(&self, sent: u32) -> bool {
+        self.numbers.may_have_got(sent)
+    }
+
+    /// Takes note of how far client and server have got without us, as far as is known; the handshake is complete if the
+    /// client has. Returns the state after it.
+    pub(super) fn catch_up(&mut self, client: Option<Progress>, server: Option<Progress>) -> FlowState {
+        let before = self.numbers;
+        self.numbers.catch_up(self.manner.pending_fin(), client, server);
+        let state = match (self.state, self.view()) {
+            (FlowState::SynSent | FlowState::SynReceived, View::BothSides) => FlowState::Established,
+            (FlowState::SynSent, View::ClientSide) => FlowState::HandshakeOnly,
+            (state, _) => state,
+        };
+        if self.numbers.show_data_since(&before) { state.with_data() } else { state }
+    }
+
+    /// Whether a FIN is not believed yet.
+    pub(super) fn has_pending_fin(&self) -> bool {
+        self.manner.pending_fin() != PendingFin::Nobodys
+    }
+
+    /// That FIN, as it would come again, if it has been acknowledged meanwhile.
+    pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
+        self.numbers.acknowledged_fin(self.manner.pending_fin())
+    }
+
+    pub(super) fn class(&self) -> Class {
+        match self.state {
+            _ if self.is_over() => Class::Closing,
+            FlowState::UdpAnswered => Class::Closing,
+            FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted | FlowState::UdpNew => {
+                Class::HalfOpen
+            }
+            // In line with those of which only the SYN is known, from when that came: else who forges both would push out
+            // whoever has not completed the handshake yet.
+            FlowState::HandshakeOnly => Class::HalfOpen,
+            // Two forged datagrams make one, around an answer where those are seen; or two forged segments.
+            FlowState::UdpStream => Class::Doubtful,
+            _ if self.manner.is_met() => Class::Doubtful,
+            _ => Class::Open,
+        }
+    }
+
+    /// Takes note of what a segment says, or a datagram, and returns the state after it. A segment whose numbers are not
+    /// those of the connection changes nothing.
+    #[inline]
+    pub(super) fn hear(&mut self, direction: Direction, segment: Segment) -> FlowState {
+        if self.manner.has(Manner::UDP) {
+            return self.state.next(self.view(), direction, 0);
+        }
+        let (view, mut pending, before) = (self.view(), self.manner.pending_fin(), self.numbers);
+        let Heard { flags, ends_other } =
+            self.numbers.hear(&mut pending, view, self.state, direction, segment);
+        self.manner.set_pending_fin(pending);
+        let state = match ends_other {
+            true => self.state.next(view, direction.opposite(), FIN | ACK),
+            false => self.state,
+        };
+        let mut state = state.next(view, direction, flags);
+        if view == View::ClientSide && self.numbers.show_data_since(&before) {
+            state = state.with_data();
+        }
+        // It begins after all.
+        if state == FlowState::SynSent {
+            self.manner.0 &= !Manner::MET;
+        }
+        state
+    }
+
+    /// Takes note of a FIN that the flow cache has found to be exact, and returns the state after it.
+    pub(super) fn hear_told(&mut self, direction: Direction, fin: Segment) -> FlowState {
+        let mut pending = self.manner.pending_fin();
+        let flags = self.numbers.finish(&mut pending, direction, fin);
+        self.manner.set_pending_fin(pending);
+        self.state.next(self.view(), direction, flags)
+    }
+
+    /// Whether packets with this key are those of the flow that go this way.
+    #[inline]
+    pub(super) fn matches(&self, direction: Direction, key: &FlowKey) -> bool {
+        let (src, dst, src_port, dst_port) = match direction {
+            Direction::ToServer => (&self.client, &self.vip, self.client_port, self.vip_port),
+            Direction::ToClient => (&self.server, &self.snat, self.server_port, self.snat_port),
+        };
+        key.src.words() == src.words()
+            && key.dst.words() == dst.words()
+            && (key.src_port, key.dst_port, key.protocol) == (src_port, dst_port, self.manner.protocol())
+    }
+}
+
+/// There are fewer next hops than would need more; none beyond is known.
+fn short(next_hop: u32) -> u16 {
+    u16::try_from(next_hop).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_takes_128_bytes_and_what_a_clients_packet_is_compared_with_the_first_64() {
+        assert_eq!((size_of::<Flow>(), align_of::<Flow>()), (128, 128));
+        assert_eq!(std::mem::offset_of!(Flow, snat), 64);
+    }
+}

@@ -1,0 +1,494 @@
+//! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
+
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::cache::Progress;
+use super::flow::{Class, Flow, NewFlow};
+use super::index::Index;
+use super::list::{List, TIMER};
+use super::queues::Held;
+use super::shares::{Room, Share, Shares};
+use super::state::{Direction, FlowState, Segment, View};
+use super::wheel::{Slot, Wheel, begin, tick, tick_from, ticks, time};
+use super::workers::Workers;
+use convey_model::{FlowKey, FlowTimeouts, Timestamp};
+
+/// Names a flow in its table for as long as it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FlowId(pub(super) u32);
+
+/// A flow was recorded.
+#[derive(Debug)]
+pub struct Inserted {
+    /// Its name from now on.
+    pub id: FlowId,
+    /// The flow whose place it took.
+    pub evicted: Option<Flow>,
+}
+
+/// Connections of which it is remembered that they were just opened: more than come between two looks at them.
+const MAX_OPENED: usize = 4_096;
+
+/// All flows that could make room are open, and none may be evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// Those of the whole table.
+    Table,
+    /// Those of a kind that has as much of the table as it may.
+    Share,
+}
+
+/// Flows by the keys of their packets, each with a deadline that its packets put off.
+#[derive(Debug)]
+pub struct FlowTable {
+    /// The records used so far, up to the capacity; those that are in no slot of the wheel are vacant.
+    flows: Vec<Flow>,
+    vacant: List<TIMER>,
+    index: Index,
+    wheel: Wheel,
+    shares: Shares,
+    /// Connections seen from both sides that were opened since it was last asked.
+    opened: Vec<FlowId>,
+    counts: [u32; FlowState::ALL.len()],
+    cached: u32,
+    /// Handshakes that were completed.
+    finished: u64,
+    /// By state, in ticks.
+    timeouts: [u32; FlowState::ALL.len()],
+    capacity: u32,
+    seed: u64,
+}
+
+impl FlowTable {
+    /// The most flows a table can be made for.
+    pub const MAX_CAPACITY: u32 = 1 << 30;
+
+    /// A table for up to `capacity` flows, at least one and at most [`FlowTable::MAX_CAPACITY`]. `seed` must
+    /// be a secret: who knows it can choose keys that collide.
+    ///
+    /// Memory is reserved here and never grows; the kernel provides it as flows first use it.
+    pub fn new(capacity: u32, timeouts: &FlowTimeouts, seed: u64) -> Self {
+        let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
+        FlowTable {
+            flows: Vec::with_capacity(capacity as usize),
+            vacant: List::EMPTY,
+            index: Index::new(2 * capacity as usize),
+            wheel: Wheel::new(),
+            shares: Shares::new(capacity),
+            opened: Vec::with_capacity(MAX_OPENED),
+            counts: Default::default(),
+            cached: 0,
+            finished: 0,
+            timeouts: in_ticks(timeouts),
+            capacity,
+            seed,
+        }
+    }
+
+    /// Bytes reserved: 152 for each flow of the capacity, and 32 KiB.
+    pub fn memory(&self) -> usize {
+        self.capacity as usize * size_of::<Flow>() + self.index.memory() + self.wheel.memory()
+    }
+
+    /// Flows now.
+    pub fn len(&self) -> u32 {
+        self.shares.len()
+    }
+
+    /// Whether there is no flow.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Flows in this state now.
+    pub fn count(&self, state: FlowState) -> u32 {
+        self.counts[state as usize]
+    }
+
+    /// Flows that are open now, as far as can be told: the connection has begun, and has not ended.
+    pub fn open(&self) -> u32 {
+        self.shares.open() + self.count(FlowState::HandshakeOnly)
+    }
+
+    /// Flows now whose packets the flow cache was told to forward.
+    pub fn cached(&self) -> u32 {
+        self.cached
+    }
+
+    /// Handshakes completed so far.
+    pub fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// The flow that packets with this key belong to, and which way they go.
+    #[inline]
+    pub fn lookup(&self, key: &FlowKey) -> Option<(FlowId, Direction)> {
+        self.index.find(self.hash(key), |id, direction| self.get(id).matches(direction, key))
+    }
+
+    /// Fetches into the cache what looking up these keys will read. Worth it for the keys of a batch of
+    /// packets, if the table is larger than the cache: their waits for memory overlap, where those of
+    /// packets handled one by one add up.
+    pub fn prefetch(&self, keys: &[FlowKey]) {
+        const AT_ONCE: usize = 32;
+        let mut hashes = [0; AT_ONCE];
+        for keys in keys.chunks(AT_ONCE) {
+            // Loads that nobody waits for: safe Rust has no other prefetch instruction.
+            let mut read = 0;
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = self.hash(key);
+                read ^= self.index.first(*hash);
+            }
+            for &hash in &hashes[..keys.len()] {
+                if let Some((id, _)) = self.index.find(hash, |_, _| true) {
+                    let flow = self.get(id);
+                    read ^= u64::from(flow.deadline ^ flow.last_ack());
+                }
+            }
+            std::hint::black_box(read);
+        }
+    }
+
+    /// The flow of this name, which must be in the table.
+    #[inline]
+    pub fn get(&self, id: FlowId) -> &Flow {
+        &self.flows[id.0 as usize]
+    }
+
+    /// Has packets of this flow to its client be cut, into shorter pieces the narrower its path is.
+    pub(super) fn set_narrow(&mut self, id: FlowId, narrowness: u8) {
+        self.flows[id.0 as usize].set_narrow(narrowness);
+    }
+
+    /// Has packets of this flow to its client go on whole again, if it is there and they are cut. Returns whether they were.
+    pub(super) fn set_wide(&mut self, id: FlowId) -> bool {
+        let flow = &mut self.flows[id.0 as usize];
+        let is_narrow = flow.slot != Slot::NONE && flow.is_narrow();
+        if is_narrow {
+            flow.set_wide();
+        }
+        is_narrow
+    }
+
+    /// Notes whether the flow cache was told to forward packets of this flow.
+    pub(super) fn set_cached(&mut self, id: FlowId, cached: bool) {
+        let flow = &mut self.flows[id.0 as usize];
+        self.cached -= u32::from(flow.is_cached());
+        flow.set_cached(cached);
+        self.cached += u32::from(cached);
+    }
+
+    /// Sends packets of a flow's direction to another next hop from now on.
+    pub fn set_next_hop(&mut self, id: FlowId, direction: Direction, next_hop: u32) {
+        self.flows[id.0 as usize].set_next_hop(direction, next_hop);
+    }
+
+    /// Tells other workers from now on what may give way here. To be called before there is a flow.
+    pub(super) fn work_with(&mut self, workers: Workers) {
+        workers.clients().reserve(self.capacity, self.seed);
+        self.shares.work_with(workers);
+    }
+
+    /// Has these kinds share the table from now on.
+    pub fn divide_among(&mut self, kinds: impl Iterator<Item = Share>) {
+        self.shares.divide_among(kinds);
+    }
+
+    /// Records a flow neither of whose keys is in the table. Without room for its kind, another flow gives way: the one that
+    /// has been closing for longest. If there is none: the one that has been half-open for longest. In DSR, as a last resort:
+    /// the one that has been open for longest and whose beginning was not seen.
+    ///
+    /// # Errors
+    /// [`Full`] if there is none of these.
+    pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
+        debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
+        let evicted = self.victim(Share::new(new.view, new.client.protocol))?.map(|id| self.remove(id));
+        let mut flow = Flow::new(new);
+        flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
+        self.counts[flow.state as usize] += 1;
+        let class = flow.class();
+        let id = self.place(flow);
+        self.wheel.add(&mut self.flows, id.0);
+        self.shares.insert(&mut self.flows, id.0, class, now);
+        self.index.insert(self.hash(&new.client), id, Direction::ToServer);
+        if new.view == View::BothSides {
+            self.index.insert(self.hash(&new.server), id, Direction::ToClient);
+        }
+        Ok(Inserted { id, evicted })
+    }
+
+    /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put off. While the flow begins and
+    /// when it is over, few segments do that: see [`Flow::is_kept_by`].
+    #[inline]
+    pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        let state = flow.hear(direction, segment);
+        if state.is_udp() && direction == Direction::ToClient {
+            flow.note_answer(tick(at));
+        }
+        self.go_on(id, direction, segment, state, at);
+    }
+
+    /// Puts a flow's deadline off as a packet does after which its state is the same.
+    pub(super) fn keep(&mut self, id: FlowId, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        flow.deadline = tick_from(at) + self.timeouts[flow.state as usize];
+        self.keep_in_time(id);
+    }
+
+    /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
+    pub(super) fn on_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
+        let state = self.flows[id.0 as usize].hear_told(direction, fin);
+        self.go_on(id, direction, fin, state, at);
+    }
+
+    #[inline]
+    fn go_on(&mut self, id: FlowId, direction: Direction, segment: Segment, state: FlowState, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        let deadline = tick_from(at) + self.timeouts[state as usize];
+        if state != flow.state {
+            // What is told of late may have been followed by a SYN that was not.
+            flow.deadline = if state.is_handshake() { flow.deadline.max(deadline) } else { deadline };
+            self.set_state(id, state, at);
+        } else if flow.is_kept_by(direction, segment) {
+            flow.deadline = deadline;
+        }
+        self.keep_in_time(id);
+    }
+
+    /// Notes that the flow cache has forwarded the rest of a flow's handshake by `at`, and how far its client had got then:
+    /// that of another connection does not fit, and changes nothing.
+    pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        if !flow.may_have_got(progress.sent) {
+            return;
+        }
+        let state = flow.catch_up(Some(progress), None);
+        flow.deadline = tick_from(at) + self.timeouts[state as usize];
+        self.set_state(id, state, at);
+        self.keep_in_time(id);
+    }
+
+    /// Notes how far a flow's client and server have got by what the flow cache has forwarded. Its deadline stays.
+    pub(super) fn catch_up(&mut self, id: FlowId, client: Option<Progress>, server: Option<Progress>) {
+        let flow = &mut self.flows[id.0 as usize];
+        let state = flow.catch_up(client, server);
+        if state != flow.state {
+            // No later than what has happened last.
+            self.set_state(id, state, Timestamp::default());
+        }
+    }
+
+    /// Forgets a flow, which must be in the table. Returns what was known of it.
+    pub fn remove(&mut self, id: FlowId) -> Flow {
+        let flow = self.get(id).clone();
+        self.index.remove(self.hash(&flow.client()), id, Direction::ToServer);
+        if flow.view() == View::BothSides {
+            self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
+        }
+        self.shares.remove(&mut self.flows, id.0, flow.class());
+        self.wheel.remove(&mut self.flows, id.0);
+        self.vacant.push(&mut self.flows, id.0);
+        self.counts[flow.state as usize] -= 1;
+        self.cached -= u32::from(flow.is_cached());
+        flow
+    }
+
+    /// A flow that is to be looked at by now, if there is one: see [`FlowTable::settle`].
+    pub fn due(&mut self, now: Timestamp) -> Option<FlowId> {
+        self.wheel.due(tick(now)).map(FlowId)
+    }
+
+    /// Forgets a flow that was [`FlowTable::due`] if its deadline has come, and returns what was known of it. Its last packet
+    /// that is known of elsewhere was at `last`. If it stays, it will be due another time.
+    pub fn settle(&mut self, id: FlowId, last: Option<Timestamp>, now: Timestamp) -> Option<Flow> {
+        let flow = &mut self.flows[id.0 as usize];
+        if let Some(last) = last {
+            flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
+        }
+        if flow.deadline <= tick(now) {
+            return Some(self.remove(id));
+        }
+        self.wheel.remove(&mut self.flows, id.0);
+        self.wheel.add(&mut self.flows, id.0);
+        None
+    }
+
+    /// Has a flow be due at `at`, if that is before its deadline, too.
+    pub(super) fn look_at(&mut self, id: FlowId, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        let (deadline, tick) = (flow.deadline, tick_from(at));
+        if self.wheel.tick_of(flow.slot) > tick {
+            flow.deadline = tick;
+            self.wheel.remove(&mut self.flows, id.0);
+            self.wheel.add(&mut self.flows, id.0);
+            self.flows[id.0 as usize].deadline = deadline;
+        }
+    }
+
+    /// Whether a flow that is due will be forgotten, as far as is known here.
+    pub fn is_silent(&self, id: FlowId, now: Timestamp) -> bool {
+        self.get(id).deadline <= tick(now)
+    }
+
+    /// How many flows of a kind there are, and how many more there is room for.
+    pub(super) fn room(&self, kind: Share) -> Room {
+        self.shares.room(kind)
+    }
+
+    /// A connection seen from both sides that was opened since it was last asked, if it still is open.
+    pub(super) fn next_opened(&mut self) -> Option<FlowId> {
+        loop {
+            let id = self.opened.pop()?;
+            let flow = self.get(id);
+            if flow.slot != Slot::NONE && flow.is_open_connection() {
+                return Some(id);
+            }
+        }
+    }
+
+    /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is room.
+    ///
+    /// # Errors
+    /// There is no room, and all are open.
+    pub fn victim(&mut self, new: Share) -> Result<Option<FlowId>, Full> {
+        Ok(self.shares.victim(&self.flows, new)?.map(FlowId))
+    }
+
+    /// Whether a flow of this kind may give way to a new one for its place.
+    pub(super) fn may_evict(&self, kind: Share, new: Share) -> bool {
+        self.shares.may_evict(kind, new)
+    }
+
+    /// How many flows of a kind and class hold this.
+    pub(super) fn count_of(&self, held: Held, kind: Share, class: Class) -> u32 {
+        self.shares.count(held, kind, class)
+    }
+
+    /// The flow of this kind that holds this and has been in a class for longest: whoever wants what it holds may end it.
+    pub(super) fn first_of(&mut self, held: Held, kind: Share, class: Class) -> Option<FlowId> {
+        self.shares.first(&self.flows, held, kind, class).map(FlowId)
+    }
+
+    /// Puts a stream at the end of its queue, as one that was last in use then.
+    pub(super) fn put_last(&mut self, id: FlowId, last_use: Timestamp) {
+        let class = self.get(id).class();
+        self.shares.put_last(&mut self.flows, id.0, class, last_use);
+    }
+
+    /// When a stream was last in use, as far as is known here: its server has sent, or its client where the server's packets
+    /// do not pass. Up to a quarter of a second too early.
+    pub(super) fn last_use(&self, flow: &Flow) -> Timestamp {
+        match flow.view() {
+            View::BothSides => begin(flow.last_answer()),
+            View::ClientSide => self.last_kept(flow),
+        }
+    }
+
+    /// When the last packet passed here that put a flow's deadline off. Up to a quarter of a second too early.
+    pub(super) fn last_kept(&self, flow: &Flow) -> Timestamp {
+        begin(flow.deadline.saturating_sub(self.timeouts[flow.state as usize] + 1))
+    }
+
+    /// How long a flow has been silent that is in the table or was, to a quarter of a second.
+    pub(super) fn silence(&self, flow: &Flow, now: Timestamp) -> Duration {
+        time(tick(now).saturating_sub(flow.deadline.saturating_sub(self.timeouts[flow.state as usize])))
+    }
+
+    /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with
+    /// `from` at 0 and looks at `budget` places; returns where to go on, `None` at the end. A flow that is
+    /// there from the first slice to the last is shown once. No flow that stays may be silent from now on for longer than
+    /// the timeouts say.
+    pub fn sweep(
+        &mut self,
+        now: Timestamp,
+        from: u32,
+        budget: u32,
+        mut keep: impl FnMut(&mut Flow) -> bool,
+    ) -> Option<u32> {
+        let (used, now) = (self.flows.len() as u32, tick_from(now));
+        let end = from.saturating_add(budget).min(used);
+        for id in from..end {
+            let flow = &mut self.flows[id as usize];
+            if flow.slot == Slot::NONE {
+                continue;
+            }
+            if keep(flow) {
+                flow.deadline = flow.deadline.min(now + self.timeouts[flow.state as usize]);
+                self.keep_in_time(FlowId(id));
+            } else {
+                self.remove(FlowId(id));
+            }
+        }
+        (end < used).then_some(end)
+    }
+
+    /// Changes the timeouts. Returns whether they were others: longer ones hold from a flow's next packet, shorter ones
+    /// from when it is swept.
+    pub fn set_timeouts(&mut self, timeouts: &FlowTimeouts) -> bool {
+        let before = std::mem::replace(&mut self.timeouts, in_ticks(timeouts));
+        before != self.timeouts
+    }
+
+    /// The wheel finds out by itself that a deadline was put off, but not that it was brought forward.
+    #[inline]
+    fn keep_in_time(&mut self, id: FlowId) {
+        let flow = &self.flows[id.0 as usize];
+        if self.wheel.tick_of(flow.slot) > flow.deadline {
+            self.wheel.remove(&mut self.flows, id.0);
+            self.wheel.add(&mut self.flows, id.0);
+        }
+    }
+
+    fn set_state(&mut self, id: FlowId, state: FlowState, at: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        let class = flow.class();
+        self.counts[flow.state as usize] -= 1;
+        self.counts[state as usize] += 1;
+        self.finished +=
+            u64::from(flow.state.is_handshake() && !state.is_handshake() && state != FlowState::Closed);
+        flow.state = state;
+        let new_class = flow.class();
+        if new_class != class {
+            self.shares.leave(&mut self.flows, id.0, class);
+            self.shares.enter(&mut self.flows, id.0, new_class, at);
+            let is_opened = new_class == Class::Open && !class.is_open();
+            if is_opened && self.get(id).view() == View::BothSides && self.opened.len() < MAX_OPENED {
+                self.opened.push(id);
+            }
+        }
+    }
+
+    /// Puts a record where there is room: preferably where one was a moment ago, which is still cached.
+    fn place(&mut self, flow: Flow) -> FlowId {
+        if let Some(id) = self.vacant.last() {
+            self.vacant.remove(&mut self.flows, id);
+            self.flows[id as usize] = flow;
+            return FlowId(id);
+        }
+        self.flows.push(flow);
+        FlowId(self.flows.len() as u32 - 1)
+    }
+
+    #[inline]
+    fn hash(&self, key: &FlowKey) -> u32 {
+        // In whole words: a load that spans smaller stores waits for them to retire, and so for every load
+        // of the packets before. That made each packet wait alone.
+        let ports = u64::from(key.src_port) | u64::from(key.dst_port) << 16 | u64::from(key.protocol) << 32;
+        let (src, dst) = (key.src.words(), key.dst.words());
+        let mut bytes = [0; 40];
+        for (to, word) in bytes.chunks_exact_mut(8).zip([src[0], src[1], dst[0], dst[1], ports]) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        xxh3_64_with_seed(&bytes, self.seed) as u32
+    }
+}
+
+fn in_ticks(timeouts: &FlowTimeouts) -> [u32; FlowState::ALL.len()] {
+    FlowState::ALL.map(|state| ticks(state.timeout(timeouts)))
+}
+
+#[cfg(test)]
+mod tests;

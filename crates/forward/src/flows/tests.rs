@@ -1,0 +1,381 @@
+//! Stories of single flows, in virtual time. `model` checks whatever they leave out.
+
+mod model;
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::*;
+use crate::state::Direction::{ToClient, ToServer};
+use crate::state::{ACK, FIN, RST, SYN};
+use convey_model::{Addr, Rewrite, TCP};
+
+const VIP: &str = "192.0.2.1:80";
+const SNAT: &str = "10.0.0.1";
+
+/// Client `n`, which a server's packets reach through port `n` of ours.
+fn passthrough(n: u16) -> NewFlow {
+    NewFlow {
+        client: FlowKey::tcp(client(n), VIP.parse().unwrap()),
+        server: FlowKey::tcp(server(n), SocketAddr::new(SNAT.parse().unwrap(), n)),
+        view: View::BothSides,
+        as_is: false,
+        server_id: u32::from(n % 2),
+        frontend_id: 1,
+        to_server: 10,
+        to_client: 20,
+        segment: segment(SYN),
+    }
+}
+
+/// Client `n`, which a server answers directly.
+fn dsr(n: u16) -> NewFlow {
+    let server = FlowKey::tcp(server(n), client(n));
+    NewFlow { server, view: View::ClientSide, ..passthrough(n) }
+}
+
+fn client(n: u16) -> SocketAddr {
+    SocketAddr::from(([198, 51, 100, (n >> 8) as u8], 1 + n))
+}
+
+/// One of two servers.
+fn server(n: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 1, (n % 2) as u8], 80))
+}
+
+/// The server of client `n` as SNAT ports know it.
+fn to(n: u16) -> (Addr, u16) {
+    (server(n).ip().into(), server(n).port())
+}
+
+/// A segment of a connection in which nobody says anything: with these flags it always fits.
+fn segment(flags: u8) -> Segment {
+    Segment { flags, seq: 100 - u32::from(flags & SYN != 0), ack: 100, len: 0 }
+}
+
+/// A segment of somebody who guesses what the numbers are.
+fn forged(flags: u8) -> Segment {
+    Segment { seq: 1 << 30, ack: 1 << 30, ..segment(flags) }
+}
+
+fn at(seconds: f64) -> Timestamp {
+    Timestamp((seconds * 1e9) as u64)
+}
+
+fn table(capacity: u32) -> FlowTable {
+    FlowTable::new(capacity, &FlowTimeouts::default(), 42)
+}
+
+const HANDSHAKE: [(Direction, u8); 2] = [(ToClient, SYN | ACK), (ToServer, ACK)];
+const CLOSE: [(Direction, u8); 3] = [(ToServer, FIN | ACK), (ToClient, FIN | ACK), (ToServer, ACK)];
+
+/// Records a flow and has these segments pass at the same moment.
+fn open(flows: &mut FlowTable, new: &NewFlow, segments: &[(Direction, u8)], now: Timestamp) -> FlowId {
+    let id = flows.insert(new, now).unwrap().id;
+    pass(flows, id, segments, now);
+    id
+}
+
+fn pass(flows: &mut FlowTable, id: FlowId, segments: &[(Direction, u8)], now: Timestamp) {
+    for &(direction, flags) in segments {
+        flows.on_segment(id, direction, segment(flags), now);
+    }
+}
+
+/// Flows that end now.
+fn expire_all(flows: &mut FlowTable, now: Timestamp) -> Vec<Flow> {
+    let mut ended = Vec::new();
+    while let Some(id) = flows.due(now) {
+        ended.extend(flows.settle(id, None, now));
+    }
+    ended
+}
+
+/// Clients whose flows end now.
+fn expire(flows: &mut FlowTable, now: Timestamp) -> Vec<SocketAddr> {
+    expire_all(flows, now).iter().map(|flow| flow.client().source()).collect()
+}
+
+#[test]
+fn a_passthrough_flow_is_found_from_both_sides_and_each_becomes_the_reverse_of_the_other() {
+    let mut flows = table(10);
+    let id = open(&mut flows, &passthrough(7), &HANDSHAKE, at(0.0));
+    assert_eq!(flows.lookup(&passthrough(7).client), Some((id, ToServer)));
+    assert_eq!(flows.lookup(&passthrough(7).server), Some((id, ToClient)));
+    assert_eq!(flows.lookup(&passthrough(8).client), None);
+    assert_eq!(flows.lookup(&passthrough(7).client.reversed()), None);
+
+    let rewrite = |src: &str, dst: &str, next_hop| {
+        let key = FlowKey::tcp(src.parse().unwrap(), dst.parse().unwrap());
+        Rewrite { src: key.src, dst: key.dst, src_port: key.src_port, dst_port: key.dst_port, next_hop }
+    };
+    let flow = flows.get(id);
+    assert_eq!(flow.rewrite(ToServer), rewrite("10.0.0.1:7", "10.0.1.1:80", 10));
+    assert_eq!(flow.rewrite(ToClient), rewrite(VIP, "198.51.100.0:8", 20));
+}
+
+#[test]
+fn a_dsr_flow_keeps_the_clients_address_and_does_not_know_replies() {
+    let mut flows = table(10);
+    let id = open(&mut flows, &dsr(7), &[], at(0.0));
+    let rewrite = flows.get(id).rewrite(ToServer);
+    assert_eq!((rewrite.src, rewrite.src_port), (client(7).ip().into(), client(7).port()));
+    assert_eq!((rewrite.dst, rewrite.dst_port), (Addr::from(server(7).ip()), 80));
+    assert_eq!(flows.lookup(&dsr(7).server), None);
+    flows.remove(id);
+    assert_eq!(flows.lookup(&dsr(7).client), None);
+}
+
+#[test]
+fn memory_is_152_bytes_for_each_flow() {
+    let reserved = table(1_000_000).memory() - 32 * 1024;
+    assert_eq!(reserved.div_ceil(1_000_000), 153, "and a slot of the index that is always free");
+    assert_eq!(reserved, 152_000_008);
+}
+
+#[test]
+fn fetching_ahead_changes_nothing_that_is_found() {
+    let mut flows = table(100);
+    let ids: Vec<FlowId> = (0..40).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).collect();
+    let keys: Vec<FlowKey> = (0..80).map(|n| passthrough(n).client).collect();
+    flows.prefetch(&keys);
+    flows.prefetch(&[]);
+    let found: Vec<_> = keys.iter().map(|key| flows.lookup(key).map(|found| found.0)).collect();
+    let expected = ids.into_iter().map(Some).chain([None; 40]);
+    assert!(found.into_iter().eq(expected));
+}
+
+#[test]
+fn each_state_is_remembered_for_its_timeout_and_not_a_tick_more() {
+    let both: [(&[(Direction, u8)], f64); 7] = [
+        (&[], 60.0),
+        (&HANDSHAKE[..1], 60.0),
+        (&HANDSHAKE, 7440.0),
+        (&[HANDSHAKE[0], HANDSHAKE[1], CLOSE[0]], 240.0),
+        (&[HANDSHAKE[0], HANDSHAKE[1], CLOSE[0], CLOSE[1]], 60.0),
+        (&[HANDSHAKE[0], HANDSHAKE[1], CLOSE[0], CLOSE[1], CLOSE[2]], 60.0),
+        (&[HANDSHAKE[0], HANDSHAKE[1], (ToClient, RST)], 10.0),
+    ];
+    let mut flows = table(10);
+    let mut start = 0.0;
+    for (segments, timeout) in both {
+        let id = open(&mut flows, &passthrough(1), segments, at(start + 0.001));
+        let state = flows.get(id).state();
+        assert_eq!(expire(&mut flows, at(start + timeout + 0.249)), [], "{state:?} ends too early");
+        assert_eq!(expire(&mut flows, at(start + timeout + 0.25)), [client(1)], "{state:?} ends too late");
+        start += timeout + 1.0;
+    }
+}
+
+#[test]
+fn packets_keep_a_flow_for_days_and_cost_no_timer() {
+    let mut flows = table(10);
+    let id = open(&mut flows, &passthrough(1), &HANDSHAKE, at(0.0));
+    for hour in 1..=72 {
+        let now = at(f64::from(hour) * 3600.0);
+        assert_eq!(expire(&mut flows, now), []);
+        let slot = flows.get(id).slot;
+        pass(&mut flows, id, &[(ToClient, ACK)], now);
+        assert_eq!(flows.get(id).slot, slot, "a packet of an established flow leaves the wheel alone");
+    }
+    assert_eq!(expire(&mut flows, at(72.0 * 3600.0 + 7440.0)), [client(1)]);
+}
+
+#[test]
+fn the_wheel_goes_round_many_times_and_each_flow_ends_at_its_own_tick() {
+    let timeouts = FlowTimeouts { half_open: Duration::from_secs(5000), ..FlowTimeouts::default() };
+    let mut flows = FlowTable::new(100, &timeouts, 1);
+    for n in 0..100 {
+        open(&mut flows, &passthrough(n), &[], at(f64::from(n) * 37.25));
+    }
+    for tick in 0..40_000 {
+        let now = f64::from(tick) * 0.25;
+        let expected = (now - 5000.0) / 37.25;
+        let due = expected >= 0.0 && expected.fract() == 0.0 && expected < 100.0;
+        let expected = if due { vec![client(expected as u16)] } else { vec![] };
+        assert_eq!(expire(&mut flows, at(now)), expected, "at {now} s");
+    }
+    assert!(flows.is_empty());
+}
+
+#[test]
+fn after_a_long_sleep_all_that_is_due_ends_at_once() {
+    let mut flows = table(10);
+    open(&mut flows, &passthrough(1), &HANDSHAKE, at(0.0));
+    open(&mut flows, &passthrough(2), &[], at(1e6));
+    assert_eq!(expire(&mut flows, at(1e6)), [client(1)]);
+    assert_eq!(expire(&mut flows, at(1e6 + 60.0)), [client(2)]);
+}
+
+#[test]
+fn a_half_closed_connection_lasts_minutes_while_the_other_side_sends() {
+    for first in [ToServer, ToClient] {
+        let mut flows = table(10);
+        let id = open(&mut flows, &passthrough(1), &HANDSHAKE, at(0.0));
+        pass(&mut flows, id, &[(first, FIN | ACK)], at(0.0));
+        let other = if first == ToServer { ToClient } else { ToServer };
+        for minute in (3..=30).step_by(3) {
+            let now = at(f64::from(minute) * 60.0);
+            assert_eq!(expire(&mut flows, now), []);
+            pass(&mut flows, id, &[(other, ACK)], now);
+        }
+        assert!(!flows.get(id).is_over());
+    }
+}
+
+#[test]
+fn a_closed_connection_ends_soon_though_it_was_established_for_long() {
+    let mut flows = table(10);
+    let id = open(&mut flows, &passthrough(1), &HANDSHAKE, at(0.0));
+    pass(&mut flows, id, &[(ToServer, RST)], at(5.0));
+    assert_eq!(expire(&mut flows, at(15.0)), [client(1)]);
+}
+
+#[test]
+fn shorter_timeouts_hold_from_a_flows_next_packet() {
+    let mut flows = table(10);
+    let id = open(&mut flows, &passthrough(1), &HANDSHAKE, at(0.0));
+    flows.set_timeouts(&FlowTimeouts { established: Duration::from_secs(2), ..FlowTimeouts::default() });
+    pass(&mut flows, id, &[(ToServer, ACK)], at(10.0));
+    assert_eq!(expire(&mut flows, at(11.75)), []);
+    assert_eq!(expire(&mut flows, at(12.0)), [client(1)]);
+}
+
+#[test]
+fn a_client_that_uses_its_port_again_begins_a_new_flow_once_the_old_one_is_over() {
+    let over = |new: &NewFlow, segments: &[&[(Direction, u8)]]| {
+        let mut flows = table(10);
+        let id = open(&mut flows, new, &segments.concat(), at(0.0));
+        flows.get(id).is_over()
+    };
+    let new = passthrough(1);
+    assert!(!over(&new, &[]));
+    assert!(!over(&new, &[&HANDSHAKE]));
+    assert!(!over(&new, &[&HANDSHAKE, &CLOSE[..1]]));
+    assert!(over(&new, &[&HANDSHAKE, &CLOSE[..2]]));
+    assert!(over(&new, &[&HANDSHAKE, &CLOSE]));
+    assert!(over(&new, &[&[(ToClient, RST | ACK)]]));
+    assert!(over(&dsr(1), &[&[(ToServer, ACK), (ToServer, FIN | ACK)]]), "all that DSR sees of an end");
+}
+
+#[test]
+fn the_oldest_closing_flow_gives_way_first_then_the_oldest_half_open_one_then_none() {
+    let mut flows = table(5);
+    let now = at(0.0);
+    open(&mut flows, &passthrough(1), &HANDSHAKE, now);
+    open(&mut flows, &passthrough(2), &[], now);
+    open(&mut flows, &passthrough(3), &HANDSHAKE[..1], now);
+    let closed_last = open(&mut flows, &passthrough(4), &HANDSHAKE, now);
+    open(&mut flows, &passthrough(5), &[&HANDSHAKE[..], &CLOSE].concat(), now);
+    pass(&mut flows, closed_last, &[(ToServer, RST)], now);
+
+    for (n, expected) in [(11, 5), (12, 4), (13, 2), (14, 3)] {
+        let inserted = flows.insert(&passthrough(n), now).unwrap();
+        assert_eq!(inserted.evicted.unwrap().client().source(), client(expected));
+        pass(&mut flows, inserted.id, &HANDSHAKE, now);
+        assert_eq!(flows.len(), 5);
+    }
+    assert_eq!(flows.insert(&passthrough(15), now).unwrap_err(), Full::Table);
+    assert_eq!(flows.count(FlowState::Established), 5);
+    assert!((11..15).chain([1]).all(|n| flows.lookup(&passthrough(n).client).is_some()));
+}
+
+#[test]
+fn a_hundred_thousand_forged_syns_evict_no_established_flow() {
+    let mut flows = table(10_000);
+    for n in 0..9_000 {
+        open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0));
+    }
+    let mut forged = passthrough(0);
+    for n in 0..100_000_u32 {
+        forged.client.src = Addr::v4((0xcb00_0000 + n).to_be_bytes());
+        forged.server.dst = Addr::v4((0x0a01_0000 + n).to_be_bytes());
+        let now = at(f64::from(n) * 1e-5);
+        let id = flows.insert(&forged, now).unwrap().id;
+        pass(&mut flows, id, &HANDSHAKE[..1], now);
+        assert_eq!(expire(&mut flows, now), []);
+    }
+    assert_eq!((flows.count(FlowState::Established), flows.count(FlowState::SynReceived)), (9_000, 1_000));
+    assert!((0..9_000).all(|n| flows.lookup(&passthrough(n).server).is_some()));
+}
+
+#[test]
+fn in_dsr_connections_that_ended_unseen_make_room() {
+    let mut flows = table(10);
+    for n in 0..1_000 {
+        open(&mut flows, &dsr(n), &[(ToServer, ACK), (ToServer, FIN | ACK), (ToServer, ACK)], at(0.0));
+    }
+    assert_eq!(flows.count(FlowState::HalfClosedByClient), 10);
+}
+
+#[test]
+fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
+    let mut flows = table(10);
+    for n in 0..6 {
+        open(&mut flows, &passthrough(n), &[&HANDSHAKE[..], &CLOSE].concat(), at(0.0));
+    }
+    let closing_towards = |flows: &mut FlowTable, (addr, port)| {
+        flows.first_of(Held::Port(addr, port), Share::new(View::BothSides, TCP), Class::Closing)
+    };
+    for n in [1, 3, 5] {
+        let id = closing_towards(&mut flows, to(1)).unwrap();
+        assert_eq!(flows.remove(id).server(), passthrough(n).server);
+    }
+    assert_eq!(closing_towards(&mut flows, to(1)), None);
+    let id = closing_towards(&mut flows, to(0)).unwrap();
+    assert_eq!(flows.remove(id).server(), passthrough(0).server);
+}
+
+#[test]
+fn a_packet_that_is_known_of_elsewhere_keeps_a_flow_until_it_has_been_silent_since() {
+    let mut flows = table(10);
+    let id = open(&mut flows, &passthrough(1), &[], at(0.0));
+    assert_eq!(flows.due(at(59.9)), None);
+    assert_eq!(flows.due(at(60.0)), Some(id));
+    assert!(flows.is_silent(id, at(60.0)));
+    assert!(flows.settle(id, Some(at(20.0)), at(60.0)).is_none());
+    assert_eq!(expire(&mut flows, at(79.9)), []);
+    assert_eq!(expire(&mut flows, at(80.0)), [client(1)]);
+}
+
+#[test]
+fn a_sweep_in_slices_sees_every_flow_once_though_others_come_and_go() {
+    let mut flows = table(300);
+    let ids: Vec<FlowId> = (0..200).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).collect();
+    for &id in &ids[..50] {
+        flows.remove(id);
+    }
+
+    let mut seen = HashSet::new();
+    let mut from = Some(0);
+    let mut newcomer = 1_000;
+    while let Some(next) = from {
+        let before = seen.len();
+        from = flows.sweep(at(0.0), next, 16, |flow| {
+            assert!(seen.insert(flow.client()), "{flow:?} is shown twice");
+            flow.set_next_hop(ToServer, 99);
+            flow.server_id() == 0
+        });
+        assert!(seen.len() - before <= 16);
+        open(&mut flows, &passthrough(newcomer), &[], at(0.0));
+        newcomer += 2;
+    }
+    assert!((50..200).all(|n| seen.contains(&passthrough(n).client)));
+    for n in 50..200 {
+        let found = flows.lookup(&passthrough(n).client);
+        assert_eq!(found.map(|(id, _)| flows.get(id).rewrite(ToServer).next_hop), (n % 2 == 0).then_some(99));
+    }
+}
+
+#[test]
+fn the_clients_last_acknowledgement_is_kept_for_a_reset_in_the_servers_name() {
+    let mut flows = table(1);
+    let id = open(&mut flows, &passthrough(1), &HANDSHAKE[..1], at(0.0));
+    for (direction, flags, ack) in
+        [(ToServer, ACK, 170), (ToClient, ACK, 107), (ToServer, 0, 190), (ToServer, ACK, 150)]
+    {
+        flows.on_segment(id, direction, Segment { ack, ..segment(flags) }, at(0.0));
+    }
+    assert_eq!(flows.get(id).last_ack(), 170);
+}

@@ -1,0 +1,330 @@
+//! The table against a list of flows that is searched from end to end, over random packets in virtual time.
+
+use proptest::prelude::*;
+
+use super::*;
+use convey_model::UDP;
+
+const CAPACITY: usize = 8;
+/// Half of them speak TCP, the others UDP from the same addresses and ports.
+const CLIENTS: u16 = 24;
+
+/// A flow of the list.
+#[derive(Debug)]
+struct Known {
+    client: u16,
+    state: FlowState,
+    /// When it last had a packet.
+    heard: Duration,
+    /// Number of the step in which it came to be open, half-open, doubtful or closing.
+    since: usize,
+    /// Whether it was under way when its first segment came.
+    is_met: bool,
+    /// Bytes that the client has sent.
+    sent: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Who sends, which way, with which flags, whether with numbers that cannot be, and whether with data.
+    Packet(u16, Direction, u8, bool, bool),
+    Remove(u16),
+    Wait(Duration),
+}
+
+/// Even clients are served in passthrough mode, odd ones in DSR mode; every third has an address of IPv6.
+fn new_flow(client: u16) -> NewFlow {
+    let who = client % (CLIENTS / 2);
+    let flow = if who.is_multiple_of(2) { passthrough(who) } else { dsr(who) };
+    let protocol = if who == client { TCP } else { UDP };
+    let addr = |addr: Addr| {
+        if who.is_multiple_of(3) { Addr::v6([addr.v4_bytes(); 4].concat().try_into().unwrap()) } else { addr }
+    };
+    let key = |key: FlowKey| FlowKey { src: addr(key.src), dst: addr(key.dst), protocol, ..key };
+    // Frontends share servers, and servers have several numbers.
+    let (frontend_id, server_id) = ((client / 2 % 3).into(), (client / 3 % 4).into());
+    NewFlow { client: key(flow.client), server: key(flow.server), frontend_id, server_id, ..flow }
+}
+
+/// What the flow of a client holds.
+fn held_by(client: u16) -> [Held; 4] {
+    let NewFlow { server: FlowKey { src, src_port, .. }, frontend_id, server_id, .. } = new_flow(client);
+    [Held::Place, Held::Port(src, src_port), Held::FrontendSlot(frontend_id), Held::ServerSlot(server_id)]
+}
+
+impl Known {
+    fn view(&self) -> View {
+        new_flow(self.client).view
+    }
+
+    fn share(&self) -> Share {
+        let new = new_flow(self.client);
+        Share::new(new.view, new.client.protocol)
+    }
+
+    fn half_open(&self) -> bool {
+        let half_open = [
+            FlowState::SynSent,
+            FlowState::SynReceived,
+            FlowState::Adopted,
+            FlowState::HandshakeOnly,
+            FlowState::UdpNew,
+        ];
+        half_open.contains(&self.state)
+    }
+
+    fn doubtful(&self) -> bool {
+        let is_met = self.is_met && self.state == FlowState::Established;
+        (self.view() == View::ClientSide && is_met) || self.state == FlowState::UdpStream
+    }
+
+    fn is_in(&self, class: Class) -> bool {
+        match class {
+            Class::Closing => self.closing(),
+            Class::HalfOpen => self.half_open(),
+            Class::Doubtful => self.doubtful(),
+            Class::Open => !self.class().contains(&true),
+        }
+    }
+
+    fn class(&self) -> [bool; 3] {
+        [self.half_open(), self.doubtful(), self.closing()]
+    }
+
+    fn closing(&self) -> bool {
+        let unseen_end = self.state == FlowState::HalfClosedByClient && self.view() == View::ClientSide;
+        let closing = [FlowState::Closing, FlowState::TimeWait, FlowState::Closed, FlowState::UdpAnswered];
+        unseen_end || closing.contains(&self.state)
+    }
+
+    /// A packet; a segment that is forged changes nothing. While it begins only the client keeps it, by its SYN; when it is over,
+    /// what may be part of it.
+    fn hear(&mut self, direction: Direction, flags: u8, is_forged: bool, has_data: bool, now: Duration) {
+        let is_udp = self.client >= CLIENTS / 2;
+        let before = self.state;
+        // The server's reset of a SYN is known by what it acknowledges.
+        let is_nothing = direction == ToClient && self.state == FlowState::SynSent && flags == RST;
+        if is_udp || !(is_nothing || is_forged) {
+            self.state = self.state.next(self.view(), direction, flags);
+            if has_data && self.sent == 0 {
+                self.state = self.state.with_data();
+                self.sent = 1;
+            }
+        }
+        self.is_met &= self.state != FlowState::SynSent;
+        let is_syn = direction == ToServer && flags & SYN != 0;
+        // All that is repeated here is the client's byte.
+        let is_part = !is_forged
+            && flags & (SYN | RST | ACK) == ACK
+            && (self.view() == View::ClientSide || (direction == ToServer && has_data));
+        let keeps = match self.state {
+            state if state.is_handshake() => is_syn,
+            state if state.is_over(self.view()) => is_part,
+            _ => true,
+        };
+        if self.state != before || keeps {
+            self.heard = now;
+        }
+    }
+
+    /// Ends at the first quarter of a second that is no earlier than the timeout says.
+    fn ended(&self, now: Duration) -> bool {
+        let quarters = |time: Duration| time.as_nanos() as f64 / 250e6;
+        let timeout = self.state.timeout(&FlowTimeouts::default());
+        quarters(now).floor() >= quarters(self.heard).ceil() + quarters(timeout)
+    }
+}
+
+/// Takes the flow of a share that has been what `which` says for longest.
+fn take_oldest(known: &mut Vec<Known>, of: Share, which: impl Fn(&Known) -> bool) -> Option<Known> {
+    let fits = |flow: &Known| flow.share() == of && which(flow);
+    let oldest =
+        known.iter().enumerate().filter(|(_, flow)| fits(flow)).min_by_key(|(_, flow)| flow.since)?.0;
+    Some(known.remove(oldest))
+}
+
+/// Whether more questions of a share wait than were answered.
+fn most_wait(known: &[Known], of: Share) -> bool {
+    let count = |which: fn(&Known) -> bool| known.iter().filter(|f| f.share() == of && which(f)).count();
+    of.is_udp() && count(Known::half_open) > count(Known::closing)
+}
+
+/// Takes the flow of a share that gives way if none is over. Whether streams of which both sides are seen do, is not the table's to say.
+fn take_victim(known: &mut Vec<Known>, of: Share) -> Option<Known> {
+    let is_last_resort = |flow: &Known| flow.doubtful() && flow.view() == View::ClientSide;
+    take_oldest(known, of, Known::half_open).or_else(|| take_oldest(known, of, is_last_resort))
+}
+
+/// Makes room for a flow: `Err` if there is none, else whose place it takes.
+fn make_room(known: &mut Vec<Known>, new: Share, present: &[Share]) -> Result<Option<Known>, ()> {
+    let part = if present.len() > 1 { CAPACITY / 2 / present.len() } else { 0 };
+    let guaranteed = |share: Share| if present.contains(&share) { part } else { 0 };
+    let count = |known: &[Known], share| known.iter().filter(|flow| flow.share() == share).count();
+    let is_within_its_part = count(known, new) < guaranteed(new);
+    let promised: usize = shares().iter().map(|share| count(known, *share).max(guaranteed(*share))).sum();
+    if known.len() < CAPACITY && (is_within_its_part || promised < CAPACITY) {
+        return Ok(None);
+    }
+    assert!(!is_within_its_part, "whoever has less than its part has room");
+    let mut by_excess: Vec<(usize, Share)> =
+        shares().map(|share| (count(known, share).saturating_sub(guaranteed(share)), share)).into();
+    by_excess.retain(|(excess, share)| *excess > 0 || *share == new);
+    // Of equals, the last.
+    by_excess.sort_by_key(|(excess, _)| *excess);
+    by_excess.reverse();
+    let mut first = |take: fn(&mut Vec<Known>, Share) -> Option<Known>| {
+        by_excess.iter().find_map(|(_, share)| take(known, *share))
+    };
+    let over = first(|known, share| match most_wait(known, share) {
+        true => None,
+        false => take_oldest(known, share, Known::closing),
+    });
+    over.or_else(|| first(take_victim)).map(Some).ok_or(())
+}
+
+fn shares() -> [Share; Share::COUNT] {
+    [(View::BothSides, TCP), (View::BothSides, UDP), (View::ClientSide, TCP), (View::ClientSide, UDP)]
+        .map(|(view, protocol)| Share::new(view, protocol))
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let flags =
+        prop::sample::select(vec![SYN, SYN | ACK, ACK, ACK, ACK, FIN | ACK, FIN | ACK, RST, RST | ACK, 0]);
+    let direction = prop::sample::select(vec![ToServer, ToServer, ToClient]);
+    let wait = prop::sample::select(vec![
+        1, 249, 250, 1_000, 9_900, 29_700, 59_000, 200_000, 299_700, 3_600_000, 20_000_000,
+    ]);
+    prop_oneof![
+        20 => (0..CLIENTS, direction, flags, prop::bool::weighted(0.2), any::<bool>())
+            .prop_map(|(client, way, flags, forged, data)| Step::Packet(client, way, flags, forged, data)),
+        1 => (0..CLIENTS).prop_map(Step::Remove),
+        4 => wait.prop_map(|millis| Step::Wait(Duration::from_millis(millis))),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_table_knows_what_a_plain_list_knows(
+        steps in prop::collection::vec(any_step(), 1..300),
+        present in prop::sample::subsequence(shares().to_vec(), 0..=Share::COUNT),
+    ) {
+        let mut flows = table(CAPACITY as u32);
+        flows.divide_among(present.iter().copied());
+        let mut known: Vec<Known> = Vec::new();
+        let mut clock = Duration::from_millis(77);
+        for (number, &step) in steps.iter().enumerate() {
+            let now = Timestamp(clock.as_nanos() as u64);
+            match step {
+                Step::Wait(duration) => {
+                    clock += duration;
+                    let now = Timestamp(clock.as_nanos() as u64);
+                    let ended: HashSet<_> = expire_all(&mut flows, now).iter().map(Flow::client).collect();
+                    let expected = known.extract_if(.., |flow| flow.ended(clock));
+                    prop_assert_eq!(ended, expected.map(|flow| new_flow(flow.client).client).collect());
+                }
+                Step::Remove(client) => {
+                    known.retain(|flow| flow.client != client);
+                    if let Some((id, _)) = flows.lookup(&new_flow(client).client) {
+                        prop_assert_eq!(flows.remove(id).client(), new_flow(client).client);
+                    }
+                }
+                Step::Packet(client, direction, flags, is_forged, has_data) => {
+                    // A SYN says what the numbers are; nobody can tell a forged one.
+                    let is_forged = is_forged && flags != SYN;
+                    let new = NewFlow { segment: segment(flags), ..new_flow(client) };
+                    if direction == ToClient && new.view == View::ClientSide {
+                        continue;
+                    }
+                    let key = if direction == ToServer { new.client } else { new.server };
+                    let mut found = flows.lookup(&key);
+                    if let Some((id, _)) = found && flags == SYN && flows.get(id).is_over() {
+                        flows.remove(id);
+                        found = None;
+                        let index = known.iter().position(|flow| flow.client == client).unwrap();
+                        prop_assert!(known.remove(index).closing());
+                    }
+                    if let Some((id, way)) = found {
+                        prop_assert_eq!(way, direction);
+                        let flow = known.iter_mut().find(|flow| flow.client == client).unwrap();
+                        // The same byte each time.
+                        let may_send = flow.state != FlowState::SynSent || flow.view() == View::ClientSide;
+                        let has_data = has_data && direction == ToServer && flags == ACK && may_send;
+                        let packet = match segment(flags) {
+                            _ if is_forged => forged(flags),
+                            packet if has_data => Segment { len: 1, ..packet },
+                            packet if direction == ToServer && flags != SYN => {
+                                Segment { seq: packet.seq + flow.sent, ..packet }
+                            }
+                            packet => packet,
+                        };
+                        flows.on_segment(id, direction, packet, now);
+                        let was = flow.class();
+                        flow.hear(direction, flags, is_forged, has_data, clock);
+                        if flow.class() != was {
+                            flow.since = number;
+                        }
+                    } else if direction == ToServer {
+                        // Where both sides are seen, nothing is guessed of what is under way.
+                        let is_udp = client >= CLIENTS / 2;
+                        if !is_udp && new.view == View::BothSides && flags != SYN {
+                            continue;
+                        }
+                        let inserted = flows.insert(&new, now);
+                        let share = Share::new(new.view, new.client.protocol);
+                        if let Ok(evicted) = make_room(&mut known, share, &present) {
+                            let evicted = evicted.map(|flow| new_flow(flow.client).client);
+                            prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
+                            let state = FlowState::first(new.client.protocol, flags);
+                            let is_met = state == FlowState::Adopted;
+                            let heard = clock;
+                            known.push(Known {
+                                client,
+                                state,
+                                heard,
+                                since: number,
+                                is_met,
+                                sent: 0,
+                            });
+                        } else {
+                            prop_assert!(inserted.is_err());
+                        }
+                    }
+                }
+            }
+            same(&mut flows, &known, number)?;
+        }
+    }
+}
+
+/// Every question to the table has the list's answer after this step.
+fn same(flows: &mut FlowTable, known: &[Known], number: usize) -> Result<(), TestCaseError> {
+    prop_assert_eq!(flows.len() as usize, known.len());
+    prop_assert!(flows.flows.len() <= CAPACITY, "places of flows that have ended are used again");
+    for state in FlowState::ALL {
+        let expected = known.iter().filter(|flow| flow.state == state).count();
+        prop_assert_eq!(flows.count(state) as usize, expected, "{:?}", state);
+    }
+    for client in 0..CLIENTS {
+        let new = new_flow(client);
+        let flow = known.iter().find(|flow| flow.client == client);
+        let found = flows.lookup(&new.client);
+        prop_assert_eq!(found.map(|(id, _)| flows.get(id).state()), flow.map(|flow| flow.state));
+        let replies = flow.filter(|flow| flow.view() == View::BothSides);
+        let expected = replies.and(found).map(|(id, _)| (id, ToClient));
+        prop_assert_eq!(flows.lookup(&new.server), expected);
+    }
+    // Each client's in turn.
+    let held = held_by((number % usize::from(CLIENTS)) as u16);
+    for (held, share) in held.into_iter().flat_map(|held| shares().map(|share| (held, share))) {
+        for class in [Class::Closing, Class::HalfOpen, Class::Doubtful] {
+            let holds = |flow: &&Known| {
+                flow.share() == share && flow.is_in(class) && held_by(flow.client).contains(&held)
+            };
+            let oldest = known.iter().filter(holds).min_by_key(|flow| flow.since);
+            let first = flows.first_of(held, share, class).map(|id| flows.get(id).client());
+            prop_assert_eq!(first, oldest.map(|flow| new_flow(flow.client).client), "{:?} {:?}", held, class);
+            prop_assert_eq!(flows.count_of(held, share, class) as usize, known.iter().filter(holds).count());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,469 @@
+//! The one door of the forwarding core: a frame in, a verdict out.
+
+mod adopt;
+mod begin;
+mod cached;
+mod client_share;
+mod expiry;
+mod fit;
+mod give_way;
+mod icmp;
+mod in_use;
+mod narrow;
+mod refuse;
+mod served;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use self::begin::To;
+use self::expiry::ACKNOWLEDGED_AFTER;
+use self::fit::{Path, fit};
+use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MOST_LOOKED_AT};
+use self::in_use::InUse;
+use self::narrow::Narrowed;
+use self::refuse::Stop;
+use self::served::Served;
+use super::limiter::Limiter;
+use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
+use super::{
+    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
+    Workers,
+};
+use convey_model::{
+    Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, Rewrite, Shortage, Timestamp, UDP, Wanted,
+};
+use convey_snapshot::{NextHops, Snapshot};
+use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind};
+
+/// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose
+/// sides are told that they were silent for too long; more are dropped in silence, lest forged packets make us answer the whole world.
+const ANSWERS_PER_SECOND: u64 = 1_000;
+
+/// The key of no packet.
+const NOBODY: FlowKey = FlowKey {
+    src: Addr::v6([0; 16]),
+    dst: Addr::v6([0; 16]),
+    src_port: 0,
+    dst_port: 0,
+    protocol: 0,
+    reserved: [0; 3],
+};
+
+/// How a [`Forwarder`] forwards.
+#[derive(Debug)]
+pub struct Settings {
+    /// SNAT ports of this worker; `None` if no frontend is forwarded by passthrough.
+    pub ports: Option<NatPorts>,
+    /// Most flows at once.
+    pub capacity: u32,
+    /// This worker among those that share the limits of frontends and servers.
+    pub workers: Workers,
+    /// A secret: who knows it can aim at collisions in the table.
+    pub seed: u64,
+    /// What forwards the packets of open flows in our place, if there is something.
+    pub cache: Option<Box<dyn FlowCache>>,
+    /// What all workers know of packets that may come back.
+    pub loops: Loops,
+}
+
+/// The flows of one worker and what is done to their packets.
+#[derive(Debug)]
+pub struct Forwarder {
+    flows: FlowTable,
+    ports: Option<NatPorts>,
+    cache: Option<Box<dyn FlowCache>>,
+    loops: Loops,
+    refusals: Limiter,
+    /// Of their own, so that a flood of what is refused does not stop path MTU discovery.
+    advice: Limiter,
+    /// Connections whose sides are told that they have been silent for too long.
+    silence: Limiter,
+    news: News,
+    /// SYNs that were to begin a flow.
+    begun: u64,
+    /// Flows that gave way to others before they were over, by what for.
+    evicted: [u64; Shortage::ALL.len()],
+    /// Handshakes that gave way to others before they could be finished.
+    displaced: u64,
+    /// Servers that are to be told of handshakes that gave way.
+    farewells: Vec<Farewell>,
+    farewell_limiter: Limiter,
+    /// The last frame that tells one.
+    farewell: Vec<u8>,
+    workers: Workers,
+    /// Frontends and servers of flows that gave way for their slots, which are not given back yet.
+    leaving: Vec<(u32, u32)>,
+    /// Flows that were looked at for one that gives way, and when they were last in use.
+    looked_at: Vec<(Timestamp, FlowId)>,
+    /// Where none gives way because all are in use.
+    in_use: InUse,
+    /// What is derived from the snapshot of this generation.
+    generation: Option<u64>,
+    served: Served,
+    /// Where packets went by that snapshot.
+    network: Arc<NextHops>,
+    /// Where the look at every flow has got to that a new snapshot asks for.
+    sweep: Option<u32>,
+    /// Whether another has to follow, for a snapshot that came meanwhile.
+    sweep_again: bool,
+    /// When entries in the cache of a flow that begins were last replaced.
+    handshakes_replaced: Option<Timestamp>,
+    /// Flows whose packets are cut.
+    narrowed: Narrowed,
+    /// The flow that was over when the SYN at hand came for the same addresses and ports.
+    replaced: Option<Flow>,
+    /// The last packet of our own.
+    answer: Vec<u8>,
+}
+
+/// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Flows that are over. Each gives back the slot it took at its frontend and its server.
+    pub ended: Vec<Ended>,
+    /// Flows whose server has answered a SYN, as the flow cache tells.
+    pub answered: Vec<Parties>,
+    /// Neighbours whose Ethernet address is wanted.
+    pub wanted: Vec<Wanted>,
+    /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
+    /// address.
+    pub unresolved: Option<(u32, IpAddr)>,
+}
+
+/// A packet at hand, and what it is held against.
+#[derive(Clone, Copy)]
+struct Packet<'a> {
+    headers: &'a Headers,
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+}
+
+impl Forwarder {
+    /// No flows yet. All memory is reserved here.
+    pub fn new(settings: Settings) -> Forwarder {
+        let mut flows = FlowTable::new(settings.capacity, &FlowTimeouts::default(), settings.seed);
+        flows.work_with(settings.workers.clone());
+        Forwarder {
+            flows,
+            ports: settings.ports,
+            cache: settings.cache,
+            loops: settings.loops,
+            refusals: Limiter::new(ANSWERS_PER_SECOND),
+            advice: Limiter::new(ANSWERS_PER_SECOND),
+            silence: Limiter::new(ANSWERS_PER_SECOND),
+            news: News::default(),
+            begun: 0,
+            evicted: Default::default(),
+            displaced: 0,
+            farewells: Vec::new(),
+            farewell_limiter: Limiter::new(FAREWELLS_PER_SECOND),
+            farewell: Vec::with_capacity(ANSWER_LEN),
+            workers: settings.workers,
+            leaving: Vec::new(),
+            looked_at: Vec::with_capacity(MOST_LOOKED_AT as usize),
+            in_use: InUse::new(),
+            generation: None,
+            served: Served::default(),
+            network: Arc::default(),
+            sweep: None,
+            sweep_again: false,
+            handshakes_replaced: None,
+            narrowed: Narrowed::default(),
+            replaced: None,
+            answer: Vec::with_capacity(ANSWER_LEN),
+        }
+    }
+
+    /// Fetches into the cache what handling these frames will read of their flows. Worth it for the frames of a
+    /// batch, if there are more flows than the cache holds: their waits for memory overlap, where those of
+    /// frames handled one by one add up. Frames are read no further than their addresses and ports.
+    pub fn prefetch<'a>(&self, frames: impl IntoIterator<Item = &'a [u8]>) {
+        const AT_ONCE: usize = 32;
+        let mut keys = [NOBODY; AT_ONCE];
+        let mut frames = frames.into_iter().filter_map(|frame| wire::parse(frame).ok()).peekable();
+        while frames.peek().is_some() {
+            let mut n = 0;
+            for (key, headers) in keys.iter_mut().zip(&mut frames) {
+                *key = headers.key;
+                n += 1;
+            }
+            self.flows.prefetch(&keys[..n]);
+        }
+    }
+
+    /// Parses, classifies, looks the flow up or begins one, and rewrites.
+    pub fn handle_frame(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Verdict {
+        // Read where they were written: to move them would wait for that to be done.
+        let mut parsed = wire::parse(frame.bytes);
+        let headers = match &mut parsed {
+            Ok(headers) => headers,
+            Err(error) => return refuse::unparsed(*error),
+        };
+        if let Kind::LaterFragment { .. } = headers.kind {
+            let Some(lead) = frame.lead else { return Verdict::Drop(DropReason::FragmentUnmatched) };
+            (headers.key.src_port, headers.key.dst_port) = lead.ports;
+            headers.key.protocol = lead.protocol;
+        }
+        let headers = &*headers;
+        let packet = Packet { headers, snapshot, now };
+        let found = self.flows.lookup(&headers.key);
+        if let Some((id, Direction::ToClient)) = found
+            && let Some(interface) = self.unusual_way(id, frame, snapshot)
+        {
+            if snapshot.network.is_spoofed(headers.key.src.ip(), interface) {
+                return Verdict::Drop(DropReason::WrongInterface);
+            }
+            if !headers.is_error() {
+                self.follow_server(id, interface);
+            }
+        }
+        let verdict = match found {
+            Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
+            Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
+                self.forward(id, direction, Part::Later, frame, packet)
+            }
+            found => {
+                self.replaced = found.map(|(id, _)| self.flows.remove(id));
+                let begun = self.begin(frame, packet);
+                if let Some(old) = self.replaced.take() {
+                    self.let_go(&old, End::Own);
+                }
+                begun
+            }
+        };
+        verdict.unwrap_or_else(|stop| self.refuse(stop, frame, packet))
+    }
+
+    /// The frame that the last [`Verdict::Reply`] is about, complete and without padding.
+    pub fn answer(&self) -> &[u8] {
+        &self.answer
+    }
+
+    /// What has come up; to be drained. Once there is nothing of what ended left in it, that is taken to have been done.
+    pub fn news(&mut self) -> &mut News {
+        self.know_what_has_left();
+        &mut self.news
+    }
+
+    /// The flows.
+    pub fn flows(&self) -> &FlowTable {
+        &self.flows
+    }
+
+    /// What has become of the TCP handshakes that clients have begun.
+    pub fn handshakes(&self) -> Handshakes {
+        Handshakes { begun: self.begun, finished: self.flows.finished(), displaced: self.displaced }
+    }
+
+    /// Flows that gave way to others before they were over.
+    pub fn evicted(&self, shortage: Shortage) -> u64 {
+        self.evicted[shortage as usize]
+    }
+
+    /// Open flows as they are counted for their clients: those of passthrough. Adds up all counters.
+    pub fn counted_for_clients(&self) -> u64 {
+        self.workers.clients().flows()
+    }
+
+    /// SNAT ports in use.
+    pub fn snat_ports_in_use(&self) -> usize {
+        self.ports.as_ref().map_or(0, NatPorts::in_use)
+    }
+
+    /// Where a packet of a flow's server, or an ICMP error about one to it, came in, if packets to that server go out elsewhere.
+    #[inline]
+    fn unusual_way(&self, id: FlowId, frame: &Frame<'_>, snapshot: &Snapshot) -> Option<u32> {
+        let usual = snapshot.network.get(self.flows.get(id).next_hop(Direction::ToServer));
+        frame.interface.filter(|interface| usual.is_none_or(|hop| hop.interface != *interface))
+    }
+
+    /// Whether a SYN begins a new flow in place of one that is over.
+    fn is_replaced(&mut self, id: FlowId, direction: Direction, Packet { headers, .. }: Packet<'_>) -> bool {
+        if !opens(direction, headers) {
+            return false;
+        }
+        self.ask_cache(id);
+        self.flows.get(id).is_over()
+    }
+
+    fn forward(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        part: Part,
+        frame: &mut Frame<'_>,
+        packet: Packet<'_>,
+    ) -> Result<Verdict, Stop> {
+        let headers = packet.headers;
+        if headers.ttl <= 1 {
+            return Err(Stop::Expired);
+        }
+        if part == Part::Later && self.may_come_back(id, direction, headers) && self.comes_back(frame, packet)
+        {
+            return Err(Stop::Silent(DropReason::ForwardingLoop));
+        }
+        let (rewrite, hop) = self.way(id, direction, packet)?;
+        // Of a SYN it was asked already, to know whether the flow is over.
+        let is_handshake = self.flows.get(id).state().is_handshake() && !opens(direction, headers);
+        if headers.flags.0 & (FIN | RST) != 0 || is_handshake {
+            self.catch_up(id);
+        }
+        let flow = self.flows.get(id);
+        let is_nat = flow.view() == View::BothSides;
+        let cut = fit(frame, headers, Path::of(flow, direction, headers, hop, packet.snapshot))?;
+        let parties = parties(flow);
+        let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
+        let mut part =
+            if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
+        if part == Part::Later && (opens(direction, headers) || asks(direction, headers)) {
+            self.ask_for_client_again(id, packet.snapshot);
+        }
+        let flow = self.flows.get(id);
+        if part == Part::First {
+            if flow.is_over() {
+                self.news.ended.push(Ended { flow: parties, how: End::Own });
+            }
+            self.follow_in_cache(id);
+        } else if matches!(headers.kind, Kind::LaterFragment { .. }) {
+        } else if self.is_stream_beyond(id, direction, packet.snapshot) {
+            self.flows.keep(id, packet.now);
+        } else {
+            self.hear(id, direction, segment(headers), packet.now);
+            part = match self.flows.get(id).state() {
+                FlowState::SynReceived if was_asking => Part::Answer,
+                FlowState::Closed if was_asking => Part::Refusal,
+                _ => part,
+            };
+        }
+        wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+        if let Some(lead) = frame.lead.filter(|_| is_nat) {
+            wire::renumber(frame.bytes, headers, lead.id);
+        }
+        if cut.is_some() && headers.dont_fragment && headers.is_v4() {
+            wire::allow_cutting(frame.bytes, headers);
+        }
+        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part, cut }))
+    }
+
+    /// Takes note of a packet of a flow.
+    fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
+        self.hear_by(FlowTable::on_segment, id, direction, segment, now);
+        // Whether it is acknowledged only the cache sees.
+        let flow = self.flows.get(id);
+        if flow.is_cached() && flow.has_pending_fin() {
+            self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
+        }
+    }
+
+    /// Takes note of a FIN that the cache has found to be exact.
+    fn hear_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
+        self.hear_by(FlowTable::on_told, id, direction, fin, at);
+    }
+
+    fn hear_by(
+        &mut self,
+        note: fn(&mut FlowTable, FlowId, Direction, Segment, Timestamp),
+        id: FlowId,
+        direction: Direction,
+        segment: Segment,
+        now: Timestamp,
+    ) {
+        let flow = self.flows.get(id);
+        let (was_over, parties) = (flow.is_over(), parties(flow));
+        let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
+        note(&mut self.flows, id, direction, segment, now);
+        let flow = self.flows.get(id);
+        match flow.state() {
+            // It begins anew, or its handshake was completed here: the cache knows nothing of that.
+            FlowState::SynSent if flow.progress(Direction::ToServer) != progress => {
+                self.reroute_in_cache(id, now);
+            }
+            state
+                if before.is_handshake()
+                    && !state.is_handshake()
+                    && flow.may_be_cached()
+                    && flow.is_cached() =>
+            {
+                self.reroute_in_cache(id, now);
+            }
+            _ => self.follow_in_cache(id),
+        }
+        if !was_over && self.flows.get(id).is_over() {
+            self.news.ended.push(Ended { flow: parties, how: End::Own });
+        }
+    }
+
+    /// Whether a packet of a flow is one that a loop would bring back: a SYN, or a datagram to a server that has answered none.
+    fn may_come_back(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
+        let is_question = asks(direction, headers) && self.flows.get(id).state() == FlowState::UdpNew;
+        is_question || opens(direction, headers)
+    }
+
+    /// Whether a packet that may begin a flow has been here before: another balancer has us as its server, and we have it.
+    fn comes_back(&self, frame: &Frame<'_>, Packet { headers, now, .. }: Packet<'_>) -> bool {
+        let to = (headers.key.dst.bytes(), headers.key.dst_port);
+        let fingerprint = wire::fingerprint(frame.bytes, headers, self.loops.seed());
+        fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
+    }
+
+    /// What is done to packets of a flow that go this way, and to whom they are sent.
+    #[inline]
+    fn way<'a>(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        Packet { snapshot, now, .. }: Packet<'a>,
+    ) -> Result<(Rewrite, &'a NextHop), Stop> {
+        let mut rewrite = self.flows.get(id).rewrite(direction);
+        if let Some(hop) = snapshot.network.get(rewrite.next_hop) {
+            return Ok((rewrite, hop));
+        }
+        rewrite.next_hop = self.find_hop(To::end(self.flows.get(id), direction), snapshot)?;
+        self.flows.set_next_hop(id, direction, rewrite.next_hop);
+        self.reroute_in_cache(id, now);
+        let hop = snapshot.network.get(rewrite.next_hop);
+        Ok((rewrite, hop.ok_or(Stop::Silent(DropReason::NextHopUnresolved))?))
+    }
+
+    /// Gives back what a flow held that is no longer in the table.
+    fn let_go(&mut self, flow: &Flow, how: End) {
+        self.forget_in_cache(flow);
+        let key = flow.server();
+        if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
+            ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
+        }
+        if !flow.is_over() {
+            self.news.ended.push(Ended { flow: parties(flow), how });
+        }
+    }
+}
+
+/// Whether a packet opens a connection. Every UDP datagram may.
+fn begins(headers: &Headers) -> bool {
+    let flags = headers.flags;
+    headers.key.protocol == UDP || (flags.syn() && !flags.ack() && !flags.rst())
+}
+
+/// Whether a packet that goes this way is a client's SYN.
+fn opens(direction: Direction, headers: &Headers) -> bool {
+    direction == Direction::ToServer && headers.is_tcp() && begins(headers)
+}
+
+/// Whether a packet that goes this way is a client's datagram, or its first fragment.
+fn asks(direction: Direction, headers: &Headers) -> bool {
+    direction == Direction::ToServer
+        && !headers.is_tcp()
+        && !matches!(headers.kind, Kind::LaterFragment { .. })
+}
+
+fn segment(headers: &Headers) -> Segment {
+    Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len: headers.segment_len() }
+}
+
+fn parties(flow: &Flow) -> Parties {
+    Parties { server: flow.server_id(), frontend: flow.frontend_id() }
+}
+
+#[cfg(test)]
+mod tests;

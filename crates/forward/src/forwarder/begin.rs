@@ -1,0 +1,366 @@
+//! What begins a flow: who may, which server it gets, by which port.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::fit::{Path, fit, fit_error};
+use super::icmp::check_error;
+use super::refuse::Stop;
+use super::{Forwarder, Packet, begins, segment};
+use crate::{
+    Cut, Direction, Flow, FlowId, FlowState, Forwarded, Frame, Full, NewFlow, Part, Parties, Share, Verdict,
+    View,
+};
+use convey_model::{
+    Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite, Shortage, Timestamp, Wanted,
+};
+use convey_snapshot::{Frontend, NextHops, Pick, Server, Snapshot, Unreachable};
+use convey_wire::{self as wire, Headers, Kind};
+
+/// Neighbours asked for at once.
+const MOST_WANTED: usize = 64;
+
+/// Clients among them: anybody on the link can make some up, and leaves room for servers and routers.
+const MOST_CLIENTS_WANTED: usize = 48;
+
+/// Means that a flow's next hop is not known yet.
+pub(super) const UNRESOLVED: u32 = u32::MAX;
+
+/// Whom packets are sent to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To {
+    /// A server, wherever it is.
+    Server(IpAddr),
+    /// A server that has to be on a link: packets have the VIP as their destination.
+    ServerOnLink(IpAddr),
+    /// A client.
+    Client(IpAddr),
+}
+
+impl To {
+    /// The server that a frontend has chosen.
+    fn chosen(server: &Server, as_is: bool) -> To {
+        let ip = server.config.addr.ip();
+        if as_is { To::ServerOnLink(ip) } else { To::Server(ip) }
+    }
+
+    /// Whoever is at this end of a flow.
+    pub(super) fn end(flow: &Flow, direction: Direction) -> To {
+        match direction {
+            Direction::ToClient => To::Client(flow.client().src.ip()),
+            Direction::ToServer if flow.is_as_is() => To::ServerOnLink(flow.server().src.ip()),
+            Direction::ToServer => To::Server(flow.server().src.ip()),
+        }
+    }
+
+    /// The next hop on the way there.
+    pub(super) fn lookup(self, network: &NextHops) -> Result<u32, Unreachable> {
+        match self {
+            To::ServerOnLink(ip) => network.lookup_on_link(ip),
+            To::Server(ip) | To::Client(ip) => network.lookup(ip),
+        }
+    }
+}
+
+impl Forwarder {
+    /// A packet without a flow: begins one, or is refused.
+    pub(super) fn begin(&mut self, frame: &mut Frame<'_>, packet: Packet<'_>) -> Result<Verdict, Stop> {
+        let (headers, snapshot) = (packet.headers, packet.snapshot);
+        let key = &headers.key;
+        let vip = key.destination();
+        let endpoint = key.transport().map(|protocol| Endpoint { protocol, addr: vip });
+        let listening = endpoint.and_then(|endpoint| snapshot.listeners.get(&endpoint));
+        let Some(frontend) = listening.filter(|frontend| frontend.config.mode != Mode::Proxy) else {
+            return Ok(self.without_frontend(key));
+        };
+        let (is_new, is_dsr) = (begins(headers), frontend.config.mode == Mode::Dsr);
+        let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
+        let is_repeatable = is_dsr && frontend.pool.config.algorithm.hashes();
+        if (headers.is_error() || is_later) && !is_repeatable {
+            return Err(Stop::Silent(DropReason::NoFlow));
+        }
+        self.check_source(key)?;
+        if headers.is_error() {
+            return self.forward_unrecorded_error(frontend, frame, packet);
+        }
+        if !is_new && (!is_dsr || headers.flags.rst()) {
+            return Err(Stop::Refused(DropReason::NoFlow));
+        }
+        if is_new && snapshot.stopping {
+            return Err(Stop::Refused(DropReason::Stopping));
+        }
+        if headers.ttl <= 1 {
+            return Err(Stop::Expired);
+        }
+        // Its answer would be a question to us, and so on without end.
+        if is_new && snapshot.server_endpoints.contain(frontend.config.protocol, key.source(), vip.port()) {
+            return Err(Stop::Silent(DropReason::ClientIsServer));
+        }
+        // Its sender is told, and with it whoever is before that.
+        if is_new && self.comes_back(frame, packet) {
+            return Err(Stop::Refused(DropReason::ForwardingLoop));
+        }
+        let server = match self.choose(frontend, key.source(), vip) {
+            Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
+            chosen => chosen,
+        };
+        let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
+        let way = server.and_then(|server| {
+            let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
+            self.check_client(key, frontend, server, packet.now)?;
+            Ok((server, to_server))
+        });
+        // Those that are refused for want of something count: a flood has used it up. One that waits for its next hop comes
+        // again.
+        let is_for_nobody = matches!(
+            &way,
+            Err(Stop::Refused(DropReason::NoServer | DropReason::ClientLimit) | Stop::Silent(_))
+        );
+        if is_new && headers.is_tcp() && !is_for_nobody {
+            self.begun += 1;
+        }
+        let (server, to_server) = way?;
+        let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+        let cut = fit(frame, headers, Path::to(hop, !is_dsr))?;
+        if is_later {
+            // Its first has gone there, and has been forgotten or was never recorded.
+            return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
+        }
+        // One that is under way was let in by whoever has forgotten it.
+        let slots = self.take_slots((frontend, server), is_new, packet.now)?;
+        match self.record(packet, frontend, server, to_server) {
+            Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, packet),
+            Err(stop) => {
+                slots.give_back();
+                match stop {
+                    // In passthrough nobody could tell whose the answer is.
+                    Stop::Refused(DropReason::TableFull | DropReason::TableShareFull) if is_repeatable => {
+                        Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut))
+                    }
+                    stop => Err(stop),
+                }
+            }
+        }
+    }
+
+    /// An ICMP error about what a server has sent to its client directly, whose flow is not recorded, or not yet: it
+    /// goes where the client's packets hash to, and begins nothing.
+    fn forward_unrecorded_error(
+        &mut self,
+        frontend: &Frontend,
+        frame: &mut Frame<'_>,
+        packet: Packet<'_>,
+    ) -> Result<Verdict, Stop> {
+        let (headers, snapshot) = (packet.headers, packet.snapshot);
+        check_error(frame, headers)?;
+        let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
+        let as_is = frontend.pool.config.dsr == DsrKind::L2;
+        let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
+        let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+        fit_error(headers, hop)?;
+        Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), None))
+    }
+
+    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
+    /// be answered. To anything else: none of ours.
+    fn without_frontend(&self, key: &FlowKey) -> Verdict {
+        match &self.ports {
+            Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
+            _ => Verdict::Pass,
+        }
+    }
+
+    fn check_source(&self, key: &FlowKey) -> Result<(), Stop> {
+        if is_martian(key.src.ip()) || key.src_port == 0 {
+            return Err(Stop::Silent(DropReason::Martian));
+        }
+        if self.served.is_own(&key.src) {
+            return Err(Stop::Silent(DropReason::VipLoop));
+        }
+        Ok(())
+    }
+
+    fn choose<'a>(
+        &self,
+        frontend: &'a Frontend,
+        client: SocketAddr,
+        vip: SocketAddr,
+    ) -> Result<&'a Server, Stop> {
+        // A client that tries again after a reset comes back to the same server; see `allocate`.
+        let reset = self.replaced.as_ref().filter(|old| old.state() == FlowState::Closed);
+        let again = reset.and_then(|old| {
+            let is_same = |server: &Arc<Server>| server.live.id == old.server_id();
+            let index = frontend.pool.servers.iter().position(is_same)?;
+            let same = &frontend.pool.servers[index];
+            let has_room = same.live.slots.has_room(same.config.settings.max_connections);
+            (frontend.pool.is_eligible(index) && has_room).then_some(same)
+        });
+        let picked = || match frontend.pool.pick(client, vip, &[]) {
+            Pick::Server(index) => Ok(&frontend.pool.servers[index]),
+            Pick::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
+            Pick::Nobody => Err(Stop::Refused(DropReason::NoServer)),
+        };
+        let server = again.map_or_else(picked, Ok)?;
+        if frontend.config.mode == Mode::Dsr && server.config.addr.ip() == client.ip() {
+            return Err(Stop::Silent(DropReason::ClientIsServer));
+        }
+        Ok(server)
+    }
+
+    fn record(
+        &mut self,
+        packet: Packet<'_>,
+        frontend: &Frontend,
+        server: &Server,
+        to_server: u32,
+    ) -> Result<FlowId, Stop> {
+        let key = &packet.headers.key;
+        let addr = server.config.addr_for(key.dst_port);
+        let endpoint = (addr.ip().into(), addr.port());
+        let is_dsr = frontend.config.mode == Mode::Dsr;
+        let (view, back, to_client) = match is_dsr {
+            true => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
+            false => {
+                // Looked up now so that it is resolved by the time of the answer.
+                let to_client =
+                    self.find_hop(To::Client(key.src.ip()), packet.snapshot).unwrap_or(UNRESOLVED);
+                (View::BothSides, self.allocate(endpoint, key.protocol, packet.now)?, to_client)
+            }
+        };
+        let flow = NewFlow {
+            client: *key,
+            server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
+            view,
+            as_is: is_dsr && frontend.pool.config.dsr == DsrKind::L2,
+            server_id: server.live.id,
+            frontend_id: frontend.live.id,
+            to_server,
+            to_client,
+            segment: segment(packet.headers),
+        };
+        let spared = self.spare_the_open(Share::new(view, key.protocol), packet.now);
+        let inserted = match spared.and_then(|()| self.flows.insert(&flow, packet.now)) {
+            Ok(inserted) => inserted,
+            Err(full) => {
+                if let (Some(ports), View::BothSides) = (&mut self.ports, view) {
+                    ports.release(endpoint, key.protocol, back);
+                }
+                return Err(Stop::Refused(match full {
+                    Full::Table => DropReason::TableFull,
+                    Full::Share => DropReason::TableShareFull,
+                }));
+            }
+        };
+        if let Some(evicted) = &inserted.evicted {
+            self.has_given_way(evicted, Shortage::Table, packet.now);
+        }
+        Ok(inserted.id)
+    }
+
+    /// A SNAT address and port: those of the flow that this one replaces, else fresh ones; where there are none
+    /// left, those of the server's flow that gives way.
+    ///
+    /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
+    /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
+    /// left there resets that and tries again: by another port it would meet the next one's.
+    fn allocate(&mut self, server: (Addr, u16), protocol: u8, now: Timestamp) -> Result<(Addr, u16), Stop> {
+        let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
+        if let Some(old) = self.replaced.take_if(same) {
+            return Ok((old.server().dst, old.server().dst_port));
+        }
+        while let Some(ports) = &mut self.ports {
+            if let Some(port) = ports.allocate(server, protocol) {
+                return Ok(port);
+            }
+            if !self.free_port(server, protocol, now) {
+                break;
+            }
+        }
+        Err(Stop::Refused(DropReason::SnatExhausted))
+    }
+
+    /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
+    pub(super) fn find_hop(&mut self, to: To, snapshot: &Snapshot) -> Result<u32, Stop> {
+        self.look_for_hop(to, snapshot, false)
+    }
+
+    /// A client has sent its SYN or datagram again: it is there, other than most of those that are asked for in vain.
+    pub(super) fn ask_for_client_again(&mut self, id: FlowId, snapshot: &Snapshot) {
+        let flow = self.flows.get(id);
+        let hop = flow.rewrite(Direction::ToClient).next_hop;
+        if flow.view() == View::BothSides && snapshot.network.get(hop).is_none() {
+            // When the answer comes, or came already, it finds what is known then.
+            let _ = self.look_for_hop(To::end(flow, Direction::ToClient), snapshot, true);
+        }
+    }
+
+    fn look_for_hop(&mut self, to: To, snapshot: &Snapshot, is_repeated: bool) -> Result<u32, Stop> {
+        to.lookup(&snapshot.network).map_err(|unreachable| match unreachable {
+            Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
+            Unreachable::NotOnLink => Stop::Silent(DropReason::ServerNotOnLink),
+            Unreachable::Unresolved { ip, interface } => {
+                let is_client = matches!(to, To::Client(client) if client == ip);
+                let neighbour = Wanted { interface, ip, is_ours: !is_client, is_repeated };
+                self.news.unresolved = Some((interface, ip));
+                let wanted = &mut self.news.wanted;
+                let most = if is_client { MOST_CLIENTS_WANTED } else { MOST_WANTED };
+                if wanted.len() < most && !wanted.contains(&neighbour) {
+                    wanted.push(neighbour);
+                }
+                Stop::Silent(DropReason::NextHopUnresolved)
+            }
+        })
+    }
+}
+
+/// The connection slots that a flow has taken at its frontend and its server.
+pub(super) struct Slots<'a> {
+    pub(super) frontend: &'a Frontend,
+    pub(super) server: &'a Server,
+}
+
+impl Slots<'_> {
+    pub(super) fn give_back(self) {
+        self.frontend.live.slots.release();
+        self.server.live.slots.release();
+    }
+}
+
+/// Sends a packet to the server it hashes to, without a record: those after it hash to the same. Better than to
+/// refuse it, where forged packets may have filled the table.
+fn forward_unrecorded(
+    frame: &mut Frame<'_>,
+    headers: &Headers,
+    frontend: &Frontend,
+    server: &Server,
+    (next_hop, hop): (u32, &NextHop),
+    cut: Option<Cut>,
+) -> Verdict {
+    let key = &headers.key;
+    let addr = server.config.addr_for(key.dst_port);
+    let (dst, dst_port) = match frontend.pool.config.dsr {
+        DsrKind::Nat => (addr.ip().into(), addr.port()),
+        DsrKind::L2 => (key.dst, key.dst_port),
+    };
+    let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };
+    wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+    let flow = Parties { server: server.live.id, frontend: frontend.live.id };
+    let (interface, direction, part) = (hop.interface, Direction::ToServer, Part::Unrecorded);
+    Verdict::Transmit(Forwarded { interface, direction, flow, part, cut })
+}
+
+/// Addresses that must not be the source of what is sent on (RFC 1122, section 3.2.1.3).
+pub(super) fn is_martian(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            // 0.0.0.0/8, and 240.0.0.0/4 with the broadcast address
+            let [first, ..] = ip.octets();
+            ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
+        }
+        // Link-local ones too: no router may send them on (RFC 4291, section 2.5.6), and on which link the answer
+        // should go nobody could tell.
+        IpAddr::V6(ip) => {
+            ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.is_unicast_link_local()
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Flows whose packets the cache forwards: when they get there, when they leave, and what is learnt of them meanwhile.
+
+use std::time::Duration;
+
+use super::Forwarder;
+use super::give_way::MOST_LOOKED_AT;
+use crate::{
+    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full, Progress, SYN, Seen, Segment,
+    Share, View,
+};
+use convey_model::{FlowKey, Timestamp};
+use convey_snapshot::NextHops;
+
+/// By when the cache has told of what it forwards.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
+/// Flows that the cache is asked for before one gives way: about 0.2 ms. In DSR it may have forwarded data of all.
+pub(super) const MOST_ASKED: u32 = 256;
+
+impl Forwarder {
+    /// Carries out what the cache was told since the last time. To be called between batches of frames.
+    pub fn flush_cache(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            cache.flush();
+        }
+    }
+
+    /// Takes note of a segment that the cache has told of: it was forwarded at `now` or a little before.
+    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
+        let Some((id, direction)) = self.flows.lookup(key) else { return };
+        let flow = self.flows.get(id);
+        // Else its flow is over, and this may be the next one between the same ends.
+        if !flow.is_cached() {
+            return;
+        }
+        let before = flow.state();
+        if before.is_handshake() && direction == Direction::ToServer {
+            let sent = segment.seq.wrapping_add(segment.len);
+            // A FIN can only be one of the flow before.
+            if segment.flags & FIN == 0 && flow.may_complete(segment.seq) {
+                self.open(id, Progress { sent, acked: segment.ack }, now);
+            }
+            return self.hear_of_server(id, before);
+        }
+        if segment.flags & FIN == 0 {
+            self.hear(id, direction, segment, now);
+            return self.hear_of_server(id, before);
+        }
+        self.hear_told(id, direction, segment, now);
+        if self.flows.get(id).state() == before {
+            // More has passed than the numbers allow; or it is the same FIN again.
+            self.catch_up(id);
+            self.hear_told(id, direction, segment, now);
+        }
+    }
+
+    /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
+    pub(super) fn ask_cache(&mut self, id: FlowId) {
+        if !self.flows.get(id).is_cached() {
+            return;
+        }
+        self.catch_up(id);
+        for (direction, key) in keys(self.flows.get(id)) {
+            let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
+            if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, at, .. }) = seen {
+                let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                self.hear_told(id, direction, fin, at);
+            }
+        }
+    }
+
+    /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
+    #[inline]
+    pub(super) fn follow_in_cache(&mut self, id: FlowId) {
+        let Some(cache) = &mut self.cache else { return };
+        let flow = self.flows.get(id);
+        match (flow.is_cached(), flow.may_be_cached()) {
+            (false, true) => put(&mut **cache, flow, server_side(flow, &self.network)),
+            (true, false) => remove(&mut **cache, flow),
+            _ => return,
+        }
+        self.flows.set_cached(id, !self.flows.get(id).is_cached());
+    }
+
+    /// Before something of a flow is held against its state and its sequence numbers: learns how far they have got.
+    pub(super) fn catch_up(&mut self, id: FlowId) {
+        let flow = self.flows.get(id);
+        let before = flow.state();
+        let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
+        // As long ago as the packet: each look at a flow would put its deadline off.
+        let mut seen = |key: FlowKey| cache.seen(&key).and_then(|seen| Some((seen.progress?, seen.at)));
+        match (flow.state().is_handshake(), seen(flow.client())) {
+            (true, Some((progress, at))) => self.open(id, progress, at),
+            (true, None) if flow.view() == View::BothSides => {
+                if let Some((Progress { sent, acked }, at)) = seen(flow.server()) {
+                    let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                    self.flows.on_segment(id, Direction::ToClient, answer, at);
+                }
+            }
+            (true, None) => {}
+            (false, client) => {
+                let server = seen(flow.server()).filter(|_| flow.view() == View::BothSides);
+                let at = client.into_iter().chain(server).map(|(_, at)| at).max();
+                let [client, server] = [client, server].map(|seen| seen.map(|(progress, _)| progress));
+                self.flows.catch_up(id, client, server);
+                if let (Some((direction, fin)), Some(at)) = (self.flows.get(id).acknowledged_fin(), at) {
+                    self.hear_told(id, direction, fin, at);
+                }
+            }
+        }
+        self.hear_of_server(id, before);
+    }
+
+    /// After what the cache has seen of a flow: a server that has answered a SYN is there.
+    fn hear_of_server(&mut self, id: FlowId, before: FlowState) {
+        let flow = self.flows.get(id);
+        if before == FlowState::SynSent && flow.state() != before {
+            self.news.answered.push(super::parties(flow));
+        }
+    }
+
+    /// Tells the cache that a flow goes another way, or has got further.
+    pub(super) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
+        if let Some(cache) = &mut self.cache {
+            let flow = self.flows.get(id);
+            if flow.is_cached() {
+                put(&mut **cache, flow, server_side(flow, &self.network));
+                if flow.state().is_handshake() {
+                    self.handshakes_replaced = Some(now);
+                }
+            }
+        }
+    }
+
+    /// After a packet of a flow's server that was believed, and came in on another interface than the usual one: routes that are as
+    /// good lead there. From now on the cache takes the server's packets from that one.
+    pub(super) fn follow_server(&mut self, id: FlowId, interface: u32) {
+        let flow = self.flows.get(id);
+        // What is known of a handshake is put in when it ends.
+        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
+        {
+            put_one(&mut **cache, flow, Direction::ToClient, &flow.server(), Some(interface));
+        }
+    }
+
+    /// When the last packet came of a flow that is in the cache. Of one that begins it may have heard the rest without
+    /// telling, and of one that had only begun, data; else a server's answers do not keep it.
+    pub(super) fn last_in_cache(&mut self, id: FlowId) -> Option<Timestamp> {
+        if self.flows.get(id).state().may_lag() {
+            self.catch_up(id);
+            if self.flows.get(id).state().is_handshake() {
+                return None;
+            }
+        }
+        let flow = self.flows.get(id);
+        let cache = self.cache.as_mut().filter(|_| flow.is_cached())?;
+        keys(flow).filter_map(|(_, key)| cache.seen(&key)).map(|seen| seen.at).max()
+    }
+
+    /// Before a flow of this kind is recorded: one that has opened in the cache does not give way because nobody has told
+    /// of it yet. Fails if so many have that there was no time to ask for the next; these are not asked for again. Nor does one of
+    /// UDP that was answered, while its server sends, if there is another among the first.
+    pub(super) fn spare_the_open(&mut self, new: Share, now: Timestamp) -> Result<(), Full> {
+        let mut left = MOST_LOOKED_AT;
+        for _ in 0..MOST_ASKED {
+            match self.flows.victim(new) {
+                Ok(Some(id)) if self.has_got_further(id) => {}
+                Ok(Some(id)) if left > 0 && self.was_answered_again(id) => left -= 1,
+                Ok(_) => return Ok(()),
+                Err(full) => return self.end_stream(new, full, now),
+            }
+        }
+        Err(Full::Share)
+    }
+
+    /// Whether the server of a flow of UDP has sent again since it was put in its queue; then it goes to the end.
+    fn was_answered_again(&mut self, id: FlowId) -> bool {
+        let flow = self.flows.get(id);
+        let last = self.flows.last_use(flow);
+        let is_in_use = flow.state() == FlowState::UdpAnswered && last > Timestamp(flow.since);
+        if is_in_use {
+            self.flows.put_last(id, last);
+        }
+        is_in_use
+    }
+
+    /// When a stream was last in use: its server has sent, which nobody else can do in its name. Where the server's packets do
+    /// not pass, its client.
+    pub(super) fn last_use(&mut self, id: FlowId) -> Timestamp {
+        let flow = self.flows.get(id);
+        let key = if flow.view() == View::BothSides { flow.server() } else { flow.client() };
+        let cached = self.cache.as_mut().filter(|_| flow.is_cached()).and_then(|cache| cache.seen(&key));
+        cached.map_or(Timestamp::default(), |seen| seen.at).max(self.flows.last_use(flow))
+    }
+
+    /// Whether the cache knows more of a flow that is about to give way; from now on it is known here.
+    pub(super) fn has_got_further(&mut self, id: FlowId) -> bool {
+        let flow = self.flows.get(id);
+        let before = flow.state();
+        if !flow.is_cached() || !before.may_lag() {
+            return false;
+        }
+        self.catch_up(id);
+        self.flows.get(id).state() != before
+    }
+
+    /// The cache has forwarded the rest of a handshake, at this time or a little before.
+    fn open(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
+        self.flows.open_by(id, progress, at);
+        // Its entries may have been replaced meanwhile by what was known before.
+        if self.handshakes_replaced.is_none_or(|replaced| at.since(replaced) >= TOLD_WITHIN) {
+            return;
+        }
+        let flow = self.flows.get(id);
+        let knows = |cache: &mut Box<dyn FlowCache>| cache.seen(&flow.client()).is_some();
+        if !flow.state().is_handshake() && !self.cache.as_mut().is_some_and(knows) {
+            self.reroute_in_cache(id, at);
+        }
+    }
+
+    /// A flow is no longer in the table.
+    pub(super) fn forget_in_cache(&mut self, flow: &Flow) {
+        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
+            remove(&mut **cache, flow);
+        }
+    }
+}
+
+/// The interface that packets of a flow's server come in by: the one that packets to it go out by.
+pub(super) fn server_side(flow: &Flow, network: &NextHops) -> Option<u32> {
+    let hop = network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
+    hop.or_else(|| Some(network.hop_to(flow.server().src.ip())?.interface))
+}
+
+/// Has the cache forward a flow's packets, those of its server from this interface alone. Those first: the client's packets make the
+/// server answer.
+pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, server_side: Option<u32>) {
+    for (direction, key) in keys(flow).rev() {
+        put_one(cache, flow, direction, &key, server_side.filter(|_| direction == Direction::ToClient));
+    }
+}
+
+/// The same of the packets that go one way, `from` one interface if there is one.
+fn put_one(cache: &mut dyn FlowCache, flow: &Flow, direction: Direction, key: &FlowKey, from: Option<u32>) {
+    let rewrite = flow.rewrite(direction);
+    let seen = if flow.is_cached() { cache.seen(key) } else { None };
+    // What it has seen of a handshake is less than what was seen here.
+    let seen = seen.filter(|seen| !seen.is_opening);
+    let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
+    let view = flow.view();
+    let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
+    let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
+    cache.put(key, &CachedRoute { rewrite, direction, view, from, flow, last, progress, opening });
+}
+
+/// Learns of the packets that the cache forwarded how far a flow's sides have got.
+pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
+    let mut progress = |key: FlowKey| cache.seen(&key).and_then(|seen| seen.progress);
+    let client = progress(flow.client());
+    let server = if flow.view() == View::BothSides { progress(flow.server()) } else { None };
+    flow.catch_up(client, server);
+}
+
+fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
+    keys(flow).for_each(|(_, key)| cache.remove(&key));
+}
+
+/// The keys of a flow's packets that pass us.
+fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + use<> {
+    let (client, server) = (flow.client(), flow.server());
+    flow.view().directions().iter().map(move |&direction| match direction {
+        Direction::ToServer => (direction, client),
+        Direction::ToClient => (direction, server),
+    })
+}

@@ -1,0 +1,123 @@
+//! What time does: flows that have been silent for too long end, and after a new snapshot all are looked at.
+
+use std::time::Duration;
+
+use super::adopt::reroute;
+use super::{Forwarder, cached, refuse};
+use crate::{End, Flow, View};
+use convey_model::Timestamp;
+use convey_snapshot::Snapshot;
+
+/// How long after a FIN that is not believed yet it is looked whether it has been acknowledged.
+pub(super) const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
+
+/// Flows looked at in one call of [`Forwarder::handle_timeout`], for each of its two tasks.
+const BUDGET: u32 = 4_096;
+
+/// Pools of SNAT ports looked at in one call.
+const POOLS: usize = 1_024;
+
+impl Forwarder {
+    /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
+    /// `reset` is given frames that tell clients their server is gone, and both sides of a connection that they have been
+    /// silent for too long or that it is beyond its client's share, with the interface to send them on.
+    /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
+    /// more to be done that need not wait.
+    pub fn handle_timeout(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Timestamp,
+        mut reset: impl FnMut(&[u8], u32),
+    ) -> bool {
+        self.adopt(snapshot);
+        self.widen(now);
+        self.give_way_to_others(snapshot, now);
+        self.end_those_beyond(snapshot, now, &mut reset);
+        let mut gone = Vec::new();
+        let expired_all = self.expire(now, &mut gone);
+        for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {
+            self.take_leave(flow, snapshot, now, &mut reset);
+        }
+        if let Some(from) = self.sweep {
+            let (served, answer) = (&self.served, &mut self.answer);
+            let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
+            self.sweep = self.flows.sweep(now, from, BUDGET, |flow| {
+                let end = served.end_of(flow);
+                let is_rerouted = reroute(flow, snapshot);
+                match cache.as_deref_mut().filter(|_| flow.is_cached()) {
+                    Some(cache) if end.is_some() => cached::catch_up(cache, flow),
+                    Some(cache) if is_rerouted => {
+                        cached::put(cache, flow, cached::server_side(flow, &snapshot.network));
+                        is_replaced |= flow.state().is_handshake();
+                    }
+                    _ => {}
+                }
+                if let Some(end) = end {
+                    if end != End::Left
+                        && let Some(interface) = refuse::farewell(flow, snapshot, answer)
+                    {
+                        reset(answer, interface);
+                    }
+                    gone.push((flow.clone(), end));
+                }
+                end.is_none()
+            });
+            if is_replaced {
+                self.handshakes_replaced = Some(now);
+            }
+            if self.sweep.is_none() && std::mem::take(&mut self.sweep_again) {
+                self.sweep = Some(0);
+            }
+        }
+        gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
+        let served = &self.served;
+        let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
+        let has_more_pools = self.ports.as_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
+        !expired_all || self.sweep.is_some() || has_more_pools
+    }
+
+    /// Forgets flows that have been silent for too long. Returns whether that was all of them.
+    fn expire(&mut self, now: Timestamp, gone: &mut Vec<(Flow, End)>) -> bool {
+        for _ in 0..BUDGET {
+            let Some(id) = self.flows.due(now) else { return true };
+            let flow = self.flows.get(id);
+            if flow.is_cached() && flow.has_pending_fin() {
+                self.catch_up(id);
+            }
+            let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
+            match self.flows.settle(id, last, now) {
+                Some(flow) if flow.is_open_connection() => gone.push((flow, End::Silent)),
+                Some(flow) => gone.push((flow, End::Own)),
+                // Less and less often: a client may never finish what it has announced.
+                None if self.flows.get(id).is_cached() && self.flows.get(id).has_pending_fin() => {
+                    let silence = self.flows.silence(self.flows.get(id), now);
+                    self.flows.look_at(id, now.after(silence.max(ACKNOWLEDGED_AFTER)));
+                }
+                None => {}
+            }
+        }
+        self.flows.due(now).is_none()
+    }
+
+    /// Tells both sides of a connection that it is no longer forwarded: who speaks first would wait in vain. In DSR nobody is
+    /// told, as another balancer may forward it, or this one again by hash.
+    pub(super) fn take_leave(
+        &mut self,
+        flow: &mut Flow,
+        snapshot: &Snapshot,
+        now: Timestamp,
+        reset: &mut impl FnMut(&[u8], u32),
+    ) {
+        if flow.view() == View::ClientSide || !self.silence.allow(now) {
+            return;
+        }
+        if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached()) {
+            cached::catch_up(cache, flow);
+        }
+        for tell in [refuse::farewell, refuse::farewell_to_server] {
+            if let Some(interface) = tell(flow, snapshot, &mut self.answer) {
+                reset(&self.answer, interface);
+            }
+        }
+    }
+}

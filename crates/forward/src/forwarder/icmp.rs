@@ -1,0 +1,60 @@
+//! ICMP errors about packets of flows.
+
+use super::begin::is_martian;
+use super::fit::fit_error;
+use super::refuse::Stop;
+use super::{Forwarder, Packet, parties};
+use crate::{Direction, FlowId, Forwarded, Frame, Part, Verdict};
+use convey_model::DropReason;
+use convey_wire::{self as wire, Headers};
+
+impl Forwarder {
+    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow but how long its
+    /// packets may be: anybody can send one.
+    pub(super) fn forward_error(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        frame: &mut Frame<'_>,
+        packet: Packet<'_>,
+    ) -> Result<Verdict, Stop> {
+        self.catch_up(id);
+        let (flow, headers) = (self.flows.get(id), packet.headers);
+        check_error(frame, headers)?;
+        if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
+            return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
+        }
+        let parties = parties(flow);
+        let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
+        // Whom the kernel of a client hears it from is no matter there: its socket fails.
+        let server = packet.snapshot.network.get(flow.next_hop(Direction::ToServer));
+        let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
+        if part == Part::Refusal && !is_servers {
+            return Err(Stop::Silent(DropReason::WrongInterface));
+        }
+        let (rewrite, hop) = self.way(id, direction, packet)?;
+        fit_error(headers, hop)?;
+        self.check_path_mtu(id, direction, frame, packet)?;
+        wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
+        let interface = hop.interface;
+        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
+    }
+}
+
+/// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
+pub(super) fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
+    match headers.ttl {
+        _ if is_martian(wire::source(frame.bytes, headers).ip()) => Err(Stop::Silent(DropReason::Martian)),
+        0..=1 => Err(Stop::Silent(DropReason::TtlExceeded)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams. Who sends it
+/// in the server's name from elsewhere does not have the link-layer address that leads to the server.
+fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
+    direction == Direction::ToClient
+        && !headers.is_tcp()
+        && wire::is_port_unreachable(frame.bytes, headers)
+        && wire::source(frame.bytes, headers) == headers.key.src
+}

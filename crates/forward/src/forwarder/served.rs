@@ -1,0 +1,164 @@
+//! Whose flows go on: what a snapshot implies for those that have begun.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::port_ranges::PortRanges;
+use crate::{End, Flow, NatPorts, View};
+use convey_model::{Addr, DsrKind, Endpoint, Listen, Mode, OnDown, UDP};
+use convey_snapshot::{Draining, Pool, Snapshot};
+
+/// An address, a port and a protocol, as flows have them.
+type Place = (Addr, u16, u8);
+
+/// The port of a server that has none of its own: its flows keep that of the frontend.
+const ANY_PORT: u16 = 0;
+
+/// The addresses a snapshot knows. What drains is among them.
+///
+/// Flows are held against addresses and not against the numbers of frontends and servers: those change when
+/// something is renamed or moved to another backend, which must not cut a connection.
+///
+/// There is one for each snapshot, and each change of a server's health makes a snapshot: no port of a range is looked at for
+/// itself.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    /// Ours: no client has them.
+    own: HashSet<Addr>,
+    listen: PortRanges<(Addr, u8)>,
+    /// The ports that clients may ask for, at any address, by protocol.
+    asked: PortRanges<u8>,
+    draining: Arc<Draining>,
+    /// Where that listens.
+    drained: Arc<PortRanges<(Addr, u8)>>,
+    /// Those where connections go on without us.
+    outlasting: HashSet<Place>,
+    servers: HashSet<Place>,
+    /// Numbers of the servers that are down.
+    down: HashSet<u32>,
+    /// Those of them whose connections end with that.
+    reset: HashSet<u32>,
+    /// How packets get to each server in DSR, by its number.
+    ways: HashMap<u32, DsrKind>,
+}
+
+impl Served {
+    /// What this snapshot knows, and who has these SNAT ports.
+    pub(super) fn new(snapshot: &Snapshot, ports: Option<&NatPorts>, before: &Served) -> Served {
+        let draining = &snapshot.draining;
+        let drained = match Arc::ptr_eq(draining, &before.draining) {
+            true => before.drained.clone(),
+            false => Arc::new(draining.listen.iter().map(one_port).collect()),
+        };
+        let frontends = || snapshot.frontends.iter().filter(|frontend| frontend.config.mode != Mode::Proxy);
+        let listen = frontends().flat_map(|frontend| {
+            let protocol = frontend.config.protocol as u8;
+            frontend.config.listen.iter().map(move |listen| ((listen.ip().into(), protocol), listen.ports()))
+        });
+        let asked = listen.clone().map(|((_, protocol), ports): ((Addr, u8), _)| (protocol, ports));
+        let still = drained.iter().map(|(of, ports)| (*of, ports.clone()));
+        let servers = frontends().flat_map(|frontend| {
+            let protocol = frontend.config.protocol;
+            frontend.pool.servers.iter().map(move |server| Endpoint { protocol, addr: server.config.addr })
+        });
+        let interfaces = snapshot.network.interfaces().iter();
+        let held = interfaces.flat_map(|interface| interface.addresses.iter().copied()).map(Addr::from);
+        let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
+        let vips = vips.map(Addr::from).chain(drained.iter().map(|((addr, _), _)| *addr));
+        let snat = ports.iter().flat_map(|ports| ports.addresses().iter().copied());
+        let down = |pool: &Arc<Pool>| {
+            let down = pool.servers.iter().filter(|server| !server.health.up);
+            down.map(|server| server.live.id).collect::<Vec<_>>()
+        };
+        let resetting =
+            snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Passthrough) == OnDown::Reset);
+        let way = |pool: &Arc<Pool>| {
+            let (servers, way) = (pool.servers.iter(), pool.config.dsr);
+            servers.map(|server| (server.live.id, way)).collect::<Vec<_>>()
+        };
+        Served {
+            own: held.chain(vips).chain(snat).collect(),
+            asked: asked.collect(),
+            listen: listen.chain(still).collect(),
+            draining: draining.clone(),
+            outlasting: snapshot.outlasting.iter().copied().map(place).collect(),
+            servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
+            down: snapshot.pools.iter().flat_map(down).collect(),
+            reset: resetting.flat_map(down).collect(),
+            ways: snapshot.pools.iter().flat_map(way).collect(),
+            drained,
+        }
+    }
+
+    /// Where clients may ask for something, and where they could before and go on.
+    pub(super) fn listening(&self) -> impl Iterator<Item = (Addr, RangeInclusive<u16>)> {
+        self.listen.iter().map(|((addr, _), ports)| (*addr, ports.clone()))
+    }
+
+    /// Whether the address is one of ours.
+    pub(super) fn is_own(&self, addr: &Addr) -> bool {
+        self.own.contains(addr)
+    }
+
+    /// Whether new flows may go there: a server has this address and port, or the address and any port where clients may ask
+    /// for this one, and is spoken to by this protocol.
+    pub(super) fn may_be_asked(&self, (addr, port): (Addr, u16), protocol: u8) -> bool {
+        self.servers.contains(&(addr, port, protocol))
+            || self.asked.contain(&protocol, port) && self.servers.contains(&(addr, ANY_PORT, protocol))
+    }
+
+    /// Whether new flows may go where those of `before` could not, or no longer where they could.
+    pub(super) fn may_be_asked_elsewhere_than(&self, before: &Served) -> bool {
+        self.servers != before.servers || self.asked != before.asked
+    }
+
+    /// How this flow is to end now; `None` if it goes on.
+    pub(super) fn end_of(&self, flow: &Flow) -> Option<End> {
+        let (vip, server) = (flow.client(), flow.server());
+        // Datagrams have no connection that could be kept: the next chooses anew.
+        let ending = if vip.protocol == UDP { &self.down } else { &self.reset };
+        if ending.contains(&flow.server_id()) {
+            return Some(End::ServerGone);
+        }
+        if vip.protocol == UDP && flow.view() == View::ClientSide && !self.goes_as_configured(flow) {
+            return Some(End::Cut);
+        }
+        let listen = (vip.dst, vip.dst_port, vip.protocol);
+        if self.outlasting.contains(&listen) {
+            return Some(End::Left);
+        }
+        let is_server = |port| self.servers.contains(&(server.src, port, server.protocol));
+        let has_server =
+            is_server(server.src_port) || (server.src_port == vip.dst_port && is_server(ANY_PORT));
+        let stays = self.listen.contain(&(vip.dst, vip.protocol), vip.dst_port) && has_server;
+        (!stays).then_some(End::Cut)
+    }
+
+    /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP need not: the
+    /// connection has the address at the server that it began with, and goes on with no other.
+    fn goes_as_configured(&self, flow: &Flow) -> bool {
+        let way = if flow.is_as_is() { DsrKind::L2 } else { DsrKind::Nat };
+        self.ways.get(&flow.server_id()).is_none_or(|configured| *configured == way)
+    }
+
+    /// Whether there may be flows for which [`Served::end_of`] has an answer, where those of `before` have ended
+    /// as it wanted.
+    pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
+        let all_stay = before.listen.are_among(&self.listen) && before.servers.is_subset(&self.servers);
+        let other_way = |(id, way)| self.ways.get(id).is_some_and(|now| now != way);
+        !self.down.is_subset(&before.down)
+            || !self.reset.is_subset(&before.reset)
+            || !all_stay
+            || before.ways.iter().any(other_way)
+    }
+}
+
+fn one_port(endpoint: &Endpoint) -> ((Addr, u8), RangeInclusive<u16>) {
+    let (addr, port, protocol) = place(*endpoint);
+    ((addr, protocol), port..=port)
+}
+
+fn place(endpoint: Endpoint) -> Place {
+    (endpoint.addr.ip().into(), endpoint.addr.port(), endpoint.protocol as u8)
+}

@@ -1,0 +1,254 @@
+//! Servers that die, go and come; neighbours that are not known yet, or move.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour, wanted};
+use crate::End;
+use convey_model::{DropReason, FlowTimeouts, OnDown, Wanted};
+use convey_wire::TestPacket;
+
+told_over_both_families! {
+    clients_of_a_dead_server_are_reset_so_that_they_connect_to_another,
+    thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time,
+    who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told,
+    flows_of_a_dead_server_go_on_where_that_is_configured,
+    new_weights_and_new_servers_move_no_flow,
+    a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers,
+    a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is,
+    a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
+    flows_go_where_the_routes_lead_when_those_change,
+    timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest,
+    a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given,
+    a_client_on_the_link_is_asked_for_as_a_client,
+    forged_clients_on_the_link_leave_room_to_ask_for_a_server,
+    a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there,
+}
+
+/// Clients 1 to 29, each with what its server saw.
+pub(super) fn busy(family: Family) -> (Lab, Vec<(u16, Seen)>) {
+    let mut lab = Lab::passthrough(family);
+    let flows = (1..30).map(|n| (n, lab.connect(n))).collect();
+    (lab, flows)
+}
+
+pub(super) fn is_of_first(syn: &Seen) -> bool {
+    syn.mac == 11
+}
+
+/// Packets of these connections go both ways as before.
+pub(super) fn assert_go_on<'a>(lab: &mut Lab, flows: impl IntoIterator<Item = &'a (u16, Seen)>) {
+    let family = lab.family;
+    for (n, syn) in flows {
+        assert_eq!(lab.send(lab.client(*n).seq(101).ack(501)).route(), syn.route());
+        assert_eq!(lab.send(syn.reply().ack(101)).route(), (family.vip().into(), family.client_addr(*n)));
+    }
+}
+
+fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another(family: Family) {
+    let (mut lab, flows) = busy(family);
+    let (dead, alive): (Vec<_>, Vec<_>) = flows.into_iter().partition(|(_, syn)| is_of_first(syn));
+    for (n, _) in &dead {
+        lab.send(lab.client(*n).seq(101).ack(1_000 + u32::from(*n)));
+    }
+    let mut resets = lab.change(|world| world.servers[0].up = false);
+    resets.sort_by_key(|reset| reset.to.port());
+    let told: Vec<_> = resets.iter().map(Seen::reset).collect();
+    let expected: Vec<_> = (dead.iter())
+        .map(|(n, _)| (family.vip().to_owned(), family.client_addr(*n), "R", 1_000 + u32::from(*n), 0))
+        .collect();
+    assert!(!dead.is_empty() && told == expected, "{told:?}");
+    assert!(resets.iter().all(|reset| (reset.interface, reset.mac) == (WAN, 0xfe)));
+
+    assert_eq!(lab.forwarder.flows().len() as usize, alive.len());
+    assert_eq!(lab.forwarder.snat_ports_in_use(), alive.len());
+    assert_eq!(lab.ends(), vec![End::ServerGone; dead.len()]);
+    assert_eq!(lab.handle(&dead[0].1.reply().ack(1)), Outcome::Dropped(DropReason::NoFlow));
+    assert!(!is_of_first(&lab.send(lab.client(dead[0].0).syn())));
+    assert_go_on(&mut lab, &alive);
+    assert_eq!(lab.tick(), [], "they are told once");
+}
+
+fn thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    for n in 0..9_000 {
+        lab.connect(n);
+    }
+    let mut slices = vec![lab.change(|world| world.servers.iter_mut().for_each(|s| s.up = false)).len()];
+    while slices.last() != Some(&0) {
+        slices.push(lab.tick().len());
+    }
+    assert_eq!(slices, [4_096, 4_096, 808, 0]);
+    assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use(), lab.ended()), (0, 0, 9_000));
+}
+
+fn who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.send(lab.client(1).syn());
+    let done = lab.connect(2);
+    lab.close(2, &done);
+    assert_eq!(lab.change(|world| world.servers.iter_mut().for_each(|s| s.up = false)), []);
+    assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 2, 2));
+}
+
+fn flows_of_a_dead_server_go_on_where_that_is_configured(family: Family) {
+    let (mut lab, flows) = busy(family);
+    let resets = lab.change(|world| {
+        world.on_down = OnDown::Keep;
+        world.servers[0].up = false;
+    });
+    assert_eq!(resets, []);
+    assert_go_on(&mut lab, &flows);
+    assert!((100..150).all(|n| !is_of_first(&lab.send(lab.client(n).syn()))), "new ones go elsewhere");
+}
+
+fn new_weights_and_new_servers_move_no_flow(family: Family) {
+    let (mut lab, flows) = busy(family);
+    lab.change(|world| {
+        world.servers[0].weight = 0;
+        world.servers[1].weight = 50;
+    });
+    assert_go_on(&mut lab, &flows);
+    lab.change(|world| world.servers.insert(0, TestServer::new(family, 9)));
+    assert_go_on(&mut lab, &flows);
+    for (n, syn) in &flows {
+        assert_eq!(lab.send(lab.client(*n).syn()).route(), syn.route(), "nor does a stray SYN");
+    }
+}
+
+fn a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let unknown = |world: &mut super::lab::World| {
+        world.servers.truncate(1);
+        world.neighbours = vec![family.router()];
+    };
+    lab.change(unknown);
+    for n in 1..4 {
+        let syn = lab.client(n).syn();
+        assert_eq!(lab.handle(&syn), Outcome::Dropped(DropReason::NextHopUnresolved));
+    }
+    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [wanted(LAN, family.server_ip(11))]);
+    assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
+
+    lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(11), 11)));
+    assert_eq!(lab.send(lab.client(1).syn()).mac, 11);
+}
+
+fn a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.change(|world| world.neighbours.retain(|known| known.interface == LAN));
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    assert_eq!(asked, [wanted(WAN, family.router().ip)], "asked for before the server answers");
+    let answer = || syn.reply().syn().ack(101);
+    assert_eq!(lab.handle(&answer()), Outcome::Dropped(DropReason::NextHopUnresolved));
+    lab.change(|world| world.neighbours.push(family.router()));
+    assert_eq!(lab.send(answer()).mac, 0xfe);
+}
+
+fn a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.change(|world| world.servers.truncate(1));
+    lab.connect(1);
+    lab.change(|world| world.neighbours[0].mac[5] = 77);
+    assert_eq!(lab.send(lab.client(1).ack(501)).mac, 77);
+
+    let server = lab.world.neighbours[0];
+    lab.change(|world| world.neighbours.retain(|known| *known != server));
+    assert_eq!(lab.handle(&lab.client(1).ack(501)), Outcome::Dropped(DropReason::NextHopUnresolved));
+    lab.wait(Duration::from_secs(5));
+    lab.change(|world| world.neighbours.push(server));
+    assert_eq!(lab.send(lab.client(1).ack(501)).mac, 77);
+}
+
+fn timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let (silent, heard) = (lab.connect(1), lab.connect(2));
+    lab.change(|world| {
+        world.flow_timeouts = FlowTimeouts { established: Duration::from_secs(2), ..FlowTimeouts::default() };
+    });
+    lab.wait(Duration::from_millis(1_500));
+    assert_eq!(lab.forwarder.flows().len(), 2);
+    lab.send(heard.reply().ack(101));
+    lab.wait(Duration::from_secs(1));
+    assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 1));
+    lab.send(heard.reply().ack(101));
+    assert_eq!(lab.handle(&silent.reply().ack(101)), Outcome::Dropped(DropReason::NoFlow));
+}
+
+fn flows_go_where_the_routes_lead_when_those_change(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, family.router().mac[5]);
+    let other = match family {
+        Family::V4 => "192.0.2.253",
+        Family::V6 => "2001:db8:2::fd",
+    };
+    lab.change(|world| {
+        world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
+        world.router = Some(other.parse().unwrap());
+    });
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfd, "although the first router is still there");
+    assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
+}
+
+fn a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.change(|world| world.servers.truncate(1));
+    lab.connect(1);
+    let known = std::mem::take(&mut lab.world.neighbours);
+    let hosts = |range: std::ops::Range<u16>| range.map(|n| neighbour(LAN, host(n), 200));
+    lab.change(|world| world.neighbours = hosts(0..1_200).collect());
+    for seconds in [0, 61] {
+        lab.wait(Duration::from_secs(seconds));
+        lab.change(|world| world.neighbours.clear());
+    }
+    lab.change(|world| world.neighbours = hosts(2_000..3_300).collect());
+    let taken = (0..4).all(|index| lab.snapshot.network.get(index).is_some_and(|hop| hop.dst_mac[5] == 200));
+    assert!(taken, "the indices of servers and router are others' now");
+    assert_eq!(lab.handle(&lab.client(1).ack(501)), Outcome::Dropped(DropReason::NextHopUnresolved));
+    lab.change(|world| world.neighbours.extend(known));
+    assert_eq!(lab.send(lab.client(1).ack(501)).mac, 11);
+}
+
+/// A host on the servers' link.
+fn host(n: u16) -> IpAddr {
+    let [high, low] = n.to_be_bytes();
+    [10, 9, high, low].into()
+}
+
+fn a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there(family: Family) {
+    for (udp, mut lab) in [(false, Lab::passthrough(family)), (true, Lab::passthrough(family).udp())] {
+        let client = SocketAddr::new(family.server_ip(77), 5_000).to_string();
+        let packet = TestPacket::from(client).to(family.vip());
+        let packet = if udp { packet.udp() } else { packet.syn() };
+        let mut asked = |packet: TestPacket| {
+            lab.send(packet);
+            let wanted = std::mem::take(&mut lab.forwarder.news().wanted);
+            wanted.iter().map(|wanted| wanted.is_repeated).collect::<Vec<_>>()
+        };
+        assert_eq!([packet.clone(), packet].map(&mut asked), [[false], [true]], "UDP: {udp}");
+    }
+}
+
+fn a_client_on_the_link_is_asked_for_as_a_client(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let client = SocketAddr::new(family.server_ip(77), 5_000).to_string();
+    lab.send(TestPacket::from(client).to(family.vip()).syn());
+    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    assert_eq!(asked, [Wanted { is_ours: false, ..wanted(LAN, family.server_ip(77)) }]);
+}
+
+fn forged_clients_on_the_link_leave_room_to_ask_for_a_server(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    // One batch of clients that nobody knows, and then a client of a server that nobody knows any more.
+    for n in 100..180 {
+        let client = SocketAddr::new(family.server_ip(n), 5_000).to_string();
+        lab.send(TestPacket::from(client).to(family.vip()).syn());
+    }
+    lab.change(|world| world.neighbours = vec![family.router()]);
+    lab.handle(&lab.client(1).syn());
+    lab.handle(&lab.client(2).syn());
+    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    assert!(asked.len() <= 64 && asked.iter().any(|wanted| wanted.is_ours), "{asked:?}");
+}

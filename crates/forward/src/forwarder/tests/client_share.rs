@@ -1,0 +1,262 @@
+//! One client with all flows that it can get: others find room all the same.
+
+use std::time::Duration;
+
+use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, TestServer};
+use crate::End;
+use convey_model::{DropReason, FlowTimeouts, Protocol};
+
+told_over_both_families! {
+    one_client_with_all_connections_it_can_get_leaves_ports_for_others,
+    one_client_with_all_connections_it_can_get_leaves_slots_and_places_for_others,
+    who_opens_all_it_began_at_once_loses_what_is_beyond_its_share,
+    who_has_its_share_cannot_hold_the_rest_by_what_it_only_begins,
+    forged_syns_in_a_clients_name_take_nothing_of_its_share,
+    forged_syns_in_any_name_take_nothing_of_anybodys_share,
+    one_client_with_all_streams_it_can_get_leaves_ports_for_others,
+    forged_streams_in_a_clients_name_keep_it_from_nothing,
+    trusted_clients_have_all_there_is,
+    of_several_servers_none_is_shared_out,
+    small_limits_are_for_all_clients_together,
+    in_dsr_nobody_has_a_share,
+    what_ends_in_whatever_way_counts_no_longer,
+}
+
+/// Connection `k` of one client.
+fn greedy(k: u16) -> u16 {
+    200 * (k + 1)
+}
+
+/// One server.
+fn lab_of(family: Family, size: Size) -> Lab {
+    let mut lab = Lab::passthrough_of(family, size);
+    lab.change(|world| world.servers.truncate(1));
+    lab
+}
+
+fn with_ports(family: Family, ports: u16) -> Lab {
+    lab_of(family, Size { ports, ..ENOUGH })
+}
+
+/// Client `n` connects. Returns what the server saw, or why it was refused.
+fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
+    match lab.handle(&lab.client(n).syn().seq(100)) {
+        Outcome::Sent(syn) => {
+            lab.send(syn.reply().syn().seq(500).ack(101));
+            lab.send(lab.client(n).seq(101).ack(501));
+            assert!(lab.tick().is_empty(), "it is refused at its beginning or not at all");
+            Ok(syn)
+        }
+        Outcome::Answered(told, reason) => {
+            assert_eq!(told.flags, "R.");
+            Err(reason)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How many connections the greedy client gets.
+fn taken(lab: &mut Lab) -> u16 {
+    let refused = (0..150).find_map(|k| connect(lab, greedy(k)).err().map(|reason| (k, reason)));
+    let (taken, reason) = refused.expect("less than it wants");
+    assert_eq!(reason, DropReason::ClientLimit);
+    assert_eq!(lab.forwarder.counted_for_clients(), u64::from(taken));
+    taken
+}
+
+/// Ends what may be there, in whatever way.
+#[track_caller]
+fn nothing_stays(lab: &mut Lab) {
+    lab.wait(Duration::from_secs(3 * 3_600));
+    lab.tick();
+    assert_eq!((lab.forwarder.flows().len(), lab.forwarder.counted_for_clients()), (0, 0));
+}
+
+fn one_client_with_all_connections_it_can_get_leaves_ports_for_others(family: Family) {
+    let mut lab = with_ports(family, 100);
+    assert_eq!(taken(&mut lab), 89);
+    assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
+    assert_eq!(connect(&mut lab, 12).unwrap_err(), DropReason::SnatExhausted, "all are open");
+    // One that leaves makes room for one, and not for more of the same.
+    lab.send(lab.client(1).rst().seq(101));
+    assert_eq!(connect(&mut lab, greedy(200)).unwrap_err(), DropReason::ClientLimit);
+    assert!(connect(&mut lab, 12).is_ok());
+    nothing_stays(&mut lab);
+}
+
+fn one_client_with_all_connections_it_can_get_leaves_slots_and_places_for_others(family: Family) {
+    let places = lab_of(family, Size { capacity: 100, ..ENOUGH });
+    let [mut of_frontend, mut of_server] = [(); 2].map(|()| with_ports(family, ENOUGH.ports));
+    of_frontend.change(|world| world.frontends[0].max_connections = Some(100));
+    of_server.change(|world| world.servers[0].max_connections = Some(100));
+    for mut lab in [places, of_frontend, of_server] {
+        assert_eq!(taken(&mut lab), 89);
+        assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
+        nothing_stays(&mut lab);
+    }
+}
+
+fn who_opens_all_it_began_at_once_loses_what_is_beyond_its_share(family: Family) {
+    let mut lab = with_ports(family, 100);
+    let syns: Vec<Seen> = (0..100).map(|k| lab.send(lab.client(greedy(k)).syn().seq(100))).collect();
+    for (k, syn) in (0..).zip(&syns) {
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(greedy(k)).seq(101).ack(501));
+    }
+    let told = lab.tick();
+    assert_eq!(lab.ends(), [End::ClientLimit; 11]);
+    let (clients, servers): (Vec<&Seen>, Vec<&Seen>) =
+        told.iter().partition(|told| told.from.to_string() == family.vip());
+    assert_eq!((clients.len(), servers.len()), (11, 11));
+    assert!(clients.iter().all(|told| told.flags == "R" && told.seq == 501), "it is told");
+    assert!(servers.iter().all(|told| told.flags == "R" && told.seq == 101), "and so is its server");
+    assert_eq!(lab.forwarder.snat_ports_in_use(), 89);
+    assert!(lab.kernel.as_ref().is_none_or(|kernel| kernel.len() == 2 * 89));
+    assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
+    nothing_stays(&mut lab);
+}
+
+fn who_has_its_share_cannot_hold_the_rest_by_what_it_only_begins(family: Family) {
+    let mut lab = with_ports(family, 100);
+    assert!((0..88).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    // 50 a second.
+    for n in 1..=10 {
+        (0..20).for_each(|k| drop(lab.handle(&lab.client(greedy(70 + 20 * n + k)).syn().seq(7))));
+        assert!(connect(&mut lab, n).is_ok());
+        lab.wait(Duration::from_millis(400));
+    }
+}
+
+fn forged_syns_in_a_clients_name_take_nothing_of_its_share(family: Family) {
+    let mut lab = with_ports(family, 100);
+    assert!((0..20).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    for k in 20..220 {
+        let syn = lab.send(lab.client(greedy(k)).syn().seq(7));
+        lab.send(syn.reply().syn().seq(9).ack(8));
+    }
+    assert!((220..250).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    assert_eq!(lab.forwarder.counted_for_clients(), 50);
+}
+
+fn forged_syns_in_any_name_take_nothing_of_anybodys_share(family: Family) {
+    let mut lab = with_ports(family, 100);
+    assert!((0..60).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    // No SNAT port is left, but for those that give way.
+    (1..=199).for_each(|n| drop(lab.send(lab.client(n).syn().seq(7))));
+    assert!((60..80).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+}
+
+/// Client `n` asks and is answered, and asks again; its server was heard by the last tick.
+fn talk(lab: &mut Lab, n: u16) -> Option<Seen> {
+    let Outcome::Sent(seen) = lab.handle(&lab.client(n).udp().payload(b"?")) else { return None };
+    lab.send(seen.reply().payload(b"!"));
+    lab.send(lab.client(n).udp().payload(b"?"));
+    Some(seen)
+}
+
+fn one_client_with_all_streams_it_can_get_leaves_ports_for_others(family: Family) {
+    let mut lab = with_ports(family, 100).udp();
+    let streams: Vec<Seen> = (0..100).filter_map(|k| talk(&mut lab, greedy(k))).collect();
+    assert_eq!(streams.len(), 89);
+    assert_eq!(lab.answer(lab.client(greedy(200)).udp()).1, DropReason::ClientLimit);
+    // All of them are in use all the time; others for a second.
+    for round in 0..20 {
+        lab.wait(Duration::from_millis(200));
+        // Some streams are looked at for one that is not in use; who asks again has the next ones looked at.
+        let mut again = || {
+            lab.wait(Duration::from_millis(20));
+            talk(&mut lab, 1 + round)
+        };
+        let other = (0..5).find_map(|_| again()).expect("it finds a port");
+        for (k, stream) in (0..).zip(&streams) {
+            lab.handle(&lab.client(greedy(k)).udp().payload(b"?"));
+            lab.handle(&stream.reply().payload(b"!"));
+        }
+        assert_eq!(lab.send(other.reply()).to.to_string(), family.client_addr(1 + round));
+    }
+    assert!((85..=100).contains(&lab.forwarder.counted_for_clients()));
+    nothing_stays(&mut lab);
+}
+
+fn forged_streams_in_a_clients_name_keep_it_from_nothing(family: Family) {
+    let mut lab = with_ports(family, 100).udp();
+    // 20 forged streams a second, which the server answers once.
+    for k in 0..250u16 {
+        talk(&mut lab, greedy(k % 300));
+        lab.wait(Duration::from_millis(50));
+        let seen = talk(&mut lab, greedy(250 + k % 50)).expect("it finds a port");
+        assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(greedy(250 + k % 50)));
+    }
+}
+
+fn trusted_clients_have_all_there_is(family: Family) {
+    let mut lab = with_ports(family, 100);
+    let trusted = family.pick("198.51.100.1/32", "2001:db8:100:1::/64").parse().unwrap();
+    lab.change(|world| world.frontends[0].trusted_clients = vec![trusted]);
+    assert!((0..100).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    assert_eq!(connect(&mut lab, 7).unwrap_err(), DropReason::SnatExhausted);
+}
+
+/// Else a client would be refused while other servers have room: it meets the one that it hashes to.
+fn of_several_servers_none_is_shared_out(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.change(|world| {
+        world.servers.truncate(2);
+        world.servers.iter_mut().for_each(|server| server.max_connections = Some(100));
+    });
+    assert!((0..200).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    assert_eq!(connect(&mut lab, 7).unwrap_err(), DropReason::MaxConnections);
+}
+
+fn small_limits_are_for_all_clients_together(family: Family) {
+    let mut lab = with_ports(family, 16);
+    assert!((0..16).all(|k| connect(&mut lab, greedy(k)).is_ok()));
+    assert_eq!(connect(&mut lab, 1).unwrap_err(), DropReason::SnatExhausted);
+}
+
+fn in_dsr_nobody_has_a_share(family: Family) {
+    let mut lab = Lab::dsr(family);
+    lab.change(|world| world.frontends[0].max_connections = Some(100));
+    for k in 0..100 {
+        lab.send(lab.client(greedy(k)).syn().seq(100));
+        lab.send(lab.client(greedy(k)).seq(101).ack(501).payload(b"x"));
+    }
+    assert_eq!(lab.answer(lab.client(greedy(100)).syn()).1, DropReason::MaxConnections);
+    assert_eq!(lab.forwarder.counted_for_clients(), 0);
+}
+
+fn what_ends_in_whatever_way_counts_no_longer(family: Family) {
+    let counted = |lab: &Lab| lab.forwarder.counted_for_clients();
+    let mut lab = with_ports(family, 100);
+    let open: Vec<Seen> = (1..=6).map(|n| connect(&mut lab, n).unwrap()).collect();
+    assert_eq!(counted(&lab), 6);
+    lab.close(1, &open[0]);
+    lab.send(lab.client(2).rst().seq(101));
+    assert_eq!(counted(&lab), 4);
+    // The port of the first is used again.
+    lab.send(lab.client(1).syn().seq(9_000));
+    assert_eq!(counted(&lab), 4);
+    lab.change(|world| world.servers[0].rename());
+    lab.tick();
+    assert_eq!(counted(&lab), 4, "it goes on under another name");
+    lab.send(lab.client(3).rst().seq(101));
+    assert_eq!(counted(&lab), 3);
+    lab.change(|world| {
+        world.flow_timeouts =
+            FlowTimeouts { established: Duration::from_secs(300), ..FlowTimeouts::default() };
+    });
+    lab.wait(Duration::from_secs(200));
+    lab.send(lab.client(4).seq(101).ack(501));
+    lab.wait(Duration::from_secs(200));
+    assert_eq!(counted(&lab), 1, "two were silent");
+    lab.change(|world| world.servers = vec![TestServer::new(family, 12)]);
+    lab.tick();
+    assert_eq!((counted(&lab), lab.forwarder.flows().len()), (0, 0), "its server is gone");
+
+    lab.change(|world| world.frontends[0].protocol = Protocol::Udp);
+    talk(&mut lab, 1).unwrap();
+    assert_eq!(counted(&lab), 1);
+    lab.change(|world| world.servers[0].up = false);
+    lab.tick();
+    assert_eq!(counted(&lab), 0);
+}

@@ -1,0 +1,179 @@
+//! How long flows are kept whose sides are silent, or whose client does not exist.
+
+use std::time::Duration;
+
+use super::lab::{Family, LAN, Lab, Seen, Size, WAN};
+use crate::{End, FlowState};
+use convey_model::Mode;
+
+told_over_both_families! {
+    handshakes_that_nobody_finishes_are_forgotten_although_servers_repeat_their_answer,
+    a_client_that_repeats_its_syn_is_waited_for,
+    who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects,
+    who_finished_and_heard_nothing_more_is_told_too,
+    whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it,
+    whoever_is_close_behind_the_end_of_a_connection_in_dsr_does_not_keep_it,
+    the_last_segments_of_a_connection_that_is_over_keep_it,
+    in_dsr_silence_is_counted_and_nobody_is_told,
+    no_more_are_told_of_their_silence_than_a_thousand_at_once,
+    a_handshake_or_a_stream_of_datagrams_ends_by_itself,
+}
+
+/// When Linux sends its answer to a SYN that nobody finishes, in seconds (`tcp_synack_retries = 5`).
+const ANSWERS: [u64; 6] = [0, 1, 3, 7, 15, 31];
+
+fn handshakes_that_nobody_finishes_are_forgotten_although_servers_repeat_their_answer(family: Family) {
+    for half_open in [5, 60] {
+        let mut lab = Lab::passthrough_of(family, Size { capacity: 2_000, ports: 2_000 });
+        lab.change(|world| world.flow_timeouts.half_open = Duration::from_secs(half_open));
+        let syns: Vec<_> = (0..1_000).map(|n| lab.send(lab.client(n).syn().seq(100))).collect();
+        for second in 0..half_open + 35 {
+            if ANSWERS.contains(&second) {
+                for syn in &syns {
+                    lab.handle(&syn.reply().syn().seq(500).ack(101));
+                }
+            }
+            lab.wait(Duration::from_secs(1));
+            lab.ended();
+        }
+        let flows = lab.forwarder.flows();
+        let kept = (flows.len(), lab.frontend_slots(), lab.forwarder.snat_ports_in_use());
+        assert_eq!(kept, (0, 0, 0), "half_open is {half_open} s");
+        assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.len()), 0);
+    }
+}
+
+fn a_client_that_repeats_its_syn_is_waited_for(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        for _ in 0..3 {
+            lab.wait(Duration::from_secs(32));
+            assert_eq!(lab.send(lab.client(1).syn().seq(100)).route(), syn.route());
+        }
+        assert_eq!((lab.opened, lab.forwarder.flows().count(FlowState::SynSent)), (1, 1));
+        lab.handle(&syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        assert_eq!(lab.forwarder.flows().count(FlowState::Established), 1);
+    }
+}
+
+fn who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
+    lab.send(syn.reply().seq(501).ack(104).payload(b"hello"));
+    lab.send(lab.client(1).seq(104).ack(506));
+    let told = lab.wait(Duration::from_secs(7_500));
+    let (vip, client) = (family.vip().to_owned(), family.client_addr(1));
+    let (snat, server) = syn.route();
+    let resets: Vec<_> = told.iter().map(Seen::reset).collect();
+    assert_eq!(resets, [(vip, client, "R", 506, 0), (snat, server, "R", 104, 0)]);
+    assert_eq!((told[0].interface, told[1].interface, told[1].mac), (WAN, LAN, syn.mac));
+    assert_eq!((lab.ends(), lab.forwarder.flows().len()), (vec![End::Silent], 0));
+    assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.len()), 0);
+}
+
+fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    lab.send(lab.client(1).seq(101).ack(501).fin());
+    lab.send(syn.reply().seq(501).ack(102));
+    let told = lab.wait(Duration::from_secs(250));
+    let numbers: Vec<_> = told.iter().map(|reset| (reset.to.to_string(), reset.seq)).collect();
+    assert_eq!(numbers, [(family.client_addr(1), 501), (syn.to.to_string(), 102)]);
+    assert_eq!(lab.ends(), [End::Silent]);
+}
+
+/// Client 1 connects, and both sides finish. Returns what the server saw of the SYN, as far as it is seen.
+fn connect_and_close(lab: &mut Lab) -> Seen {
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    lab.handle(&syn.reply().syn().seq(500).ack(101));
+    lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+    lab.send(lab.client(1).seq(103).ack(501).fin());
+    lab.handle(&syn.reply().seq(501).ack(104).fin());
+    lab.send(lab.client(1).seq(104).ack(502));
+    syn
+}
+
+fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let syn = connect_and_close(&mut lab);
+        let state = [FlowState::TimeWait, FlowState::HalfClosedByClient]
+            .into_iter()
+            .find(|state| lab.forwarder.flows().count(*state) == 1)
+            .unwrap();
+        assert_eq!(lab.ended(), 1);
+        for _ in 0..30 {
+            lab.wait(Duration::from_secs(9));
+            for forged in [lab.client(1).seq(1 << 30).ack(7), lab.client(1).seq(90).ack(501), lab.client(1)] {
+                lab.handle(&forged);
+            }
+            lab.handle(&syn.reply().seq(1 << 30).ack(7));
+            lab.handle(&syn.reply().syn().seq(500).ack(101));
+            // What a server says to forged segments when it has closed, or is about to.
+            lab.handle(&syn.reply().rst().seq(501));
+            lab.handle(&syn.reply().seq(502).ack(104));
+        }
+        assert_eq!((lab.forwarder.flows().count(state), lab.forwarder.snat_ports_in_use()), (0, 0));
+    }
+}
+
+/// One pair of numbers in 4 million is as close.
+fn whoever_is_close_behind_the_end_of_a_connection_in_dsr_does_not_keep_it(family: Family) {
+    let mut lab = Lab::dsr(family);
+    connect_and_close(&mut lab);
+    for n in 1..30 {
+        lab.wait(Duration::from_secs(9));
+        for _ in 0..2 {
+            lab.handle(&lab.client(1).seq(104 + n * 1_000).ack(501 + n).payload(b"kept?"));
+        }
+    }
+    assert_eq!(lab.forwarder.flows().count(FlowState::HalfClosedByClient), 0);
+}
+
+fn the_last_segments_of_a_connection_that_is_over_keep_it(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let is_dsr = lab.forwarder.snat_ports_in_use() == 0 && lab.world.frontends[0].mode == Mode::Dsr;
+        let syn = connect_and_close(&mut lab);
+        let begun = lab.opened;
+        // The client's last acknowledgement is lost, and so is what its FIN came with.
+        for _ in 0..4 {
+            lab.wait(Duration::from_secs(50));
+            lab.handle(&syn.reply().seq(501).ack(104).fin());
+            assert_eq!(lab.send(lab.client(1).seq(104).ack(502)).route(), syn.route());
+        }
+        for _ in 0..4 {
+            lab.wait(Duration::from_secs(50));
+            assert_eq!(lab.send(lab.client(1).seq(101).ack(501).payload(b"hi").fin()).route(), syn.route());
+        }
+        assert_eq!((lab.opened, lab.forwarder.flows().len()), (begun, 1), "in DSR: {is_dsr}");
+    }
+}
+
+fn in_dsr_silence_is_counted_and_nobody_is_told(family: Family) {
+    let mut lab = Lab::dsr(family);
+    lab.send(lab.client(1).syn().seq(100));
+    lab.send(lab.client(1).seq(101).ack(501));
+    lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
+    assert_eq!(lab.wait(Duration::from_secs(7_500)), []);
+    assert_eq!(lab.ends(), [End::Silent]);
+}
+
+fn no_more_are_told_of_their_silence_than_a_thousand_at_once(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    (0..1_500).for_each(|n| drop(lab.connect(n)));
+    let told = lab.wait(Duration::from_secs(7_500));
+    assert_eq!((told.len(), lab.ends()), (2_000, vec![End::Silent; 1_500]));
+}
+
+fn a_handshake_or_a_stream_of_datagrams_ends_by_itself(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    lab.send(syn.reply().syn().seq(500).ack(101));
+    assert_eq!((lab.wait(Duration::from_secs(100)), lab.ends()), (vec![], vec![End::Own]));
+    let mut lab = Lab::passthrough(family).udp();
+    let question = lab.send(lab.client(1).udp().payload(b"?"));
+    lab.send(question.reply().payload(b"!"));
+    lab.send(lab.client(1).udp().payload(b"more"));
+    assert_eq!((lab.wait(Duration::from_secs(400)), lab.ends()), (vec![], vec![End::Own]));
+}

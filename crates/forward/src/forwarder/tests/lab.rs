@@ -1,0 +1,467 @@
+//! Clients behind a router, a balancer, three servers: all in virtual time.
+
+mod seen;
+mod world;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+pub(super) use self::seen::Seen;
+pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
+use crate::forwarder::{Path, fit};
+pub(super) use crate::testing::{Kernel, told_with_cache};
+use crate::{
+    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, PortSplit, Settings,
+    Verdict, Workers, cut, number_segments,
+};
+use convey_model::{
+    Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol, Timestamp,
+};
+use convey_snapshot::{Draining, Snapshot};
+use convey_wire::{self as wire, Checksum, Headers, IcmpError, Kind, TestPacket};
+
+/// Of addresses. Its stories are told over each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(super) const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+    /// One address or the other.
+    pub(super) fn pick<T>(self, v4: T, v6: T) -> T {
+        match self {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
+    }
+
+    /// Where clients connect to.
+    pub(super) fn vip(self) -> &'static str {
+        self.pick("192.0.2.1:80", "[2001:db8:2::1]:80")
+    }
+
+    /// The VIP without its port.
+    pub(super) fn vip_ip(self) -> &'static str {
+        self.pick("192.0.2.1", "2001:db8:2::1")
+    }
+
+    /// Our own address towards the clients.
+    pub(super) fn own_ip(self) -> &'static str {
+        self.pick("192.0.2.2", "2001:db8:2::2")
+    }
+
+    /// What servers see as their clients' address.
+    pub(super) fn snat(self) -> &'static str {
+        self.pick("10.0.0.1", "fd00::1")
+    }
+
+    /// The server with this number.
+    pub(super) fn server_ip(self, id: u8) -> IpAddr {
+        let hex = u16::from_str_radix(&id.to_string(), 16).unwrap();
+        let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, hex);
+        self.pick(Ipv4Addr::new(10, 0, 0, id).into(), v6.into())
+    }
+
+    /// Who leads to the clients.
+    pub(super) fn router(self) -> Neighbour {
+        let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+        neighbour(WAN, self.pick(Ipv4Addr::new(192, 0, 2, 254).into(), link_local.into()), 0xfe)
+    }
+
+    /// The address and port of client `n`.
+    pub(super) fn client_addr(self, n: u16) -> String {
+        let (ip, port) = (1 + n % 200, 5_000 + n);
+        self.pick(format!("198.51.100.{ip}:{port}"), format!("[2001:db8:100:{ip}::1]:{port}"))
+    }
+}
+
+/// The balancer, in front of servers 11 to 13.
+pub(super) struct Lab {
+    pub(super) family: Family,
+    pub(super) forwarder: Forwarder,
+    pub(super) now: Timestamp,
+    pub(super) snapshot: Snapshot,
+    pub(super) world: World,
+    /// What forwards in the balancer's place, if the story is told so.
+    pub(super) kernel: Option<Kernel>,
+    /// Whether the balancer hears of FINs only when it is told to.
+    pub(super) is_deaf: bool,
+    /// Flows begun, as far as verdicts tell.
+    pub(super) opened: usize,
+    /// Packets forwarded without a record of their flow.
+    pub(super) unrecorded: usize,
+    /// Datagrams of servers, and refusals by servers, that were forwarded.
+    pub(super) heard: [usize; 2],
+    /// What servers were told of handshakes that gave way.
+    pub(super) farewells: Vec<Seen>,
+    fragments: Fragments<Vec<u8>>,
+    ids: Ids,
+}
+
+/// How large things are; `ports` are those from 40000 on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) capacity: u32,
+    pub(super) ports: u16,
+}
+
+/// Enough for every story that is not about too little.
+pub(super) const ENOUGH: Size = Size { capacity: 10_000, ports: 10_000 };
+
+impl Lab {
+    pub(super) fn passthrough(family: Family) -> Lab {
+        Lab::passthrough_of(family, ENOUGH)
+    }
+
+    pub(super) fn passthrough_of(family: Family, size: Size) -> Lab {
+        Lab::passthrough_from(family, family.snat(), size)
+    }
+
+    /// Servers see this address.
+    pub(super) fn passthrough_from(family: Family, snat: &str, size: Size) -> Lab {
+        let snat = snat.parse::<IpAddr>().unwrap().into();
+        let ports = NatPorts::new(vec![snat], 40_000..=39_999 + size.ports, 7);
+        Lab::new(family, Some(ports), size.capacity)
+    }
+
+    /// By address.
+    pub(super) fn dsr(family: Family) -> Lab {
+        Lab::dsr_of(family, ENOUGH.capacity)
+    }
+
+    pub(super) fn dsr_of(family: Family, capacity: u32) -> Lab {
+        Lab::new(family, None, capacity)
+    }
+
+    /// Direct server return by link-layer address.
+    pub(super) fn l2(family: Family) -> Lab {
+        let mut lab = Lab::dsr(family);
+        lab.change(|world| world.frontends[0].dsr = DsrKind::L2);
+        lab
+    }
+
+    /// One of passthrough and one of direct server return.
+    pub(super) fn both_modes(family: Family) -> [Lab; 2] {
+        [Lab::passthrough(family), Lab::dsr(family)]
+    }
+
+    /// The same with a frontend of UDP.
+    pub(super) fn udp(mut self) -> Lab {
+        self.change(|world| world.frontends[0].protocol = Protocol::Udp);
+        self
+    }
+
+    fn new(family: Family, ports: Option<NatPorts>, capacity: u32) -> Lab {
+        let servers: Vec<_> = [11, 12, 13].map(|id| TestServer::new(family, id)).into();
+        let known = [11, 12, 13].map(|id| neighbour(LAN, family.server_ip(id), id));
+        let mode = if ports.is_some() { Mode::Passthrough } else { Mode::Dsr };
+        let world = World {
+            neighbours: known.into_iter().chain([family.router()]).collect(),
+            servers,
+            on_down: OnDown::Reset,
+            algorithm: Algorithm::Ring,
+            frontends: vec![TestFrontend::new(0, mode, family.vip())],
+            draining: Draining::default(),
+            stopping: false,
+            outlasting: BTreeSet::new(),
+            flow_timeouts: FlowTimeouts::default(),
+            lan_mtu: 1400,
+            wan_mtu: 1500,
+            router: None,
+            server_router: None,
+            servers_by_both: false,
+            servers_by_wan: false,
+        };
+        let kernel = Kernel::of_story();
+        let cache = kernel.as_ref().map(Kernel::cache);
+        let settings =
+            Settings { ports, capacity, workers: Workers::alone(), seed: 42, cache, loops: Loops::new(7) };
+        let mut lab = Lab {
+            family,
+            forwarder: Forwarder::new(settings),
+            now: Timestamp(0),
+            snapshot: Snapshot::empty(1),
+            world,
+            kernel,
+            is_deaf: false,
+            opened: 0,
+            unrecorded: 0,
+            heard: [0; 2],
+            farewells: Vec::new(),
+            fragments: Fragments::new(Ids::new(0)),
+            ids: Ids::new(0),
+        };
+        lab.change(|_| {});
+        lab
+    }
+
+    /// So many more workers beside this one, each with its part of the SNAT ports. The story says who gets which packet.
+    pub(super) fn colleagues(&mut self, others: u16) -> Vec<Forwarder> {
+        let snat = self.family.snat().parse::<IpAddr>().unwrap().into();
+        let split = PortSplit::new(40_000..=49_999, others + 1);
+        let has_ports = self.world.frontends[0].mode == Mode::Passthrough;
+        let together = Workers::together(usize::from(others) + 1).into_iter().zip(0..);
+        let mut all = together.map(|(workers, n)| {
+            let ports = has_ports.then(|| NatPorts::of_worker(vec![snat], &split, n, 7));
+            let cache = self.kernel.as_ref().map(Kernel::cache);
+            let (capacity, loops) = (ENOUGH.capacity, Loops::new(7));
+            Forwarder::new(Settings { ports, capacity, workers, seed: 42, cache, loops })
+        });
+        let own = all.next().unwrap();
+        let others = all.collect();
+        self.forwarder = own;
+        others
+    }
+
+    /// The beginning of a packet of client `n` to the VIP.
+    pub(super) fn client(&self, n: u16) -> TestPacket {
+        TestPacket::from(self.family.client_addr(n)).to(self.family.vip())
+    }
+
+    /// Changes the world, publishes the snapshot and has the balancer notice it. Returns the frames this made
+    /// it send.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut World)) -> Vec<Seen> {
+        self.publish(change);
+        self.tick()
+    }
+
+    /// Changes the world and publishes the snapshot.
+    pub(super) fn publish(&mut self, change: impl FnOnce(&mut World)) {
+        change(&mut self.world);
+        self.snapshot = self.world.publish(&self.snapshot, self.now);
+    }
+
+    /// Lets time pass.
+    pub(super) fn wait(&mut self, duration: Duration) -> Vec<Seen> {
+        self.now.0 += duration.as_nanos() as u64;
+        self.tick()
+    }
+
+    /// Has the balancer do what time asks for. Returns the frames it sends.
+    pub(super) fn tick(&mut self) -> Vec<Seen> {
+        let mut sent = Vec::new();
+        self.forwarder.handle_timeout(&self.snapshot, self.now, |frame, interface| {
+            sent.push(Seen::read(frame, interface));
+        });
+        self.hear_farewells();
+        self.forwarder.flush_cache();
+        sent
+    }
+
+    /// Has a packet arrive.
+    pub(super) fn handle(&mut self, packet: &TestPacket) -> Outcome {
+        self.handle_frame(&mut packet.bytes(), None)
+    }
+
+    /// Has a frame arrive; one that is to be cut into segments of some size if there is one.
+    pub(super) fn handle_frame(&mut self, bytes: &mut [u8], segment_size: Option<u16>) -> Outcome {
+        let mut frame = Frame { segment_size, ..Frame::new(bytes) };
+        self.decide(&mut frame)
+    }
+
+    /// Has a frame arrive on an interface.
+    pub(super) fn handle_from(&mut self, interface: u32, bytes: &[u8]) -> Outcome {
+        let mut bytes = bytes.to_vec();
+        self.decide(&mut Frame { interface: Some(interface), ..Frame::new(&mut bytes) })
+    }
+
+    /// Has a frame arrive that may be a fragment: as with a capture thread, what comes before the first of its packet
+    /// waits for it.
+    pub(super) fn handle_fragment(&mut self, bytes: &[u8]) -> Vec<Outcome> {
+        let key = wire::parse(bytes).unwrap();
+        let whole = key.fragment().expect("a fragment");
+        self.fragments.expire(self.now, drop);
+        let (lead, frames) = if let Kind::LaterFragment { .. } = key.kind {
+            match self.fragments.later(whole, bytes.to_vec(), self.now, drop) {
+                Later::Follows(lead, frame) => (lead, vec![frame]),
+                Later::Held => return Vec::new(),
+                Later::Full(_) => return vec![Outcome::Dropped(DropReason::FragmentQueueFull)],
+            }
+        } else {
+            let (lead, held) = self.fragments.first(whole, &key.key, 0, self.now, drop);
+            (lead, [vec![bytes.to_vec()], held].concat())
+        };
+        let decide =
+            |mut frame: Vec<u8>| self.decide(&mut Frame { lead: Some(lead), ..Frame::new(&mut frame) });
+        frames.into_iter().map(decide).collect()
+    }
+
+    fn decide(&mut self, frame: &mut Frame<'_>) -> Outcome {
+        let fits = |frame: &Frame<'_>, headers: &Headers, hop: &NextHop| {
+            matches!(fit(frame, headers, Path::to(hop, true)), Ok(None))
+        };
+        if let Some(interface) =
+            self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, fits, &self.snapshot, self.now))
+        {
+            if !self.is_deaf {
+                self.hear_cache();
+            }
+            return Outcome::Sent(Seen::read(frame.bytes, interface));
+        }
+        let before = frame.bytes.to_vec();
+        let verdict = self.forwarder.handle_frame(frame, &self.snapshot, self.now);
+        self.hear_farewells();
+        self.forwarder.flush_cache();
+        let forwarded = match verdict {
+            Verdict::Transmit(forwarded) => forwarded,
+            Verdict::Reply(reason) => {
+                assert_eq!(frame.bytes, before, "it is told of what it sent");
+                return Outcome::Answered(Seen::read(self.forwarder.answer(), 0), reason);
+            }
+            Verdict::Drop(reason) => return Outcome::Dropped(reason),
+            Verdict::Pass => {
+                assert_eq!(frame.bytes, before, "what is not ours is not touched");
+                return Outcome::Passed;
+            }
+        };
+        self.opened += usize::from(forwarded.part == Part::First);
+        self.unrecorded += usize::from(forwarded.part == Part::Unrecorded);
+        for (n, part) in [Part::Answer, Part::Refusal].into_iter().enumerate() {
+            self.heard[n] += usize::from(forwarded.part == part);
+        }
+        let headers = wire::parse(frame.bytes).unwrap();
+        match forwarded.cut {
+            Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
+                number_segments(frame.bytes, payload, &self.ids);
+                Outcome::Segments(Seen::read(frame.bytes, forwarded.interface), payload)
+            }
+            Some(how) => {
+                let mut pieces = Vec::new();
+                cut(frame, how, &mut self.ids, |piece| pieces.push(piece.to_vec()));
+                Outcome::Fragments(pieces, forwarded.interface)
+            }
+            None if headers.fragment().is_some() => {
+                Outcome::Fragments(vec![frame.bytes.to_vec()], forwarded.interface)
+            }
+            None if frame.checksum == Checksum::Partial => panic!("no story has one"),
+            None => Outcome::Sent(Seen::read(frame.bytes, forwarded.interface)),
+        }
+    }
+
+    fn hear_farewells(&mut self) {
+        while let Some((frame, interface)) = self.forwarder.next_farewell(&self.snapshot) {
+            self.farewells.push(Seen::read(frame, interface));
+        }
+    }
+
+    /// Tells the balancer of what the cache tells of.
+    pub(super) fn hear_cache(&mut self) {
+        for (key, segment) in self.kernel.iter().flat_map(Kernel::told) {
+            self.forwarder.on_cached(&key, segment, self.now);
+            self.heard[0] += self.forwarder.news().answered.drain(..).count();
+        }
+        self.forwarder.flush_cache();
+    }
+
+    /// Has a packet arrive that is forwarded.
+    #[track_caller]
+    pub(super) fn send(&mut self, packet: TestPacket) -> Seen {
+        self.forwarded(&packet.bytes())
+    }
+
+    /// Has a frame arrive that is forwarded.
+    #[track_caller]
+    pub(super) fn forwarded(&mut self, frame: &[u8]) -> Seen {
+        match self.handle_frame(&mut frame.to_vec(), None) {
+            Outcome::Sent(seen) => seen,
+            other => panic!("{} was not forwarded: {other:?}", short(frame)),
+        }
+    }
+
+    /// Has a packet arrive that is answered.
+    #[track_caller]
+    pub(super) fn answer(&mut self, packet: TestPacket) -> (Seen, DropReason) {
+        match self.handle(&packet) {
+            Outcome::Answered(seen, reason) => (seen, reason),
+            other => panic!("{} was not answered: {other:?}", short(&packet.bytes())),
+        }
+    }
+
+    /// Client `n` connects, and both sides send. Returns what the server saw of the SYN.
+    #[track_caller]
+    pub(super) fn connect(&mut self, n: u16) -> Seen {
+        let syn = self.send(self.client(n).syn().seq(100));
+        self.send(syn.reply().syn().seq(500).ack(101));
+        self.send(self.client(n).seq(101).ack(501));
+        syn
+    }
+
+    /// The connection of client `n`, whose SYN the server saw, is closed by both.
+    #[track_caller]
+    pub(super) fn close(&mut self, n: u16, syn: &Seen) {
+        self.send(self.client(n).fin().seq(101).ack(501));
+        self.send(syn.reply().fin().seq(501).ack(102));
+        self.send(self.client(n).seq(102).ack(502));
+    }
+
+    /// How many flows the balancer has said are over, since it was last asked.
+    pub(super) fn ended(&mut self) -> usize {
+        self.ends().len()
+    }
+
+    /// How flows have ended of which the balancer has said so, since it was last asked. Their slots are free then.
+    pub(super) fn ends(&mut self) -> Vec<End> {
+        let ended: Vec<Ended> = self.forwarder.news().ended.drain(..).collect();
+        for Ended { flow, .. } in &ended {
+            let frontends = self.world.frontends.iter();
+            frontends.filter(|f| f.live.id == flow.frontend).for_each(|f| f.live.slots.release());
+            let servers = self.world.servers.iter();
+            servers.filter(|s| s.live.id == flow.server).for_each(|s| s.live.slots.release());
+        }
+        // It is done.
+        self.forwarder.news();
+        ended.into_iter().map(|ended| ended.how).collect()
+    }
+
+    /// Places taken at the frontend.
+    pub(super) fn frontend_slots(&self) -> u32 {
+        self.world.frontends[0].live.slots.open()
+    }
+}
+
+/// The error that `from` has about a packet, as it arrives here.
+pub(super) fn error_about(frame: &[u8], error: IcmpError, from: &str) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let from = from.parse::<IpAddr>().unwrap().into();
+    wire::icmp_error(frame, &wire::parse(frame).unwrap(), error, from, &mut answer);
+    answer
+}
+
+/// What became of a packet.
+#[derive(PartialEq)]
+pub(super) enum Outcome {
+    Sent(Seen),
+    /// A super-frame that is to be cut into segments with so many bytes of payload.
+    Segments(Seen, u16),
+    /// Frames that are fragments, and the interface they are sent on.
+    Fragments(Vec<Vec<u8>>, u32),
+    Answered(Seen, DropReason),
+    Dropped(DropReason),
+    Passed,
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Sent(seen) => write!(f, "sent {seen:?}"),
+            Outcome::Segments(seen, size) => write!(f, "sent {seen:?} in segments of {size}"),
+            Outcome::Fragments(frames, _) => write!(f, "sent {} fragments", frames.len()),
+            Outcome::Answered(seen, reason) => write!(f, "{reason:?}, answered {seen:?}"),
+            Outcome::Dropped(reason) => write!(f, "dropped: {reason:?}"),
+            Outcome::Passed => write!(f, "passed"),
+        }
+    }
+}
+
+/// A frame in one line.
+pub(super) fn short(frame: &[u8]) -> String {
+    match wire::parse(frame) {
+        Ok(headers) => format!("{:?} {:?} of {} bytes", headers.key, headers.flags, frame.len()),
+        Err(error) => format!("{error:?} of {} bytes", frame.len()),
+    }
+}

@@ -1,0 +1,242 @@
+//! Clients whose path takes shorter packets than their server is told.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, told_with_cache};
+use convey_model::DropReason;
+use convey_wire::{self as wire, IcmpError, TestPacket};
+
+told_over_both_families! {
+    a_server_is_told_of_no_path_mtu,
+    a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured,
+    in_dsr_a_server_is_told_what_the_router_said_for_it_knows_each_clients_path,
+    a_connection_with_a_narrow_path_gets_shorter_segments_and_nobody_else_does,
+    a_path_that_takes_what_our_link_takes_is_not_narrow,
+}
+
+/// Somebody on the way to the clients says that packets like this one, on its way to its client, may have `mtu` bytes.
+fn too_big(lab: &mut Lab, family: Family, answer: &Seen, mtu: u32) -> Outcome {
+    let router = family.pick("203.0.113.7", "2001:db8:7::7");
+    lab.handle_frame(&mut error_about(&answer.frame, IcmpError::TooBig { mtu }, router), None)
+}
+
+/// A flow of client 1, which has asked twice and was answered: the server's answers.
+fn stream(lab: &mut Lab) -> (TestPacket, Seen) {
+    let question = lab.send(lab.client(1).udp());
+    lab.send(question.reply());
+    lab.send(lab.client(1).udp());
+    let answer = lab.send(question.reply().payload(&[7; 1_000]));
+    (question.reply(), answer)
+}
+
+fn a_server_is_told_of_no_path_mtu(family: Family) {
+    for mtu in [0, 68, 1_279, 1_280, 1_400, 1_499, 9_000] {
+        let mut lab = Lab::passthrough(family).udp();
+        let (_, answer) = stream(&mut lab);
+        let outcome = too_big(&mut lab, family, &answer, mtu);
+        assert_eq!(outcome, Outcome::Dropped(DropReason::PathMtuTooSmall));
+    }
+}
+
+fn a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured(family: Family) {
+    for (least, mtu, is_told) in [
+        (1_400, 1_399, false),
+        (1_400, 1_400, true),
+        (1_400, 1_492, true),
+        (576, 1_280, true),
+        (576, 1_279, family == Family::V4),
+        (576, 575, false),
+    ] {
+        let mut lab = Lab::passthrough(family).udp();
+        lab.snapshot.min_path_mtu = Some(least);
+        let (_, answer) = stream(&mut lab);
+        match too_big(&mut lab, family, &answer, mtu) {
+            Outcome::Sent(told) => {
+                assert!(is_told);
+                assert_eq!((told.says().0, told.interface), (IcmpError::TooBig { mtu }, LAN));
+            }
+            outcome => assert_eq!((outcome, is_told), (Outcome::Dropped(DropReason::PathMtuTooSmall), false)),
+        }
+    }
+}
+
+fn in_dsr_a_server_is_told_what_the_router_said_for_it_knows_each_clients_path(family: Family) {
+    let mut lab = Lab::dsr(family).udp();
+    lab.send(lab.client(1).udp());
+    let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).udp().payload(&[7; 1_000]).bytes();
+    let error =
+        error_about(&answer, IcmpError::TooBig { mtu: 600 }, family.pick("203.0.113.7", "2001:db8:7::7"));
+    assert_eq!(lab.forwarded(&error).says().0, IcmpError::TooBig { mtu: 600 });
+}
+
+/// The pieces of what was sent, checked to be fragments of one packet that may be cut further.
+fn pieces(outcome: Outcome) -> Vec<usize> {
+    let Outcome::Fragments(pieces, WAN) = outcome else { panic!("{outcome:?}") };
+    let headers: Vec<_> = pieces.iter().map(|piece| wire::parse(piece).unwrap()).collect();
+    assert!(headers.iter().all(|headers| !headers.dont_fragment));
+    let ids = headers.iter().map(|headers| headers.fragment().map(|key| key.id));
+    assert_eq!(ids.collect::<BTreeSet<_>>().len(), 1);
+    headers.iter().map(|headers| headers.packet_len()).collect()
+}
+
+#[test]
+fn what_is_too_long_for_a_narrow_path_is_cut_here_and_nobody_elses() {
+    let family = Family::V4;
+    let mut lab = Lab::passthrough(family).udp();
+    let (reply, answer) = stream(&mut lab);
+    too_big(&mut lab, family, &answer, 68);
+    lab.send(reply.clone().payload(&[7; 548]));
+    // They must not be cut, as far as their sender knows.
+    for (payload, expected) in [(549, &[572, 25][..]), (1_472, &[572, 572, 396])] {
+        assert_eq!(pieces(lab.handle(&reply.clone().payload(&vec![7; payload]))), expected);
+    }
+    assert_eq!(lab.forwarder.flows().cached(), 0, "the cache cuts nothing");
+    // Nobody else's are cut, nor what the client sends.
+    let other = lab.send(lab.client(2).udp());
+    lab.send(other.reply().payload(&[7; 1_472]));
+    lab.send(lab.client(1).udp().payload(&[7; 1_372]));
+}
+
+#[test]
+fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
+    told_with_cache(|| {
+        let family = Family::V4;
+        let mut lab = Lab::passthrough(family).udp();
+        let (reply, answer) = stream(&mut lab);
+        too_big(&mut lab, family, &answer, 68);
+        let packet = reply.payload(&[7; 1_472]);
+        for _ in 0..5 {
+            assert_eq!(pieces(lab.handle(&packet)).len(), 3);
+            lab.wait(Duration::from_secs(110));
+        }
+        assert_eq!((pieces(lab.handle(&packet)).len(), lab.forwarder.flows().cached()), (3, 0));
+        lab.wait(Duration::from_secs(51));
+        lab.send(packet.clone());
+        assert_eq!(lab.forwarder.flows().cached(), 1);
+        // It is as narrow as before.
+        let whole = lab.send(packet.clone());
+        too_big(&mut lab, family, &whole, 68);
+        assert_eq!((pieces(lab.handle(&packet)).len(), lab.forwarder.flows().cached()), (3, 0));
+    });
+}
+
+#[test]
+fn pieces_are_as_long_as_the_narrowest_hop_told_of_takes_in_three_steps() {
+    let family = Family::V4;
+    let mut lab = Lab::passthrough(family).udp();
+    let (reply, answer) = stream(&mut lab);
+    let packet = reply.payload(&[7; 1_472]);
+    for (told, expected) in [
+        (1_492, &[1_396, 124][..]),
+        (1_300, &[1_276, 244]),
+        (1_492, &[1_276, 244]),
+        (1_200, &[572, 572, 396]),
+        (1_400, &[572, 572, 396]),
+    ] {
+        too_big(&mut lab, family, &answer, told);
+        assert_eq!(pieces(lab.handle(&packet)), expected, "{told}");
+    }
+}
+
+#[test]
+fn by_ipv6_datagrams_are_cut_into_fragments_too_and_never_below_what_every_link_takes() {
+    let family = Family::V6;
+    let mut lab = Lab::passthrough(family).udp();
+    let (reply, answer) = stream(&mut lab);
+    let packet = reply.payload(&[7; 1_300]);
+    too_big(&mut lab, family, &answer, 1_279);
+    lab.send(packet.clone());
+    too_big(&mut lab, family, &answer, 1_280);
+    let Outcome::Fragments(pieces, WAN) = lab.handle(&packet) else { panic!() };
+    let headers: Vec<_> = pieces.iter().map(|piece| wire::parse(piece).unwrap()).collect();
+    assert_eq!(headers.iter().map(|headers| headers.packet_len()).collect::<Vec<_>>(), [1_280, 124]);
+    let ids: BTreeSet<_> = headers.iter().map(|headers| headers.fragment().map(|key| key.id)).collect();
+    assert_eq!(ids.len(), 1);
+    // Nobody can cut one with an extension header that a fragment header would have to follow.
+    let options = packet.extension(60, &[0; 7]);
+    assert_eq!(lab.answer(options).0.says().0, IcmpError::TooBig { mtu: 1_280 });
+}
+
+fn a_connection_with_a_narrow_path_gets_shorter_segments_and_nobody_else_does(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let (syn, other) = (lab.connect(1), lab.connect(2));
+    let answer = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+    too_big(&mut lab, family, &answer, 1_400);
+    let header_len = family.pick(40, 60);
+    let mut super_frame = syn.reply().seq(1_501).ack(101).payload(&[7; 14_000]).bytes();
+    let Outcome::Segments(seen, payload) = lab.handle_frame(&mut super_frame, Some(1_400)) else { panic!() };
+    assert_eq!(usize::from(payload), 1_400 - header_len);
+    let is_whole = |frame: &[u8]| wire::parse(frame).unwrap().dont_fragment;
+    assert_eq!(is_whole(&seen.frame), family == Family::V6, "a router may need even shorter ones");
+    let whole = syn.reply().seq(15_501).ack(101).psh().payload(&[8; 1_440]);
+    let Outcome::Fragments(segments, WAN) = lab.handle(&whole) else { panic!("it has to be cut") };
+    let headers: Vec<_> = segments.iter().map(|segment| wire::parse(segment).unwrap()).collect();
+    assert!(headers.iter().all(|headers| headers.fragment().is_none()));
+    let first = 1_400 - header_len as u32;
+    let seen: Vec<_> = headers.iter().map(|h| (h.seq, u32::from(h.payload_len))).collect();
+    assert_eq!(seen, [(15_501, first), (15_501 + first, 1_440 - first)]);
+    assert_eq!(lab.forwarder.flows().cached(), u32::from(lab.kernel.is_some()), "the cache cuts nothing");
+    lab.send(other.reply().seq(501).ack(101).payload(&[7; 1_440]));
+}
+
+fn a_path_that_takes_what_our_link_takes_is_not_narrow(family: Family) {
+    let mut lab = Lab::passthrough(family).udp();
+    let (reply, answer) = stream(&mut lab);
+    for mtu in [1_500, 9_000] {
+        assert_eq!(too_big(&mut lab, family, &answer, mtu), Outcome::Dropped(DropReason::PathMtuTooSmall));
+        lab.send(reply.clone().payload(&[7; 1_440]));
+    }
+}
+
+#[test]
+fn segments_of_one_packet_have_no_number_of_the_next() {
+    let mut lab = Lab::passthrough(Family::V4);
+    let syn = lab.connect(1);
+    let answer = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+    too_big(&mut lab, Family::V4, &answer, 1_400);
+    let number = |frame: &[u8]| u16::from_be_bytes([frame[18], frame[19]]);
+    let mut numbers = Vec::new();
+    let mut send = |id: u16, len: usize, segment_size| {
+        let packet = syn.reply().seq(1_501).ack(101).payload(&vec![8; len]).may_be_cut(id);
+        match lab.handle_frame(&mut packet.bytes(), segment_size) {
+            Outcome::Fragments(segments, WAN) => numbers.extend(segments.iter().map(|frame| number(frame))),
+            // Whoever cuts it counts on.
+            Outcome::Segments(seen, payload) => {
+                let count = (len as u16).div_ceil(payload);
+                numbers.extend((0..count).map(|n| number(&seen.frame).wrapping_add(n)));
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    send(7, 1_440, None);
+    send(8, 1_440, None);
+    send(9, 14_000, Some(1_440));
+    send(19, 14_400, Some(1_440));
+    send(29, 1_440, None);
+    assert_eq!(numbers.len(), 2 + 2 + 11 + 11 + 2);
+    assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), numbers.len(), "{numbers:?}");
+}
+
+#[test]
+fn urgent_data_of_a_narrow_path_goes_in_fragments_which_leave_it_where_it_is() {
+    let family = Family::V4;
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    let answer = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+    too_big(&mut lab, family, &answer, 500);
+    let mut whole = syn.reply().seq(1_501).ack(101).payload(&[7; 1_240]).bytes();
+    whole[14 + 20 + 13] |= 0x20;
+    assert_eq!(pieces(lab.handle_frame(&mut whole, None)).len(), 3);
+}
+
+#[test]
+fn a_link_of_ours_that_is_narrower_than_servers_are_told_has_packets_cut_too() {
+    let mut lab = Lab::passthrough(Family::V4).udp();
+    let question = lab.send(lab.client(1).udp());
+    lab.change(|world| world.wan_mtu = 600);
+    assert_eq!(pieces(lab.handle(&question.reply().payload(&[7; 1_472]))), [596, 596, 348]);
+    lab.change(|world| world.wan_mtu = 1_300);
+    let (told, _) = lab.answer(question.reply().payload(&[7; 1_472]));
+    assert_eq!(told.says().0, IcmpError::TooBig { mtu: 1_300 });
+}

@@ -1,0 +1,326 @@
+//! Anything a few clients, servers and routers may send, in any order.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::lab::{Family, Lab, Outcome, Seen, Size, error_about};
+use crate::FlowState;
+use convey_model::{DropReason, OnDown};
+use convey_wire::{self as wire, IcmpError, TestPacket};
+
+const CLIENTS: u16 = 12;
+const SIZE: Size = Size { capacity: 8, ports: 3 };
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Client number, and what it sends.
+    Client(u16, Content),
+    /// Whoever got the packet before the last so many answers it.
+    Server(usize, Content),
+    /// A router has an error about the packet before the last so many that was sent on, towards the servers or the
+    /// clients.
+    Error(usize, bool, IcmpError),
+    Wait(Duration),
+    /// Server number, whether it is up, whether its flows are kept if not.
+    Health(usize, bool, bool),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Content {
+    /// Of TCP.
+    flags: u8,
+    len: usize,
+    is_last_hop: bool,
+    may_be_cut: bool,
+    /// Of TCP: by somebody who does not see the connection, and guesses its numbers.
+    is_forged: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Manner {
+    Passthrough,
+    Dsr,
+    L2,
+}
+
+fn content() -> impl Strategy<Value = Content> {
+    // Mostly what makes connections go on, and now and then what does not fit.
+    let flags = prop_oneof![Just(0x02), Just(0x10), Just(0x12), Just(0x11), Just(0x14), 0..0x20u8];
+    let len = prop_oneof![8 => 0..50usize, 1 => 1_300..1_500usize];
+    (flags, len, prop::bool::weighted(0.05), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+        |(flags, len, is_last_hop, may_be_cut, is_forged)| Content {
+            flags,
+            len,
+            is_last_hop,
+            may_be_cut,
+            is_forged,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let error = prop_oneof![
+        Just(IcmpError::PortUnreachable),
+        Just(IcmpError::TimeExceeded),
+        (68..1_500u32).prop_map(|mtu| IcmpError::TooBig { mtu })
+    ];
+    let wait = prop_oneof![0..300_000u64, 50_000_000..90_000_000u64].prop_map(Duration::from_micros);
+    prop_oneof![
+        8 => (0..CLIENTS, content()).prop_map(|(n, content)| Step::Client(n, content)),
+        8 => (0..6usize, content()).prop_map(|(back, content)| Step::Server(back, content)),
+        4 => (0..6usize, any::<bool>(), error).prop_map(|(back, way, error)| Step::Error(back, way, error)),
+        2 => wait.prop_map(Step::Wait),
+        1 => (0..3usize, any::<bool>(), any::<bool>()).prop_map(|(n, up, keep)| Step::Health(n, up, keep)),
+    ]
+}
+
+fn world() -> impl Strategy<Value = (Family, Manner, bool)> {
+    let manner = prop::sample::select(vec![Manner::Passthrough, Manner::Dsr, Manner::L2]);
+    (prop::sample::select(&Family::BOTH[..]), manner, any::<bool>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    /// Whatever is sent is read by etherparse, which finds its checksums valid.
+    #[test]
+    fn every_answer_and_every_error_finds_whom_it_concerns_and_the_counts_add_up(
+        (family, manner, is_udp) in world(),
+        steps in vec(step(), 0..150),
+    ) {
+        let lab = match manner {
+            Manner::Passthrough => Lab::passthrough_of(family, SIZE),
+            Manner::Dsr => Lab::dsr(family),
+            Manner::L2 => Lab::l2(family),
+        };
+        let mut story = Story::new(if is_udp { lab.udp() } else { lab }, manner, is_udp);
+        for step in steps {
+            match step {
+                Step::Client(n, content) => story.client(n, content)?,
+                Step::Server(back, content) => story.server(back, content)?,
+                Step::Error(back, to_client, error) => story.error(back, to_client, error)?,
+                Step::Wait(duration) => {
+                    story.lab.wait(duration);
+                }
+                Step::Health(n, up, keep) => {
+                    story.lab.change(|world| {
+                        world.on_down = if keep { OnDown::Keep } else { OnDown::Reset };
+                        world.servers[n].up = up;
+                    });
+                }
+            }
+            story.counts_add_up()?;
+        }
+        story.open_flows_count_for_their_clients()?;
+    }
+}
+
+struct Story {
+    lab: Lab,
+    manner: Manner,
+    is_udp: bool,
+    /// What servers got, the latest last.
+    delivered: Vec<Seen>,
+    /// What clients got.
+    answered: Vec<Seen>,
+    /// Whose packets a server last got from one of our ports.
+    owners: HashMap<(SocketAddr, SocketAddr), String>,
+    ended: usize,
+}
+
+impl Story {
+    fn new(lab: Lab, manner: Manner, is_udp: bool) -> Story {
+        let (delivered, answered, owners) = (Vec::new(), Vec::new(), HashMap::new());
+        Story { lab, manner, is_udp, delivered, answered, owners, ended: 0 }
+    }
+
+    fn client(&mut self, n: u16, content: Content) -> Result<(), TestCaseError> {
+        let family = self.lab.family;
+        let sent = self.packet(self.lab.client(n), content, (77, 98));
+        match whole(self.handle(&sent, content)?) {
+            Outcome::Sent(seen) => {
+                prop_assert_eq!((seen.payload.len(), seen.ttl), (content.len, 63));
+                self.owners.insert((seen.from, seen.to), family.client_addr(n));
+                self.delivered.push(seen);
+            }
+            Outcome::Answered(told, reason) => {
+                let to = family.client_addr(n);
+                match &told.error {
+                    None => {
+                        prop_assert_eq!(told.route(), (family.vip().to_owned(), to));
+                        prop_assert!(told.flags.contains('R') && !self.is_udp);
+                    }
+                    Some((_, about)) => {
+                        let from =
+                            if reason == DropReason::TtlExceeded { family.own_ip() } else { family.vip_ip() };
+                        prop_assert_eq!(told.from.ip().to_string(), from);
+                        prop_assert_eq!(about.route(), (to, family.vip().to_owned()));
+                    }
+                }
+                prop_assert!(self.is_udp || content.flags & 0x04 == 0, "a reset is never answered");
+            }
+            Outcome::Dropped(_) => {}
+            other => prop_assert!(false, "{other:?}"),
+        }
+        Ok(())
+    }
+
+    fn server(&mut self, back: usize, content: Content) -> Result<(), TestCaseError> {
+        let Some(at) = self.delivered.len().checked_sub(1 + back) else { return Ok(()) };
+        let got = &self.delivered[at];
+        let (from, owner) = (got.to.ip(), self.owners[&(got.from, got.to)].clone());
+        let sent = self.packet(got.reply(), content, (98, 77));
+        match whole(self.handle(&sent, content)?) {
+            Outcome::Sent(seen) => {
+                prop_assert_eq!(seen.route(), (self.lab.family.vip().to_owned(), owner));
+                prop_assert_eq!((seen.ttl, seen.payload.len()), (63, content.len));
+                self.answered.push(seen);
+            }
+            Outcome::Answered(told, reason) => {
+                prop_assert!([DropReason::TtlExceeded, DropReason::TooBig].contains(&reason), "{told:?}");
+                prop_assert_eq!(told.to.ip(), from);
+            }
+            Outcome::Dropped(_) | Outcome::Passed => {}
+            other => prop_assert!(false, "{other:?}"),
+        }
+        Ok(())
+    }
+
+    /// Has a packet arrive. One with forged numbers changes no flow; in DSR it may be the first that is seen of one.
+    fn handle(&mut self, packet: &TestPacket, content: Content) -> Result<Outcome, TestCaseError> {
+        let count = |lab: &Lab| FlowState::ALL.map(|state| lab.forwarder.flows().count(state));
+        let before = count(&self.lab);
+        let outcome = self.lab.handle(packet);
+        let is_dsr = !matches!(self.manner, Manner::Passthrough);
+        if content.is_forged && !self.is_udp && !is_dsr && content.flags & 0x02 == 0 {
+            prop_assert_eq!(count(&self.lab), before, "{:#04x}", content.flags);
+        }
+        Ok(outcome)
+    }
+
+    /// Whoever is told, is told of a packet that it sent itself.
+    fn error(&mut self, back: usize, to_client: bool, error: IcmpError) -> Result<(), TestCaseError> {
+        let (family, is_nat) = (self.lab.family, matches!(self.manner, Manner::Passthrough));
+        let (router, vip) = (family.pick("10.9.9.9", "fd09::9"), family.vip().to_owned());
+        let nth_last = |len: usize| len.checked_sub(1 + back);
+        let delivered = nth_last(self.delivered.len()).map(|at| &self.delivered[at]);
+        let frame = match (to_client, is_nat) {
+            (true, _) => delivered.map(|got| got.frame.clone()),
+            (false, true) => nth_last(self.answered.len()).map(|at| self.answered[at].frame.clone()),
+            // The server has sent it to the client directly.
+            (false, false) => delivered.map(|got| {
+                let answer = TestPacket::from(&vip).to(got.from).seq(99);
+                if self.is_udp { answer.udp().bytes() } else { answer.bytes() }
+            }),
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        let unrecorded = self.lab.unrecorded;
+        match self.lab.handle_frame(&mut error_about(&frame, error, router), None) {
+            Outcome::Sent(told) => {
+                let (says, about) = (told.says(), told.about());
+                let (asked, answers) =
+                    if to_client { (about.from, about.to) } else { (about.to, about.from) };
+                let (from, to) = match (to_client, is_nat) {
+                    (true, _) => (family.vip_ip(), asked),
+                    (false, true) => (family.snat(), answers),
+                    (false, false) => (router, answers),
+                };
+                prop_assert_eq!(says, (error, from.to_owned(), to.ip().to_string()));
+                if to_client {
+                    prop_assert!(is_nat && answers.to_string() == vip);
+                    prop_assert!(self.owners.values().any(|owner| *owner == asked.to_string()));
+                } else if self.lab.unrecorded > unrecorded {
+                    prop_assert!(!is_nat, "only where the hash says who has answered, or would now");
+                } else {
+                    prop_assert!(
+                        self.owners.contains_key(&(asked, answers)),
+                        "{asked} never asked {answers}"
+                    );
+                }
+            }
+            Outcome::Dropped(reason) => {
+                let known = [
+                    DropReason::PathMtuTooSmall,
+                    DropReason::NoFlow,
+                    DropReason::IcmpOutOfWindow,
+                    DropReason::NextHopUnresolved,
+                    DropReason::NoServer,
+                ];
+                prop_assert!(known.contains(&reason), "{reason:?}");
+            }
+            Outcome::Passed => prop_assert!(to_client && !is_nat, "in DSR it is sent to the client directly"),
+            other => prop_assert!(false, "{other:?}"),
+        }
+        Ok(())
+    }
+
+    fn counts_add_up(&mut self) -> Result<(), TestCaseError> {
+        self.ended += self.lab.ended();
+        let flows = self.lab.forwarder.flows();
+        let mut over = vec![FlowState::Closing, FlowState::TimeWait, FlowState::Closed];
+        if let Manner::Passthrough = self.manner {
+            prop_assert!(flows.len() <= SIZE.capacity);
+            prop_assert_eq!(self.lab.forwarder.snat_ports_in_use(), flows.len() as usize);
+        } else {
+            over.push(FlowState::HalfClosedByClient);
+        }
+        let over: u32 = over.into_iter().map(|state| flows.count(state)).sum();
+        let open = (flows.len() - over) as usize;
+        prop_assert_eq!(Some(open), self.lab.opened.checked_sub(self.ended));
+        prop_assert_eq!(self.lab.frontend_slots() as usize, open);
+        Ok(())
+    }
+
+    fn open_flows_count_for_their_clients(&self) -> Result<(), TestCaseError> {
+        let counted = match self.manner {
+            Manner::Passthrough => self.lab.forwarder.flows().open(),
+            Manner::Dsr | Manner::L2 => 0,
+        };
+        prop_assert_eq!(self.lab.forwarder.counted_for_clients(), u64::from(counted));
+        Ok(())
+    }
+
+    /// A packet of somebody whose numbers begin here, and those of the other side there.
+    fn packet(&self, packet: TestPacket, content: Content, (here, there): (u32, u32)) -> TestPacket {
+        let Content { flags, len, is_last_hop, may_be_cut, is_forged } = content;
+        let off = if is_forged && flags & 0x02 == 0 { 1 << 30 } else { 0 };
+        let packet = packet.payload(&vec![0xa5; len]).ttl(if is_last_hop { 1 } else { 64 });
+        let packet = if may_be_cut { packet.may_be_cut(9) } else { packet };
+        if self.is_udp {
+            return packet.udp();
+        }
+        let packet = if flags & 0x01 != 0 { packet.fin() } else { packet };
+        let packet = if flags & 0x02 != 0 { packet.syn() } else { packet };
+        let packet = if flags & 0x04 != 0 { packet.rst() } else { packet };
+        let packet = if flags & 0x08 != 0 { packet.psh() } else { packet };
+        let packet = if flags & 0x10 != 0 { packet.ack(there + 1 + off) } else { packet };
+        packet.seq(off + if flags & 0x02 != 0 { here } else { here + 1 })
+    }
+}
+
+/// What was cut, as its receiver puts it together; its frame is then that of the first fragment, about which there
+/// may be errors.
+fn whole(outcome: Outcome) -> Outcome {
+    let Outcome::Fragments(frames, interface) = outcome else { return outcome };
+    if wire::parse(&frames[0]).unwrap().fragment().is_none() {
+        return Outcome::Sent(joined(&frames, interface));
+    }
+    let seen = Seen::put_together(&frames).pop().expect("a packet that is whole");
+    Outcome::Sent(Seen { interface, frame: frames[0].clone(), ..seen })
+}
+
+/// Segments that follow one another, as one.
+fn joined(frames: &[Vec<u8>], interface: u32) -> Seen {
+    let mut all = Seen::read(&frames[0], interface);
+    let first = wire::parse(&frames[0]).unwrap();
+    for frame in &frames[1..] {
+        let (headers, next) = (wire::parse(frame).unwrap(), Seen::read(frame, interface));
+        assert_eq!(headers.seq, first.seq.wrapping_add(all.payload.len() as u32));
+        all.payload.extend(next.payload);
+    }
+    all
+}

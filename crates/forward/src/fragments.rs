@@ -1,0 +1,302 @@
+//! Fragments: only the first of a packet has the ports that tell whose it is; the others follow it.
+//!
+//! Those that arrive before it, on a path that reorders or from a sender that sends the last one first, are held
+//! briefly. Dropping one would cost the whole datagram, and UDP does not send it again.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use super::Ids;
+use convey_model::{FlowKey, Timestamp};
+use convey_wire::FragmentKey;
+
+/// Packets that are remembered at once; the oldest makes room for another.
+const MOST_PACKETS: usize = 4_096;
+
+/// Fragments that wait for their first at once.
+const MOST_HELD: usize = 512;
+
+/// Of one packet: the longest has 45 fragments on Ethernet.
+const MOST_HELD_OF_ONE: usize = 64;
+
+/// How long a packet is remembered. Receivers give up on it after 30 s (Linux) and more (RFC 8200: 60 s), but what
+/// follows later than a few seconds after its first fragment hardly ever comes.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// How long a fragment waits for its first. Reordering delays packets by milliseconds.
+const HELD: Duration = Duration::from_millis(500);
+
+/// The packets whose fragments pass, and the frames `T` that wait for their first.
+#[derive(Debug)]
+pub struct Fragments<T> {
+    packets: HashMap<FragmentKey, Packet<T>>,
+    /// Packets in the order they came up; those that are known no more too.
+    order: VecDeque<(Timestamp, FragmentKey)>,
+    /// Those that began to wait for their first, in the order they did.
+    waiting: VecDeque<(Timestamp, FragmentKey)>,
+    held: usize,
+    ids: Ids,
+}
+
+/// What a first fragment tells of those that follow it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lead {
+    /// Source and destination port.
+    pub ports: (u16, u16),
+    /// IP protocol number.
+    pub protocol: u8,
+    /// A number that no other packet has at this time. Packets of several senders that go on as one's must differ by
+    /// it (RFC 6864, section 4.3).
+    pub id: u16,
+    /// The worker that has the flow.
+    pub worker: u16,
+}
+
+/// What becomes of a fragment that is not the first.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Later<T> {
+    /// Its first was here: it goes where that went.
+    Follows(Lead, T),
+    /// It waits.
+    Held,
+    /// Too many wait already.
+    Full(T),
+}
+
+#[derive(Debug)]
+struct Packet<T> {
+    since: Timestamp,
+    id: u16,
+    first: Option<Lead>,
+    held: Vec<T>,
+}
+
+impl<T> Fragments<T> {
+    /// None yet. Packets get their numbers from `ids`.
+    pub fn new(ids: Ids) -> Fragments<T> {
+        let (packets, order, waiting) = (HashMap::new(), VecDeque::new(), VecDeque::new());
+        Fragments { packets, order, waiting, held: 0, ids }
+    }
+
+    /// How many frames wait for their first.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Whether there is nothing that time changes.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty() && self.waiting.is_empty()
+    }
+
+    /// A first fragment, of a packet of `flow`, goes to `worker`. Returns what those after it need to follow, and those
+    /// that waited for it. `drop` is given what had to make room.
+    ///
+    /// One that comes again soon is a copy; later, it is another packet whose sender has run out of numbers.
+    pub fn first(
+        &mut self,
+        key: FragmentKey,
+        flow: &FlowKey,
+        worker: u16,
+        now: Timestamp,
+        mut drop: impl FnMut(T),
+    ) -> (Lead, Vec<T>) {
+        let known = self.packets.get(&key);
+        if known.is_some_and(|packet| packet.first.is_some() && is_over(packet.since, HELD, now)) {
+            self.forget(key, &mut drop);
+        }
+        let packet = self.packet(key, now, drop);
+        let ports = (flow.src_port, flow.dst_port);
+        let part = Lead { ports, protocol: flow.protocol, worker, id: packet.id };
+        packet.first = Some(part);
+        let held = std::mem::take(&mut packet.held);
+        self.held -= held.len();
+        (part, held)
+    }
+
+    /// Any other fragment. `drop` is given what had to make room.
+    pub fn later(&mut self, key: FragmentKey, frame: T, now: Timestamp, drop: impl FnMut(T)) -> Later<T> {
+        let is_full = self.held >= MOST_HELD;
+        // Not remembered, lest a flood of such push out packets whose first was here.
+        if is_full && !self.packets.contains_key(&key) {
+            return Later::Full(frame);
+        }
+        let packet = self.packet(key, now, drop);
+        match packet.first {
+            Some(part) => Later::Follows(part, frame),
+            None if is_full || packet.held.len() >= MOST_HELD_OF_ONE => Later::Full(frame),
+            None => {
+                let (since, is_first) = (packet.since, packet.held.is_empty());
+                packet.held.push(frame);
+                self.held += 1;
+                if is_first {
+                    self.waiting.push_back((since, key));
+                }
+                Later::Held
+            }
+        }
+    }
+
+    /// Lets time pass. `drop` is given the fragments whose first did not come.
+    pub fn expire(&mut self, now: Timestamp, mut drop: impl FnMut(T)) {
+        while let Some(&(since, key)) = self.waiting.front().filter(|(since, _)| is_over(*since, HELD, now)) {
+            self.waiting.pop_front();
+            if self.packets.get(&key).is_some_and(|packet| packet.since == since && packet.first.is_none()) {
+                self.forget(key, &mut drop);
+            }
+        }
+        while let Some(&(since, key)) =
+            self.order.front().filter(|(since, _)| is_over(*since, REMEMBERED, now))
+        {
+            self.order.pop_front();
+            if self.packets.get(&key).is_some_and(|packet| packet.since == since) {
+                self.forget(key, &mut drop);
+            }
+        }
+    }
+
+    /// The packet with this key, new if it is not known.
+    fn packet(&mut self, key: FragmentKey, now: Timestamp, mut drop: impl FnMut(T)) -> &mut Packet<T> {
+        if !self.packets.contains_key(&key) {
+            // As many as there are packets, and those that waited in vain.
+            while self.order.len() >= MOST_PACKETS
+                && let Some((since, oldest)) = self.order.pop_front()
+            {
+                if self.packets.get(&oldest).is_some_and(|packet| packet.since == since) {
+                    self.forget(oldest, &mut drop);
+                }
+                if self.waiting.front() == Some(&(since, oldest)) {
+                    self.waiting.pop_front();
+                }
+            }
+            self.order.push_back((now, key));
+        }
+        let ids = &mut self.ids;
+        self.packets.entry(key).or_insert_with(|| Packet {
+            since: now,
+            id: ids.take(),
+            first: None,
+            held: Vec::new(),
+        })
+    }
+
+    fn forget(&mut self, key: FragmentKey, drop: impl FnMut(T)) {
+        if let Some(packet) = self.packets.remove(&key) {
+            self.held -= packet.held.len();
+            packet.held.into_iter().for_each(drop);
+        }
+    }
+}
+
+fn is_over(since: Timestamp, patience: Duration, now: Timestamp) -> bool {
+    u128::from(now.0.saturating_sub(since.0)) >= patience.as_nanos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_model::{Addr, UDP};
+
+    const PORTS: (u16, u16) = (4242, 53);
+
+    fn flow((src_port, dst_port): (u16, u16)) -> FlowKey {
+        let [src, dst] = [[10, 0, 0, 1], [10, 1, 0, 1]].map(Addr::v4);
+        FlowKey { src, dst, src_port, dst_port, protocol: UDP, reserved: [0; 3] }
+    }
+
+    fn key(client: u16, id: u32) -> FragmentKey {
+        let [high, low] = client.to_be_bytes();
+        FragmentKey { src: Addr::v4([10, 0, high, low]), dst: Addr::v4([10, 1, 0, 1]), id, protocol: UDP }
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp(millis * 1_000_000)
+    }
+
+    fn none_yet<T>() -> Fragments<T> {
+        Fragments::new(Ids::new(7))
+    }
+
+    fn none(frame: &str) {
+        panic!("{frame} is dropped");
+    }
+
+    #[test]
+    fn fragments_go_where_their_first_went() {
+        let mut fragments = none_yet();
+        let (part, held) = fragments.first(key(1, 9), &flow(PORTS), 3, at(0), none);
+        assert_eq!((part, held), (Lead { ports: PORTS, protocol: UDP, worker: 3, id: 7 }, vec![]));
+        assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Follows(part, "b"));
+        let (other, _) = fragments.first(key(2, 9), &flow(PORTS), 3, at(1), none);
+        assert_ne!(other.id, part.id, "another client chose the same number");
+    }
+
+    #[test]
+    fn those_that_came_too_early_follow_their_first() {
+        let mut fragments = none_yet();
+        assert_eq!(fragments.later(key(1, 9), "c", at(0), none), Later::Held);
+        assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Held);
+        let (part, held) = fragments.first(key(1, 9), &flow(PORTS), 0, at(2), none);
+        assert_eq!(held, ["c", "b"]);
+        assert_eq!(fragments.later(key(1, 9), "d", at(3), none), Later::Follows(part, "d"));
+    }
+
+    #[test]
+    fn those_whose_first_does_not_come_are_dropped_after_half_a_second() {
+        let mut fragments = none_yet();
+        fragments.later(key(1, 9), "b", at(0), none);
+        fragments.first(key(2, 9), &flow(PORTS), 0, at(0), none);
+        fragments.expire(at(499), none);
+        let mut dropped = Vec::new();
+        fragments.expire(at(500), |frame| dropped.push(frame));
+        assert_eq!(dropped, ["b"]);
+        assert_eq!(fragments.packets.len(), 1);
+    }
+
+    #[test]
+    fn a_packet_is_forgotten_after_ten_seconds_and_its_number_means_another_one() {
+        let mut fragments = none_yet();
+        fragments.first(key(1, 9), &flow(PORTS), 0, at(0), none);
+        fragments.expire(at(9_999), none);
+        assert!(matches!(fragments.later(key(1, 9), "b", at(9_999), none), Later::Follows(..)));
+        fragments.expire(at(10_000), none);
+        assert_eq!(fragments.later(key(1, 9), "b", at(10_000), none), Later::Held);
+    }
+
+    #[test]
+    fn a_sender_that_is_out_of_numbers_begins_another_packet_with_an_old_one() {
+        let mut fragments = none_yet();
+        let (old, _) = fragments.first(key(1, 9), &flow(PORTS), 3, at(0), none);
+        let (copy, _) = fragments.first(key(1, 9), &flow(PORTS), 3, at(499), none);
+        assert_eq!(copy, old);
+        let (new, _) = fragments.first(key(1, 9), &flow((4243, 53)), 2, at(9_999), none);
+        assert_ne!(new.id, old.id, "its receiver may still wait for more of the old one");
+        fragments.expire(at(10_000), none);
+        assert_eq!(fragments.later(key(1, 9), "b", at(19_998), none), Later::Follows(new, "b"));
+        fragments.expire(at(19_999), none);
+        assert!(fragments.packets.is_empty() && fragments.order.is_empty());
+    }
+
+    #[test]
+    fn a_flood_of_fragments_takes_no_more_than_its_share() {
+        let mut fragments = none_yet();
+        let (mut full, mut dropped) = (0, 0);
+        for n in 0..100_000 {
+            if let Later::Full(_) = fragments.later(key((n >> 8) as u16, n), n, at(0), |_| dropped += 1) {
+                full += 1;
+            }
+            assert!(fragments.held <= MOST_HELD && fragments.packets.len() <= MOST_PACKETS);
+            assert!(fragments.order.len() <= MOST_PACKETS);
+            assert!(fragments.waiting.len() <= MOST_HELD);
+        }
+        assert_eq!(full + dropped + fragments.held, 100_000);
+        fragments.expire(at(1_000), |_| dropped += 1);
+        assert_eq!(fragments.held, 0);
+        for n in 0..1_000 {
+            fragments.later(key(0, 1 << 20), n, at(1_000), |_| {});
+        }
+        assert!(fragments.packets[&key(0, 1 << 20)].held.len() <= MOST_HELD_OF_ONE);
+        fragments.expire(at(60_000), |_| dropped += 1);
+        assert!(fragments.packets.is_empty() && fragments.held == 0);
+        assert!(fragments.order.is_empty() && fragments.waiting.is_empty());
+    }
+}

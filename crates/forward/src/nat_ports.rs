@@ -1,0 +1,370 @@
+//! SNAT ports: which of our addresses and ports stands for a client towards a server.
+//!
+//! A port may be in use for many servers at once, once for each: replies are told apart by where they come
+//! from.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::port_pools::PortPools;
+use super::port_ranges::PortRanges;
+use super::shares::Room;
+use convey_model::Addr;
+
+/// The SNAT ports of one worker, on every SNAT address.
+#[derive(Debug)]
+pub struct NatPorts {
+    addresses: Vec<Addr>,
+    /// How many of them, from the first on, are of IPv4. The rest are of IPv6.
+    v4: usize,
+    ports: RangeInclusive<u16>,
+    seed: u64,
+    pools: PortPools,
+    /// How many are in use, towards all servers.
+    in_use: usize,
+    /// Those left out of the split: their replies would not come to this worker.
+    not_ours: Arc<[u16]>,
+    /// The same and those of frontends, among `ports`.
+    left_out: PortRanges<()>,
+    /// How many these are.
+    left_out_len: u32,
+}
+
+impl NatPorts {
+    /// The ports `ports` of each of these addresses. `seed` says which are handed out first: if it differs
+    /// from run to run, a server rarely meets a port that it still remembers from the last.
+    pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
+        addresses.sort_by_key(|address| !address.is_v4());
+        let v4 = addresses.iter().filter(|address| address.is_v4()).count();
+        let (pools, not_ours, left_out) = (PortPools::new(), Arc::default(), PortRanges::default());
+        NatPorts { addresses, v4, ports, seed, pools, in_use: 0, not_ours, left_out, left_out_len: 0 }
+    }
+
+    /// Those of a worker, of each of these addresses.
+    pub fn of_worker(addresses: Vec<Addr>, split: &PortSplit, worker: u16, seed: u64) -> Self {
+        let not_ours = split.left_out.clone();
+        let mut ports = NatPorts { not_ours, ..NatPorts::new(addresses, split.ports(worker), seed) };
+        ports.leave_out([]);
+        ports
+    }
+
+    /// Hands out no port where a frontend listens from now on: what a server sends late would begin something there. A
+    /// port in use stays with its flow, which is told apart by where packets come from.
+    pub fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, RangeInclusive<u16>)>) {
+        let (first, last) = (*self.ports.start(), *self.ports.end());
+        let ours = frontends.into_iter().filter(|(addr, _)| self.addresses.contains(addr));
+        let ours = ours.map(|(_, ports)| first.max(*ports.start())..=last.min(*ports.end()));
+        let not_ours =
+            self.not_ours.iter().filter(|port| self.ports.contains(port)).map(|port| *port..=*port);
+        let left_out =
+            ours.filter(|ports| !ports.is_empty()).chain(not_ours).map(|ports| ((), ports)).collect();
+        if self.left_out != left_out {
+            self.left_out_len = left_out.iter().map(|(_, ports)| ports.len() as u32).sum();
+            self.left_out = left_out;
+            self.pools.have_others_left_out();
+        }
+    }
+
+    /// An address of the server's family and a port for a new flow to it; `None` if all are in use. Ports that were never
+    /// used come first (unless many are remembered), then those that have been free for longest: the server remembers a connection for a
+    /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
+    pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
+        let total = self.towards(&server.0);
+        let addresses = of_family(&self.addresses, self.v4, &server.0);
+        let first = *self.ports.start();
+        let each = addresses.len() as u32;
+        let port = |number: u32| first + (number / each) as u16;
+        let left_out = &self.left_out;
+        let misfits = |number: u32| {
+            let range = left_out.around(&(), port(number));
+            range.map_or(0, |range| (u32::from(range.end() - first) + 1) * each - number)
+        };
+        let number = self.pools.take((server, protocol), total, self.seed, misfits)?;
+        self.in_use += 1;
+        Some((addresses[number as usize % addresses.len()], port(number)))
+    }
+
+    /// Takes back what was allocated for this server. What is not of these addresses and ports is ignored:
+    /// it was allocated from others, before they were changed.
+    pub fn release(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) {
+        let addresses = of_family(&self.addresses, self.v4, &server.0);
+        let Some(index) = addresses.iter().position(|a| *a == address) else { return };
+        if self.ports.contains(&port) {
+            let offset = u32::from(port - self.ports.start());
+            let number = offset * addresses.len() as u32 + index as u32;
+            self.in_use -= usize::from(self.pools.give_back((server, protocol), number));
+        }
+    }
+
+    /// Whether this is one of the addresses with one of the ports.
+    pub fn holds(&self, (address, port): (Addr, u16)) -> bool {
+        self.ports.contains(&port) && self.addresses.contains(&address)
+    }
+
+    /// How many there are for each server of this one's family, those that are left out among them.
+    pub fn towards(&self, server: &Addr) -> u32 {
+        of_family(&self.addresses, self.v4, server).len() as u32 * self.ports.len() as u32
+    }
+
+    /// How many ports are in use towards a server, and how many are free.
+    pub(super) fn room(&self, server: (Addr, u16), protocol: u8) -> Room {
+        let used = self.pools.in_use((server, protocol));
+        let addresses = of_family(&self.addresses, self.v4, &server.0).len() as u32;
+        Room::of(self.towards(&server.0).saturating_sub(self.left_out_len * addresses), used)
+    }
+
+    /// Ports in use, over all servers.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// The addresses.
+    pub fn addresses(&self) -> &[Addr] {
+        &self.addresses
+    }
+
+    /// Servers have come or gone: all are to be looked at.
+    pub(super) fn begin_to_check(&mut self) {
+        self.pools.begin_to_check();
+    }
+
+    /// Looks at some of the servers' addresses and ports, and forgets those for which `keep` is false and no port is in use;
+    /// the others when their last port comes back. Returns whether there are more to be looked at.
+    pub(super) fn check(&mut self, budget: usize, keep: impl Fn((Addr, u16), u8) -> bool) -> bool {
+        self.pools.check(budget, |(server, protocol)| keep(server, protocol))
+    }
+
+    /// How many servers' addresses and ports are remembered.
+    #[cfg(test)]
+    pub(super) fn pools(&self) -> usize {
+        self.pools.len()
+    }
+}
+
+/// Those of `addresses` that can stand for clients towards `server`; the first `v4` are of IPv4.
+fn of_family<'a>(addresses: &'a [Addr], v4: usize, server: &Addr) -> &'a [Addr] {
+    if server.is_v4() { &addresses[..v4] } else { &addresses[v4..] }
+}
+
+/// The SNAT port range, split evenly between workers: the port of a reply says whose flow it is.
+#[derive(Debug, Clone)]
+pub struct PortSplit {
+    first: u16,
+    ports: u32,
+    workers: u32,
+    left_out: Arc<[u16]>,
+}
+
+impl PortSplit {
+    /// Splits `ports` between `workers`, of which there is at least one and no more than ports.
+    pub fn new(ports: RangeInclusive<u16>, workers: u16) -> Self {
+        debug_assert!(workers >= 1 && usize::from(workers) <= ports.len());
+        let (first, ports) = (*ports.start(), ports.len() as u32);
+        PortSplit { first, ports, workers: workers.into(), left_out: Arc::default() }
+    }
+
+    /// The same without these ports, which nobody owns: clients' packets to a frontend there go to all workers.
+    #[must_use]
+    pub fn without(self, ports: impl IntoIterator<Item = u16>) -> Self {
+        let mut left_out: Vec<u16> = ports.into_iter().collect();
+        left_out.sort_unstable();
+        PortSplit { left_out: left_out.into(), ..self }
+    }
+
+    /// The ports of a worker.
+    pub fn ports(&self, worker: u16) -> RangeInclusive<u16> {
+        let start = |worker: u32| worker * self.ports / self.workers;
+        let worker = u32::from(worker);
+        self.first + start(worker) as u16..=self.first + (start(worker + 1) - 1) as u16
+    }
+
+    /// How many ports the worker has that has the fewest besides those that are `taken`.
+    pub fn fewest_without(&self, taken: &BTreeSet<u16>) -> usize {
+        let is_free = |port: &u16| !taken.contains(port) && self.left_out.binary_search(port).is_err();
+        let free = (0..self.workers as u16).map(|worker| self.ports(worker).filter(is_free).count());
+        free.min().unwrap_or_default()
+    }
+
+    /// The worker a port belongs to; `None` outside the range, and for those left out.
+    #[inline]
+    pub fn owner(&self, port: u16) -> Option<u16> {
+        let offset = u32::from(port.checked_sub(self.first)?);
+        (offset < self.ports && self.left_out.binary_search(&port).is_err())
+            .then(|| (((offset + 1) * self.workers - 1) / self.ports) as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use convey_model::TCP;
+
+    fn addr(last: u8) -> Addr {
+        Addr::v4([10, 0, 0, last])
+    }
+
+    const SERVER: (Addr, u16) = (Addr::v4([10, 0, 1, 1]), 80);
+
+    fn take(ports: &mut NatPorts, n: usize) -> Vec<(Addr, u16)> {
+        (0..n).map_while(|_| ports.allocate(SERVER, TCP)).collect()
+    }
+
+    #[test]
+    fn every_port_of_every_address_is_handed_out_once_and_then_none() {
+        let mut ports = NatPorts::new(vec![addr(1), addr(2)], 1000..=1004, 7);
+        let taken = take(&mut ports, 11);
+        let all: HashSet<_> = (1000..=1004).flat_map(|port| [(addr(1), port), (addr(2), port)]).collect();
+        assert_eq!(taken.len(), 10);
+        assert_eq!(taken.into_iter().collect::<HashSet<_>>(), all);
+        assert_eq!(ports.in_use(), 10);
+    }
+
+    #[test]
+    fn ports_that_come_back_are_handed_out_last_and_in_the_order_they_came() {
+        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1004, 0);
+        let first = take(&mut ports, 3);
+        for port in [first[2], first[0]] {
+            ports.release(SERVER, TCP, port);
+        }
+        let unused = take(&mut ports, 2);
+        assert!(unused.iter().all(|port| !first.contains(port)), "{unused:?} after {first:?}");
+        assert_eq!(take(&mut ports, 3), [first[2], first[0]]);
+    }
+
+    #[test]
+    fn one_port_stands_for_a_client_at_each_server_and_protocol() {
+        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1000, 0);
+        let (other_port, other_host) = ((SERVER.0, 81), (addr(9), 80));
+        for (server, protocol) in [(SERVER, TCP), (SERVER, 17), (other_port, TCP), (other_host, TCP)] {
+            assert_eq!(ports.allocate(server, protocol), Some((addr(1), 1000)));
+            assert_eq!(ports.allocate(server, protocol), None);
+        }
+    }
+
+    #[test]
+    fn servers_see_addresses_of_their_own_family() {
+        let six = Addr::v6([7; 16]);
+        let mut ports = NatPorts::new(vec![six, addr(1)], 1000..=1001, 0);
+        let mut taken = |server| std::iter::from_fn(|| ports.allocate((server, 80), TCP)).collect::<Vec<_>>();
+        assert!(taken(addr(9)).iter().all(|(address, _)| *address == addr(1)));
+        let of_six = taken(Addr::v6([9; 16]));
+        assert!(of_six.len() == 2 && of_six.iter().all(|(address, _)| *address == six));
+        ports.release((Addr::v6([9; 16]), 80), TCP, of_six[0]);
+        assert_eq!(ports.allocate((Addr::v6([9; 16]), 80), TCP), Some(of_six[0]));
+        let mut only_four = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
+        assert_eq!(only_four.allocate((six, 80), TCP), None);
+    }
+
+    #[test]
+    fn another_run_begins_with_other_ports() {
+        let first = |seed| take(&mut NatPorts::new(vec![addr(1)], 33768..=61000, seed), 1);
+        assert_ne!(first(1), first(20_000));
+    }
+
+    #[test]
+    fn ports_of_an_address_that_was_taken_away_do_not_come_back() {
+        let mut ports = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
+        take(&mut ports, 2);
+        ports.release(SERVER, TCP, (addr(2), 1000));
+        ports.release(SERVER, TCP, (addr(1), 999));
+        ports.release((addr(9), 80), TCP, (addr(1), 1000));
+        assert_eq!(ports.allocate(SERVER, TCP), None);
+    }
+
+    #[test]
+    fn without_an_address_there_is_no_port() {
+        assert_eq!(NatPorts::new(vec![], 1000..=1001, 3).allocate(SERVER, TCP), None);
+    }
+
+    #[test]
+    fn a_port_where_a_frontend_listens_is_left_out_while_it_does() {
+        let mut ports = NatPorts::new(vec![addr(1), addr(2)], 1000..=1003, 3);
+        let elsewhere = [(addr(9), 1002..=1002), (addr(1), 990..=999), (addr(1), 1004..=9999)];
+        ports.leave_out([(addr(2), 1001..=1001)].into_iter().chain(elsewhere));
+        let taken = take(&mut ports, 8);
+        assert!(taken.len() == 6 && taken.iter().all(|(_, port)| *port != 1001), "{taken:?}");
+        assert_eq!(ports.in_use(), 6);
+        // One that is in use stays with its flow, and is not handed out again.
+        ports.leave_out([(addr(1), 900..=1000)]);
+        let more = take(&mut ports, 8);
+        assert!(more.len() == 2 && more.iter().all(|(_, port)| *port == 1001), "{more:?}");
+        taken.iter().for_each(|port| ports.release(SERVER, TCP, *port));
+        assert_eq!((take(&mut ports, 8).len(), ports.in_use()), (4, 6));
+        ports.leave_out([]);
+        assert_eq!((take(&mut ports, 8).len(), ports.in_use()), (2, 8));
+    }
+
+    #[test]
+    fn a_port_that_is_left_out_of_the_split_is_nobodys() {
+        let split = PortSplit::new(1000..=1007, 2).without([1001, 1006]);
+        assert_eq!([1000, 1001, 1006, 1007].map(|port| split.owner(port)), [Some(0), None, None, Some(1)]);
+        for worker in 0..2 {
+            let mut ports = NatPorts::of_worker(vec![addr(1)], &split, worker, 7);
+            let taken = take(&mut ports, 8);
+            assert!(taken.iter().all(|(_, port)| split.owner(*port) == Some(worker)), "{taken:?}");
+            assert_eq!((taken.len(), ports.in_use()), (3, 3));
+        }
+    }
+
+    #[test]
+    fn a_worker_whose_ports_are_all_taken_or_left_out_has_none() {
+        let split = PortSplit::new(1000..=1007, 4).without([1003]);
+        let fewest = |taken: &[u16]| split.fewest_without(&taken.iter().copied().collect());
+        assert_eq!([&[][..], &[1000, 1004, 1007]].map(fewest), [1; 2]);
+        assert_eq!([&[1002][..], &[1006, 1007, 1008]].map(fewest), [0; 2]);
+        assert_eq!(PortSplit::new(1000..=1007, 3).fewest_without(&BTreeSet::new()), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn a_port_in_use_is_never_handed_out_again(
+            steps in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 0..400),
+            seed in any::<u64>(),
+        ) {
+            let mut ports = NatPorts::new(vec![addr(1), addr(2), addr(3)], 65_520..=65_535, seed);
+            let mut in_use: Vec<(Addr, u16)> = Vec::new();
+            for step in steps {
+                match step {
+                    Some(index) if !in_use.is_empty() => {
+                        let port = in_use.swap_remove(index.index(in_use.len()));
+                        ports.release(SERVER, TCP, port);
+                    }
+                    _ => match ports.allocate(SERVER, TCP) {
+                        Some(port) => {
+                            prop_assert!(!in_use.contains(&port) && port.1 >= 65_520);
+                            in_use.push(port);
+                        }
+                        None => prop_assert_eq!(in_use.len(), 48),
+                    },
+                }
+                prop_assert_eq!(ports.in_use(), in_use.len());
+            }
+        }
+
+        #[test]
+        fn workers_share_the_range_evenly_and_the_owner_of_a_port_is_who_may_use_it(
+            first in 1..65_000u16, length in 0..536u16, workers in 1..64u16,
+        ) {
+            let all = first..=first + length;
+            let workers = workers.min(all.len() as u16);
+            let split = PortSplit::new(all.clone(), workers);
+            let mut expected = all.clone();
+            for worker in 0..workers {
+                let even = all.len() / usize::from(workers);
+                prop_assert!([even, even + 1].contains(&split.ports(worker).len()));
+                for port in split.ports(worker) {
+                    prop_assert_eq!(expected.next(), Some(port));
+                    prop_assert_eq!(split.owner(port), Some(worker));
+                }
+            }
+            prop_assert_eq!(expected.next(), None);
+            prop_assert_eq!(split.owner(first - 1), None);
+            prop_assert_eq!(split.owner(first + length + 1), None);
+        }
+    }
+}

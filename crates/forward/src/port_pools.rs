@@ -1,0 +1,424 @@
+//! Which SNAT ports were handed out towards each address and port of a server. Strangers choose the port where servers have
+//! none of their own, so there may be many pools: what they take is bounded, and no call looks at all of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use convey_model::Addr;
+
+/// A server's address and port, and a protocol.
+pub(super) type Endpoint = ((Addr, u16), u8);
+
+/// Beyond so many pools, those of which no port is in use are forgotten.
+const MOST_POOLS: usize = 1 << 16;
+
+/// So many numbers of ports are remembered of each pool, if they were handed out; those of a server that strangers do not
+/// flood come back late even when the others have used up what all share.
+const SURE: u32 = 64;
+
+/// So many more over all pools. A number takes 4 bytes, and up to 8 as lists grow by doubling: with those that are sure of
+/// [`MOST_POOLS`] 64 MiB.
+const MOST_FRESH: usize = 1 << 22;
+
+/// Pools that are looked at for one that nobody uses, for each new one beyond the most.
+const LOOKS: usize = 16;
+
+/// Sets the first ports of pools apart: one that was forgotten does not begin as before.
+const STRIDE: u32 = 0x9e37_79b1;
+
+/// The pools of one worker.
+#[derive(Debug)]
+pub(super) struct PortPools {
+    pools: Vec<Pool>,
+    places: HashMap<Endpoint, u32>,
+    /// How many numbers they have handed out beyond those that are sure.
+    fresh: usize,
+    most_fresh: usize,
+    most_pools: usize,
+    /// Where to look next for one that nobody uses.
+    hand: usize,
+    /// How many were forgotten.
+    forgotten: u32,
+    /// Which ports are left out: another number for each change.
+    left_out_since: u32,
+    /// Pools that are still to be looked at, those before this place.
+    unchecked: usize,
+}
+
+/// Ports towards one endpoint, numbered through all addresses.
+#[derive(Debug)]
+pub(super) struct Pool {
+    of: Endpoint,
+    start: u32,
+    /// How many have ever been handed out or passed, in their order.
+    fresh: u32,
+    /// How many of these were handed out.
+    handed: u32,
+    /// Places in the order that were passed, because their numbers are left out.
+    passed: Vec<Range<u32>>,
+    /// Those that may no longer be: they come before fresh ones.
+    again: Vec<Range<u32>>,
+    /// Those that came back, the first in front.
+    freed: VecDeque<u32>,
+    /// Those that came back and are left out.
+    left_out: Vec<u32>,
+    left_out_since: u32,
+    /// Whether it goes with its last port in use: its server is gone, or nobody listens at its port.
+    is_unwanted: bool,
+}
+
+impl PortPools {
+    pub(super) fn new() -> PortPools {
+        PortPools {
+            pools: Vec::new(),
+            places: HashMap::new(),
+            fresh: 0,
+            most_fresh: MOST_FRESH,
+            most_pools: MOST_POOLS,
+            hand: 0,
+            forgotten: 0,
+            left_out_since: 0,
+            unchecked: 0,
+        }
+    }
+
+    /// The first number of `total` that fits. Those that were never handed out come first, unless many are remembered; then
+    /// those that have been free for longest. `seed` says with which they begin. `misfits` says how many numbers from one on do
+    /// not fit: 0 if it does.
+    pub(super) fn take(
+        &mut self,
+        of: Endpoint,
+        total: u32,
+        seed: u64,
+        misfits: impl Fn(u32) -> u32,
+    ) -> Option<u32> {
+        if total == 0 {
+            return None;
+        }
+        let place = self.place(of);
+        let pool = &mut self.pools[place];
+        pool.is_unwanted = false;
+        if pool.left_out_since != self.left_out_since {
+            pool.left_out_since = self.left_out_since;
+            pool.freed.extend(pool.left_out.drain(..));
+            pool.again.append(&mut pool.passed);
+        }
+        loop {
+            let may_remember = pool.handed < SURE || self.fresh < self.most_fresh;
+            let new = pool.next_new(total).filter(|_| may_remember || pool.freed.is_empty());
+            if let Some(new) = new {
+                let number = pool.number(new.start, total, seed);
+                let passed = misfits(number).min(total - number).min(new.end - new.start);
+                pool.go_on(passed.max(1));
+                if passed == 0 {
+                    pool.handed += 1;
+                    self.fresh += usize::from(pool.handed > SURE);
+                    return Some(number);
+                }
+                pool.passed.push(new.start..new.start + passed);
+            } else {
+                let number = pool.freed.pop_front()?;
+                if misfits(number) == 0 {
+                    return Some(number);
+                }
+                pool.left_out.push(number);
+            }
+        }
+    }
+
+    /// Takes back a number that was handed out. Returns whether there is such a pool.
+    pub(super) fn give_back(&mut self, of: Endpoint, number: u32) -> bool {
+        let Some(&place) = self.places.get(&of) else { return false };
+        let pool = &mut self.pools[place as usize];
+        pool.freed.push_back(number);
+        if !pool.is_in_use() && (pool.is_unwanted || self.pools.len() > self.most_pools) {
+            self.forget(place as usize);
+        }
+        true
+    }
+
+    /// How many of these ports are in use.
+    pub(super) fn in_use(&self, of: Endpoint) -> u32 {
+        let pool = self.places.get(&of).map(|place| &self.pools[*place as usize]);
+        pool.map_or(0, Pool::in_use)
+    }
+
+    /// Other numbers fit from now on.
+    pub(super) fn have_others_left_out(&mut self) {
+        self.left_out_since = self.left_out_since.wrapping_add(1);
+    }
+
+    /// All are to be looked at: see [`PortPools::check`].
+    pub(super) fn begin_to_check(&mut self) {
+        self.unchecked = self.pools.len();
+    }
+
+    /// Looks at some of the pools and forgets those for which `keep` is false, each with its last port in use. Returns
+    /// whether there are more.
+    pub(super) fn check(&mut self, budget: usize, keep: impl Fn(Endpoint) -> bool) -> bool {
+        for _ in 0..budget {
+            // From the last on: what takes the place of one that is forgotten was looked at, or is new.
+            self.unchecked = self.unchecked.min(self.pools.len());
+            let Some(place) = self.unchecked.checked_sub(1) else { break };
+            self.unchecked = place;
+            let pool = &mut self.pools[place];
+            pool.is_unwanted = !keep(pool.of);
+            if pool.is_unwanted && !pool.is_in_use() {
+                self.forget(place);
+            }
+        }
+        self.unchecked > 0
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Where the pool is; a new one if there is none.
+    fn place(&mut self, of: Endpoint) -> usize {
+        if let Some(&place) = self.places.get(&of) {
+            return place as usize;
+        }
+        if self.pools.len() >= self.most_pools {
+            self.forget_some_idle();
+        }
+        let place = self.pools.len();
+        self.places.insert(of, place as u32);
+        let start = self.forgotten.wrapping_mul(STRIDE);
+        self.pools.push(Pool {
+            of,
+            start,
+            fresh: 0,
+            handed: 0,
+            passed: Vec::new(),
+            again: Vec::new(),
+            freed: VecDeque::new(),
+            left_out: Vec::new(),
+            left_out_since: self.left_out_since,
+            is_unwanted: false,
+        });
+        place
+    }
+
+    fn forget_some_idle(&mut self) {
+        for _ in 0..LOOKS {
+            self.hand = if self.hand < self.pools.len() { self.hand } else { 0 };
+            match self.pools.get(self.hand) {
+                Some(pool) if pool.is_in_use() => self.hand += 1,
+                Some(_) => self.forget(self.hand),
+                None => return,
+            }
+        }
+    }
+
+    fn forget(&mut self, place: usize) {
+        let gone = self.pools.swap_remove(place);
+        self.fresh -= gone.beyond_sure();
+        self.forgotten = self.forgotten.wrapping_add(1);
+        self.places.remove(&gone.of);
+        if let Some(moved) = self.pools.get(place) {
+            self.places.insert(moved.of, place as u32);
+        }
+    }
+}
+
+impl Pool {
+    /// Places whose numbers are not handed out, the next first.
+    fn next_new(&self, total: u32) -> Option<Range<u32>> {
+        self.again.last().cloned().or_else(|| (self.fresh < total).then_some(self.fresh..total))
+    }
+
+    /// Goes beyond some of them.
+    fn go_on(&mut self, places: u32) {
+        let Some(again) = self.again.last_mut() else {
+            self.fresh += places;
+            return;
+        };
+        again.start += places;
+        if again.start >= again.end {
+            self.again.pop();
+        }
+    }
+
+    /// The number at a place in the order.
+    fn number(&self, place: u32, total: u32, seed: u64) -> u32 {
+        let total = u64::from(total);
+        ((u64::from(place) + seed % total + u64::from(self.start) % total) % total) as u32
+    }
+
+    fn in_use(&self) -> u32 {
+        self.handed - (self.freed.len() + self.left_out.len()) as u32
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.in_use() > 0
+    }
+
+    fn beyond_sure(&self) -> usize {
+        self.handed.saturating_sub(SURE) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use convey_model::TCP;
+
+    fn of(port: u16) -> Endpoint {
+        ((Addr::v4([10, 0, 1, 1]), port), TCP)
+    }
+
+    fn small() -> PortPools {
+        PortPools { most_fresh: 100, most_pools: 8, ..PortPools::new() }
+    }
+
+    impl PortPools {
+        fn pool(&self, port: u16) -> Option<&Pool> {
+            self.places.get(&of(port)).map(|place| &self.pools[*place as usize])
+        }
+
+        /// Bytes on the heap, as lists have them.
+        fn memory(&self) -> usize {
+            let lists = self.pools.iter().map(|pool| pool.freed.capacity() + pool.left_out.capacity());
+            let passed = self.pools.iter().map(|pool| pool.passed.capacity() + pool.again.capacity());
+            4 * lists.sum::<usize>() + 8 * passed.sum::<usize>()
+        }
+    }
+
+    /// Takes so many numbers of this port's pool, and gives them back.
+    fn use_up(pools: &mut PortPools, port: u16, total: u32) {
+        let taken: Vec<_> = (0..total).map_while(|_| pools.take(of(port), total, 7, |_| 0)).collect();
+        assert_eq!(taken.len(), total as usize);
+        taken.into_iter().for_each(|number| assert!(pools.give_back(of(port), number)));
+    }
+
+    #[test]
+    fn pools_that_nobody_uses_give_way_to_new_ones_and_those_in_use_stay() {
+        let mut pools = small();
+        let held: Vec<_> = (0..4).map(|port| pools.take(of(port), 10, 7, |_| 0)).collect();
+        for port in 100..10_000 {
+            use_up(&mut pools, port, 3);
+            assert!(pools.pools.len() <= 8 + 1);
+        }
+        for (port, number) in (0..4).zip(held) {
+            assert_eq!(pools.pool(port).unwrap().handed, 1);
+            assert!(pools.give_back(of(port), number.unwrap()));
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_of_many_servers_is_bounded_and_every_port_is_still_handed_out() {
+        let mut pools = PortPools { most_fresh: 1_000, ..PortPools::new() };
+        for port in 0..50 {
+            // One at a time: each comes back before the next is taken.
+            for _ in 0..1_000 {
+                let number = pools.take(of(port), 1_000, 7, |_| 0).unwrap();
+                pools.give_back(of(port), number);
+            }
+        }
+        assert_eq!(pools.fresh, 1_000);
+        let most = 8 * (1_000 + 50 * SURE as usize);
+        assert!(pools.memory() <= most, "{} of {most} bytes", pools.memory());
+        assert!((0..50).all(|port| pools.pool(port).unwrap().handed >= SURE), "each is sure of some");
+        let all = (0..1_000).map_while(|_| pools.take(of(49), 1_000, 7, |_| 0));
+        assert_eq!(all.collect::<std::collections::HashSet<_>>().len(), 1_000);
+    }
+
+    #[test]
+    fn a_check_is_done_in_slices_and_what_is_in_use_goes_when_it_comes_back() {
+        let mut pools = PortPools::new();
+        (0..100).for_each(|port| use_up(&mut pools, port, 2));
+        let held = pools.take(of(7), 2, 7, |_| 0).unwrap();
+        pools.begin_to_check();
+        let even = |((_, port), _): Endpoint| port % 2 == 0;
+        assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
+        assert_eq!(pools.pools.len(), 51);
+        assert!(pools.give_back(of(7), held) && !pools.give_back(of(7), held));
+        assert_eq!(pools.pools.len(), 50);
+        assert!(!pools.check(30, |_| false), "nothing is looked at that nobody asked for");
+        assert_eq!(pools.pools.len(), 50);
+    }
+
+    #[test]
+    fn one_that_was_forgotten_begins_with_other_ports() {
+        let mut pools = PortPools::new();
+        let first = pools.take(of(1), 10_000, 7, |_| 0).unwrap();
+        pools.give_back(of(1), first);
+        pools.begin_to_check();
+        pools.check(9, |_| false);
+        assert_ne!(pools.take(of(1), 10_000, 7, |_| 0), Some(first));
+    }
+
+    #[test]
+    fn a_stretch_that_is_left_out_is_passed_at_once_and_costs_next_to_nothing() {
+        let mut pools = PortPools::new();
+        let misfits = |number: u32| if (100..9_000).contains(&number) { 9_000 - number } else { 0 };
+        let asked = std::cell::Cell::new(0);
+        let take = |pools: &mut PortPools, port| {
+            pools.take(of(port), 10_000, 0, |number| {
+                asked.set(asked.get() + 1);
+                misfits(number)
+            })
+        };
+        for port in 0..1_000 {
+            let all: Vec<_> = (0..101).map(|_| take(&mut pools, port).unwrap()).collect();
+            assert!(all.iter().all(|number| misfits(*number) == 0));
+            all.into_iter().for_each(|number| assert!(pools.give_back(of(port), number)));
+        }
+        assert!(asked.get() <= 1_000 * 103, "{} numbers were looked at", asked.get());
+        assert!(pools.memory() < 1_000 * (128 * 4 + 64), "{} bytes", pools.memory());
+        // Then it is no longer left out.
+        pools.have_others_left_out();
+        let all = (0..10_000).map_while(|_| pools.take(of(7), 10_000, 0, |_| 0));
+        assert_eq!(all.collect::<std::collections::HashSet<_>>().len(), 10_000);
+        assert_eq!(pools.in_use(of(7)), 10_000);
+    }
+
+    proptest! {
+        #[test]
+        fn no_number_is_handed_out_twice_whatever_is_forgotten(
+            steps in prop::collection::vec((0..6u8, 0..20u16, any::<prop::sample::Index>()), 0..300),
+        ) {
+            let mut pools = PortPools { most_fresh: 5, most_pools: 4, ..PortPools::new() };
+            let mut held: Vec<(u16, u32)> = Vec::new();
+            let mut left_out = 5..6;
+            for (what, port, index) in steps {
+                match what {
+                    0 => pools.begin_to_check(),
+                    1 => drop(pools.check(3, |((_, of), _)| of > port)),
+                    2 => {
+                        left_out = u32::from(port % 8)..u32::from(port % 8 + port % 3).min(8);
+                        pools.have_others_left_out();
+                    }
+                    3 if !held.is_empty() => {
+                        let (port, number) = held.swap_remove(index.index(held.len()));
+                        prop_assert!(pools.give_back(of(port), number));
+                    }
+                    _ => {
+                        let misfits = |number| if left_out.contains(&number) { left_out.end - number } else { 0 };
+                        let free = (0..8).filter(|number| misfits(*number) == 0 && !held.contains(&(port, *number)));
+                        let is_free = free.count() > 0;
+                        match pools.take(of(port), 8, 3, misfits) {
+                            Some(number) => {
+                                prop_assert!(!held.contains(&(port, number)) && number < 8);
+                                prop_assert_eq!(misfits(number), 0);
+                                held.push((port, number));
+                            }
+                            None => prop_assert!(!is_free),
+                        }
+                    }
+                }
+                let in_use = held.iter().filter(|(of, _)| *of == port).count();
+                prop_assert_eq!(pools.in_use(of(port)) as usize, in_use);
+                let used: std::collections::HashSet<_> = held.iter().map(|(port, _)| port).collect();
+                prop_assert!(pools.pools.len() <= 4 + used.len() + 1);
+                let sum: usize = pools.pools.iter().map(Pool::beyond_sure).sum();
+                prop_assert_eq!((pools.fresh, pools.places.len()), (sum, pools.pools.len()));
+            }
+        }
+    }
+}

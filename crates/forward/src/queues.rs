@@ -1,0 +1,264 @@
+//! Which flow gives way when there is no room for another. Touched when a flow changes its class, not by
+//! its packets.
+//!
+//! Flows that hold the same things form a group and queue in it, the oldest in front. Whoever wants one of these things
+//! finds the oldest flow that holds it by the fronts of the groups that do, in a heap.
+
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::flow::{Class, Flow};
+use super::list::{GROUP, List};
+use convey_model::Addr;
+
+/// Classes whose flows may give way.
+const CLASSES: usize = 3;
+
+/// So many groups without a flow are kept, so that the next flow of the same frontend and server allocates nothing.
+const IDLE_GROUPS: usize = 1_024;
+
+/// What a flow holds that may run short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Held {
+    /// A place in the table.
+    Place,
+    /// A SNAT port towards a server's address and port. One server may have several numbers, as a member of several
+    /// backends or by a new name.
+    Port(Addr, u16),
+    /// A connection slot of the frontend with this number.
+    FrontendSlot(u32),
+    /// A connection slot of the server with this number.
+    ServerSlot(u32),
+}
+
+/// The flows of one kind that may be evicted.
+#[derive(Debug)]
+pub(super) struct Queues {
+    groups: Vec<Group>,
+    group_numbers: HashMap<Owner, u32>,
+    holders: Vec<Holder>,
+    holder_numbers: HashMap<Held, u32>,
+    /// Groups that there may be before those without a flow are forgotten.
+    most_groups: usize,
+    open: u32,
+}
+
+/// What the flows of a group have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Owner {
+    frontend: u32,
+    server: u32,
+    addr: Addr,
+    port: u16,
+}
+
+#[derive(Debug)]
+struct Group {
+    owner: Owner,
+    /// Numbers of the holders of what its flows hold.
+    holders: [u32; Owner::HOLDS],
+    queues: [Queue; CLASSES],
+    /// Whether a queue is in the heap of a holder, by class and holder.
+    is_listed: [[bool; Owner::HOLDS]; CLASSES],
+}
+
+/// A list that knows how long it is.
+#[derive(Debug, Clone, Copy)]
+struct Queue {
+    list: List<GROUP>,
+    len: u32,
+}
+
+/// All groups whose flows hold one thing.
+#[derive(Debug, Default)]
+struct Holder {
+    fronts: [Fronts; CLASSES],
+}
+
+/// The groups with flows of one class, by when the first of them came.
+#[derive(Debug, Default)]
+struct Fronts {
+    len: u32,
+    /// A group's first flow came then or later: who leaves a group does not look here.
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Queues {
+    pub(super) fn new() -> Self {
+        // Enough for most, so that packets do not make it grow; it does with the number of servers.
+        Queues {
+            groups: Vec::with_capacity(256),
+            group_numbers: HashMap::with_capacity(256),
+            holders: Vec::with_capacity(256),
+            holder_numbers: HashMap::with_capacity(256),
+            most_groups: IDLE_GROUPS,
+            open: 0,
+        }
+    }
+
+    /// How many flows are open, as far as can be told.
+    pub(super) fn open(&self) -> u32 {
+        self.open
+    }
+
+    /// How many flows of a class hold this.
+    pub(super) fn len(&self, held: Held, class: Class) -> u32 {
+        let holder = self.holder_numbers.get(&held);
+        holder.map_or(0, |number| self.holders[*number as usize].fronts[class as usize].len)
+    }
+
+    /// The flow that holds this and has been in a class for longest.
+    pub(super) fn first(&mut self, flows: &[Flow], held: Held, class: Class) -> Option<u32> {
+        let number = *self.holder_numbers.get(&held)?;
+        let heap = &mut self.holders[number as usize].fronts[class as usize].heap;
+        while let Some(mut front) = heap.peek_mut() {
+            let Reverse((since, group_number)) = *front;
+            let group = &mut self.groups[group_number as usize];
+            match group.queues[class as usize].list.first() {
+                Some(id) if flows[id as usize].since == since => return Some(id),
+                Some(id) => *front = Reverse((flows[id as usize].since, group_number)),
+                None => {
+                    PeekMut::pop(front);
+                    group.is_listed[class as usize][held.index()] = false;
+                }
+            }
+        }
+        None
+    }
+
+    /// Adds a flow that is in `class` since then.
+    pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class, since: u64) {
+        self.open += u32::from(class.is_open());
+        if class == Class::Open {
+            return;
+        }
+        flows[id as usize].since = since;
+        let number = self.group(Owner::of(&flows[id as usize]), flows);
+        self.groups[number as usize].queues[class as usize].push(flows, id);
+        self.list(number, class as usize, 1, Some(since));
+    }
+
+    /// Takes out a flow that was in `class`.
+    pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.open -= u32::from(class.is_open());
+        if class == Class::Open {
+            return;
+        }
+        let Some(&number) = self.group_numbers.get(&Owner::of(&flows[id as usize])) else { return };
+        let group = &mut self.groups[number as usize];
+        group.queues[class as usize].remove(flows, id);
+        for holder in group.holders {
+            self.holders[holder as usize].fronts[class as usize].len -= 1;
+        }
+    }
+
+    /// Counts `more` flows of a group where the group is looked for, and has it be found there by when its first one came.
+    fn list(&mut self, number: u32, class: usize, more: u32, since: Option<u64>) {
+        let group = &mut self.groups[number as usize];
+        for (holder, is_listed) in group.holders.into_iter().zip(&mut group.is_listed[class]) {
+            let fronts = &mut self.holders[holder as usize].fronts[class];
+            fronts.len += more;
+            if let Some(since) = since.filter(|_| !*is_listed) {
+                fronts.heap.push(Reverse((since, number)));
+                *is_listed = true;
+            }
+        }
+    }
+
+    /// The number of a group.
+    fn group(&mut self, owner: Owner, flows: &[Flow]) -> u32 {
+        if let Some(&number) = self.group_numbers.get(&owner) {
+            return number;
+        }
+        if self.groups.len() >= self.most_groups {
+            self.forget_empty_groups(flows);
+        }
+        self.add(owner)
+    }
+
+    fn add(&mut self, owner: Owner) -> u32 {
+        let holders = owner.holds().map(|held| {
+            *self.holder_numbers.entry(held).or_insert_with(|| {
+                self.holders.push(Holder::default());
+                self.holders.len() as u32 - 1
+            })
+        });
+        let (queues, is_listed) = ([Queue::EMPTY; CLASSES], Default::default());
+        self.groups.push(Group { owner, holders, queues, is_listed });
+        let number = self.groups.len() as u32 - 1;
+        self.group_numbers.insert(owner, number);
+        number
+    }
+
+    /// Servers come and go, and where a frontend has many ports there are many groups.
+    fn forget_empty_groups(&mut self, flows: &[Flow]) {
+        let groups = std::mem::take(&mut self.groups);
+        self.group_numbers.clear();
+        self.holders.clear();
+        self.holder_numbers.clear();
+        for group in groups.into_iter().filter(|group| group.queues.iter().any(|queue| queue.len > 0)) {
+            let number = self.add(group.owner);
+            self.groups[number as usize].queues = group.queues;
+            for (class, queue) in group.queues.iter().enumerate() {
+                let since = queue.list.first().map(|id| flows[id as usize].since);
+                self.list(number, class, queue.len, since);
+            }
+        }
+        self.most_groups = IDLE_GROUPS + 2 * self.groups.len();
+    }
+}
+
+impl Held {
+    /// Whether a flow holds it.
+    pub(super) fn is_held_by(self, flow: &Flow) -> bool {
+        Owner::of(flow).holds().contains(&self)
+    }
+
+    /// How many things a flow holds.
+    pub(super) const COUNT: usize = Owner::HOLDS;
+
+    /// All that a flow holds.
+    pub(super) fn all_of(flow: &Flow) -> [Held; Held::COUNT] {
+        Owner::of(flow).holds()
+    }
+
+    /// Its place in [`Owner::holds`].
+    fn index(self) -> usize {
+        match self {
+            Held::Place => 0,
+            Held::Port(..) => 1,
+            Held::FrontendSlot(_) => 2,
+            Held::ServerSlot(_) => 3,
+        }
+    }
+}
+
+impl Owner {
+    /// How many things a flow holds.
+    const HOLDS: usize = 4;
+
+    fn of(flow: &Flow) -> Owner {
+        let (addr, port) = flow.server_place();
+        Owner { frontend: flow.frontend_id(), server: flow.server_id(), addr, port }
+    }
+
+    fn holds(&self) -> [Held; Owner::HOLDS] {
+        let Owner { frontend, server, addr, port } = *self;
+        [Held::Place, Held::Port(addr, port), Held::FrontendSlot(frontend), Held::ServerSlot(server)]
+    }
+}
+
+impl Queue {
+    const EMPTY: Queue = Queue { list: List::EMPTY, len: 0 };
+
+    fn push(&mut self, flows: &mut [Flow], id: u32) {
+        self.list.push(flows, id);
+        self.len += 1;
+    }
+
+    fn remove(&mut self, flows: &mut [Flow], id: u32) {
+        self.list.remove(flows, id);
+        self.len -= 1;
+    }
+}

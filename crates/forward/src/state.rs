@@ -1,0 +1,368 @@
+//! What is known of a TCP connection (RFC 9293) or an exchange of UDP datagrams from the packets that pass.
+//! The state decides how long a flow is remembered, never whether a packet is forwarded. Which segments are believed is
+//! decided before, by their numbers.
+
+use std::time::Duration;
+
+use convey_model::{FlowTimeouts, UDP};
+use convey_wire::TcpFlags;
+
+/// Flag of the TCP header, byte 13: the sender has finished.
+pub const FIN: u8 = TcpFlags::FIN;
+/// Flag of the TCP header, byte 13: the sender opens the connection.
+pub const SYN: u8 = TcpFlags::SYN;
+/// Flag of the TCP header, byte 13: the sender knows no such connection any more.
+pub const RST: u8 = TcpFlags::RST;
+/// Flag of the TCP header, byte 13: the acknowledgement number is valid.
+pub const ACK: u8 = TcpFlags::ACK;
+
+/// Which way a packet goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Direction {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+impl Direction {
+    /// The other one.
+    pub fn opposite(self) -> Direction {
+        match self {
+            Direction::ToServer => Direction::ToClient,
+            Direction::ToClient => Direction::ToServer,
+        }
+    }
+}
+
+/// Whose segments pass us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum View {
+    /// Those of client and server (passthrough).
+    BothSides,
+    /// Those of the client; the server answers it directly (DSR).
+    ClientSide,
+}
+
+impl View {
+    /// Which way the packets go that pass us.
+    pub(super) fn directions(self) -> &'static [Direction] {
+        match self {
+            View::BothSides => &[Direction::ToServer, Direction::ToClient],
+            View::ClientSide => &[Direction::ToServer],
+        }
+    }
+}
+
+/// What matters of a segment; of a datagram: nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Segment {
+    /// The flags: byte 13 of the TCP header.
+    pub flags: u8,
+    /// The sequence number.
+    pub seq: u32,
+    /// The acknowledgement number; means something if [`ACK`] is set.
+    pub ack: u32,
+    /// How far it advances the sequence: its payload, and one each for SYN and FIN.
+    pub len: u32,
+}
+
+/// How far a connection is. Those of UDP follow those of TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum FlowState {
+    /// The client has sent a SYN.
+    SynSent,
+    /// The server has answered it.
+    SynReceived,
+    /// Met under way, and no data has passed since: anybody could have made up the client's segments.
+    Adopted,
+    /// DSR: the client has acknowledged what it says is the server's answer, and nothing since. Anybody could have made
+    /// up both segments.
+    HandshakeOnly,
+    /// Both sides may send. Seen from the client's side alone: it has sent data, or acknowledged some.
+    Established,
+    /// The client has finished; the server may send. Seen from the client's side alone, the server may
+    /// have finished too: nothing more is ever learnt of this connection but a reset.
+    HalfClosedByClient,
+    /// The server has finished; the client may send.
+    HalfClosedByServer,
+    /// Both sides have finished.
+    Closing,
+    /// Both sides have finished, and an acknowledgement has followed.
+    TimeWait,
+    /// One side has reset the connection.
+    Closed,
+    /// UDP: the client has sent, and has not been answered as far as we see.
+    UdpNew,
+    /// UDP: the server has answered. Mostly that is all there will be.
+    UdpAnswered,
+    /// UDP: the client has sent again after it was answered; seen from the client's side alone, after it sent.
+    UdpStream,
+}
+
+impl FlowState {
+    /// Every state, in the order of their numbers.
+    pub const ALL: [FlowState; FlowState::UdpStream as usize + 1] = [
+        FlowState::SynSent,
+        FlowState::SynReceived,
+        FlowState::Adopted,
+        FlowState::HandshakeOnly,
+        FlowState::Established,
+        FlowState::HalfClosedByClient,
+        FlowState::HalfClosedByServer,
+        FlowState::Closing,
+        FlowState::TimeWait,
+        FlowState::Closed,
+        FlowState::UdpNew,
+        FlowState::UdpAnswered,
+        FlowState::UdpStream,
+    ];
+
+    /// The state's name in metrics; lower case with underscores.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FlowState::SynSent => "syn_sent",
+            FlowState::SynReceived => "syn_received",
+            FlowState::Adopted => "adopted",
+            FlowState::HandshakeOnly => "handshake_only",
+            FlowState::Established => "established",
+            FlowState::HalfClosedByClient => "half_closed_by_client",
+            FlowState::HalfClosedByServer => "half_closed_by_server",
+            FlowState::Closing => "closing",
+            FlowState::TimeWait => "time_wait",
+            FlowState::Closed => "closed",
+            FlowState::UdpNew => "udp_new",
+            FlowState::UdpAnswered => "udp_answered",
+            FlowState::UdpStream => "udp_stream",
+        }
+    }
+
+    /// The state of a connection whose first segment we see is this one of the client: it begins, or is under
+    /// way (after a restart, or when another balancer's client moves here).
+    pub fn first(protocol: u8, flags: u8) -> FlowState {
+        match flags & (SYN | ACK | FIN | RST) {
+            _ if protocol == UDP => FlowState::UdpNew,
+            ACK => FlowState::Adopted,
+            FIN_ACK => FlowState::HalfClosedByClient,
+            flags if flags & RST != 0 => FlowState::Closed,
+            _ => FlowState::SynSent,
+        }
+    }
+
+    /// The state after a segment of which these flags are believed, or a datagram, which has none. That data passes says
+    /// more: [`FlowState::with_data`].
+    pub fn next(self, view: View, direction: Direction, flags: u8) -> FlowState {
+        match view {
+            _ if self.is_udp() => self.after_datagram(view, direction),
+            _ if flags & RST != 0 => FlowState::Closed,
+            View::BothSides => self.after_either(direction, flags),
+            View::ClientSide => self.after_client(flags),
+        }
+    }
+
+    /// The state once data has passed since the first segments that were seen.
+    #[inline]
+    pub(super) fn with_data(self) -> FlowState {
+        match self {
+            FlowState::Adopted | FlowState::HandshakeOnly => FlowState::Established,
+            state => state,
+        }
+    }
+
+    /// Whether both sides have finished, or one has reset the connection, as far as can be seen from here. UDP says
+    /// nothing of an end.
+    pub fn is_over(self, view: View) -> bool {
+        match self {
+            FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
+            // We do not see the server finish: every connection that has ended would look half-closed, and if those
+            // were kept the table would be full of them.
+            FlowState::HalfClosedByClient => view == View::ClientSide,
+            _ => false,
+        }
+    }
+
+    /// Whether it began with a SYN, and that is all that is known of it.
+    pub(super) fn is_handshake(self) -> bool {
+        matches!(self, FlowState::SynSent | FlowState::SynReceived)
+    }
+
+    /// Whether the flow cache may know of a packet after which the state is another.
+    pub(super) fn may_lag(self) -> bool {
+        self.is_handshake() || self == FlowState::HandshakeOnly
+    }
+
+    pub(super) fn is_udp(self) -> bool {
+        self >= FlowState::UdpNew
+    }
+
+    /// How long a connection in this state may be silent.
+    pub(super) fn timeout(self, timeouts: &FlowTimeouts) -> Duration {
+        match self {
+            FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted => timeouts.half_open,
+            FlowState::HandshakeOnly => timeouts.handshake_only,
+            FlowState::Established => timeouts.established,
+            FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => timeouts.half_closed,
+            FlowState::Closing => timeouts.closing,
+            FlowState::TimeWait => timeouts.time_wait,
+            FlowState::Closed => timeouts.closed,
+            FlowState::UdpNew | FlowState::UdpAnswered => timeouts.udp_single,
+            FlowState::UdpStream => timeouts.udp_stream,
+        }
+    }
+
+    fn after_either(self, direction: Direction, flags: u8) -> FlowState {
+        use Direction::{ToClient, ToServer};
+        use FlowState::*;
+        match (self, direction, flags & (SYN | ACK | FIN)) {
+            (SynSent, ToClient, SYN_ACK) => SynReceived,
+            (SynReceived, ToServer, ACK) => Established,
+            (SynReceived | Established, ToServer, FIN_ACK) => HalfClosedByClient,
+            (SynReceived | Established, ToClient, FIN_ACK) => HalfClosedByServer,
+            (HalfClosedByClient, ToClient, FIN_ACK) | (HalfClosedByServer, ToServer, FIN_ACK) => Closing,
+            (Closing, _, ACK) => TimeWait,
+            _ => self,
+        }
+    }
+
+    fn after_datagram(self, view: View, direction: Direction) -> FlowState {
+        match (self, direction, view) {
+            (FlowState::UdpNew, Direction::ToClient, _) => FlowState::UdpAnswered,
+            (FlowState::UdpAnswered, Direction::ToServer, _) => FlowState::UdpStream,
+            (FlowState::UdpNew, Direction::ToServer, View::ClientSide) => FlowState::UdpStream,
+            _ => self,
+        }
+    }
+
+    fn after_client(self, flags: u8) -> FlowState {
+        use FlowState::*;
+        match (self, flags & (SYN | ACK | FIN)) {
+            (Adopted, SYN) => SynSent,
+            (SynSent, ACK) => HandshakeOnly,
+            (SynSent | Adopted | HandshakeOnly | Established, FIN_ACK) => HalfClosedByClient,
+            _ => self,
+        }
+    }
+}
+
+const SYN_ACK: u8 = SYN | ACK;
+const FIN_ACK: u8 = FIN | ACK;
+
+#[cfg(test)]
+mod tests {
+    use super::Direction::{ToClient, ToServer};
+    use super::FlowState::*;
+    use super::*;
+    use convey_model::TCP;
+
+    /// The states after each of a client's SYN and these segments, seen from both sides.
+    fn passthrough(segments: &[(Direction, u8)]) -> Vec<FlowState> {
+        let mut state = FlowState::first(TCP, SYN);
+        let mut after = |&(direction, flags): &_| {
+            state = state.next(View::BothSides, direction, flags);
+            state
+        };
+        segments.iter().map(&mut after).collect()
+    }
+
+    /// The states after each of these segments of a client, the only ones that pass.
+    fn dsr(segments: &[u8]) -> Vec<FlowState> {
+        let mut states = vec![FlowState::first(TCP, segments[0])];
+        for &flags in &segments[1..] {
+            states.push(states[states.len() - 1].next(View::ClientSide, ToServer, flags));
+        }
+        states
+    }
+
+    fn tcp_states() -> impl Iterator<Item = FlowState> {
+        FlowState::ALL.into_iter().filter(|state| !state.is_udp())
+    }
+
+    #[test]
+    fn a_question_and_its_answer_are_no_stream_but_a_second_question_makes_them_one() {
+        let after = |view, steps: &[Direction]| {
+            steps.iter().fold(UdpNew, |state, &direction| state.next(view, direction, 0))
+        };
+        assert_eq!(after(View::BothSides, &[ToServer, ToServer]), UdpNew, "nobody has answered");
+        assert_eq!(after(View::BothSides, &[ToClient, ToClient]), UdpAnswered);
+        assert_eq!(after(View::BothSides, &[ToClient, ToServer, ToClient]), UdpStream);
+        assert_eq!(after(View::ClientSide, &[ToServer, ToServer]), UdpStream);
+    }
+
+    const HANDSHAKE: [(Direction, u8); 2] = [(ToClient, SYN_ACK), (ToServer, ACK)];
+
+    fn after_handshake(segments: &[(Direction, u8)]) -> Vec<FlowState> {
+        passthrough(&[&HANDSHAKE, segments].concat())[2..].to_vec()
+    }
+
+    #[test]
+    fn a_connection_opens_and_is_closed_by_the_client() {
+        assert_eq!(passthrough(&HANDSHAKE), [SynReceived, Established]);
+        let close = [(ToServer, FIN_ACK), (ToClient, FIN_ACK), (ToServer, ACK)];
+        assert_eq!(after_handshake(&close), [HalfClosedByClient, Closing, TimeWait]);
+    }
+
+    #[test]
+    fn a_server_that_closes_first_still_gets_the_rest_of_the_request() {
+        let close =
+            [(ToClient, FIN_ACK), (ToServer, ACK), (ToServer, ACK), (ToServer, FIN_ACK), (ToClient, ACK)];
+        let states = [HalfClosedByServer, HalfClosedByServer, HalfClosedByServer, Closing, TimeWait];
+        assert_eq!(after_handshake(&close), states);
+    }
+
+    #[test]
+    fn both_sides_may_close_at_once() {
+        let close = [(ToServer, FIN_ACK), (ToClient, FIN_ACK), (ToServer, ACK), (ToClient, ACK)];
+        assert_eq!(after_handshake(&close), [HalfClosedByClient, Closing, TimeWait, TimeWait]);
+    }
+
+    #[test]
+    fn a_lost_fin_that_is_sent_again_ends_nothing_twice() {
+        let twice = [(ToServer, FIN_ACK), (ToServer, FIN_ACK), (ToClient, FIN_ACK), (ToClient, FIN_ACK)];
+        assert_eq!(after_handshake(&twice), [HalfClosedByClient, HalfClosedByClient, Closing, Closing]);
+    }
+
+    #[test]
+    fn a_reset_of_either_side_closes_in_any_state() {
+        for state in tcp_states() {
+            for (direction, flags) in [(ToServer, RST), (ToClient, RST), (ToClient, RST | ACK)] {
+                assert_eq!(state.next(View::BothSides, direction, flags), Closed);
+            }
+            assert_eq!(state.next(View::ClientSide, ToServer, RST | ACK), Closed);
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_client_alone_completes_a_handshake_seen_from_both_sides() {
+        let forged = [(ToServer, ACK), (ToServer, FIN_ACK), (ToServer, SYN), (ToServer, SYN_ACK)];
+        assert_eq!(passthrough(&forged), [SynSent; 4]);
+    }
+
+    #[test]
+    fn a_stray_syn_or_a_segment_without_flags_changes_nothing() {
+        for state in tcp_states().filter(|state| *state != Adopted) {
+            for flags in [SYN, 0, FIN, SYN | FIN] {
+                assert_eq!(state.next(View::BothSides, ToServer, flags), state);
+                assert_eq!(state.next(View::ClientSide, ToServer, flags), state);
+            }
+        }
+    }
+
+    #[test]
+    fn the_clients_segments_alone_show_a_connection_open_and_close() {
+        let states = [SynSent, SynSent, HandshakeOnly, HandshakeOnly, HalfClosedByClient, HalfClosedByClient];
+        assert_eq!(dsr(&[SYN, SYN, ACK, ACK, FIN_ACK, ACK]), states);
+    }
+
+    #[test]
+    fn a_connection_met_under_way_is_not_believed_in_for_its_flags() {
+        assert_eq!(dsr(&[ACK, ACK, ACK]), [Adopted; 3]);
+        assert_eq!(dsr(&[ACK, SYN, ACK]), [Adopted, SynSent, HandshakeOnly], "it begins after all");
+        assert_eq!(dsr(&[ACK, FIN_ACK]), [Adopted, HalfClosedByClient]);
+        assert_eq!(dsr(&[FIN_ACK]), [HalfClosedByClient]);
+        assert_eq!(dsr(&[RST]), [Closed]);
+        assert_eq!(dsr(&[0]), [SynSent], "a probe without flags is no connection");
+    }
+}

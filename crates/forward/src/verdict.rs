@@ -1,0 +1,108 @@
+//! What is to be done with a packet.
+
+use super::{Cut, Direction, Lead};
+use convey_model::DropReason;
+
+/// A frame as it came in.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// From the Ethernet header on; rewritten in place.
+    pub bytes: &'a mut [u8],
+    /// Whether the kernel left the checksum of TCP or UDP for who sends the frame on.
+    pub checksum: convey_wire::Checksum,
+    /// For a super-frame: payload bytes in each of the packets it will be cut into.
+    pub segment_size: Option<u16>,
+    /// For a fragment: what is known of its packet.
+    pub lead: Option<Lead>,
+    /// Index of the interface it came in on; `None`: not known, any will do.
+    pub interface: Option<u32>,
+}
+
+impl<'a> Frame<'a> {
+    /// A whole packet with its checksum, from anywhere.
+    pub fn new(bytes: &'a mut [u8]) -> Frame<'a> {
+        let checksum = convey_wire::Checksum::Complete;
+        Frame { bytes, checksum, segment_size: None, lead: None, interface: None }
+    }
+}
+
+/// What is to be done with a packet. Whoever executes it counts it; the core does neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has been rewritten: send it on.
+    Transmit(Forwarded),
+    /// It goes no further, for this reason, and its sender is to be told: send
+    /// [`Forwarder::answer`](super::Forwarder::answer) back where it came from.
+    Reply(DropReason),
+    /// None of ours.
+    Pass,
+    /// It goes no further.
+    Drop(DropReason),
+}
+
+/// A packet on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Index of the interface to send it on.
+    pub interface: u32,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// The flow it belongs to.
+    pub flow: Parties,
+    /// What it is to the flow.
+    pub part: Part,
+    /// What is to be done before, because it is too long for the next hop.
+    pub cut: Option<Cut>,
+}
+
+/// What a packet on its way is to its flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It began it.
+    First,
+    /// It belongs to one that is known.
+    Later,
+    /// The flow's server is there: it is a datagram of its, or its answer to a SYN.
+    Answer,
+    /// The flow's server says that nobody takes it: a datagram (port unreachable), or a SYN (reset).
+    Refusal,
+    /// Its flow has no record (DSR): the table has no room, or it is an ICMP error about a flow not met yet. Whatever comes
+    /// next is sent to the same server by the same hash.
+    Unrecorded,
+}
+
+/// A flow that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Whose it was.
+    pub flow: Parties,
+    /// How it came to its end.
+    pub how: End,
+}
+
+/// How a flow came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself: its sides finished, or it made room or fell silent before they had both spoken.
+    Own,
+    /// Both sides of an open connection have been silent for as long as they may.
+    Silent,
+    /// Passthrough: it was opened when its client had its share of what there is. Both sides are told.
+    ClientLimit,
+    /// Its server was down.
+    ServerGone,
+    /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in
+    /// another way now (UDP in DSR).
+    Cut,
+    /// For us alone: we stop, and it goes on by the next process or another balancer (DSR).
+    Left,
+}
+
+/// Whose flow it is, by the numbers the control path gave them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Parties {
+    /// The server.
+    pub server: u32,
+    /// The frontend.
+    pub frontend: u32,
+}

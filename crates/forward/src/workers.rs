@@ -1,0 +1,372 @@
+//! What workers tell each other. All share the connection slots of frontends and servers, but each ends flows of its own
+//! only. So each says how many it has that may give way, and asks for a slot where it has none.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
+
+use super::clients::ClientCounts;
+use super::flow::{Class, Flow};
+use super::queues::Held;
+use super::state::View;
+use convey_model::Timestamp;
+
+/// Frontends and servers that are told apart, each; a power of two. Where there are more, some are counted together.
+const PLACES: usize = 1_024;
+
+/// Frontends and servers for which slots are asked for at once.
+const MOST_REQUESTS: usize = 64;
+
+/// One worker among others, or alone.
+#[derive(Debug, Clone)]
+pub struct Workers {
+    /// `None`: there are no others.
+    shared: Option<Arc<Shared>>,
+    own: usize,
+    clients: ClientCounts,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// One for each worker, which alone writes it.
+    counts: Box<[Counts]>,
+    /// Slots that are asked for.
+    pending: AtomicU32,
+    /// Whose they are, how many, and when the last one was asked for, in 64 bits; 0 is free.
+    requests: [AtomicU64; MOST_REQUESTS],
+}
+
+/// Flows of one worker that may give way, by what they hold: slots of frontends, and slots of servers.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Counts {
+    unestablished: [[AtomicU32; PLACES]; 2],
+    streams: [[AtomicU32; PLACES]; 2],
+    /// Those that have given way, and whose slots still count as taken.
+    leaving: [[AtomicU32; PLACES]; 2],
+}
+
+/// Slots of one frontend or server that are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    place: usize,
+    entry: u64,
+}
+
+/// Flows of other workers that may give way for a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Others {
+    /// Half-open connections, and UDP that is no stream.
+    pub(super) unestablished: u32,
+    pub(super) streams: u32,
+}
+
+impl Workers {
+    /// The only one.
+    pub fn alone() -> Workers {
+        Workers { shared: None, own: 0, clients: ClientCounts::together(1).remove(0) }
+    }
+
+    /// So many, each for a forwarder of its own.
+    pub fn together(workers: usize) -> Vec<Workers> {
+        let new = || Shared {
+            counts: (0..workers).map(|_| Counts::new()).collect(),
+            pending: AtomicU32::new(0),
+            requests: [const { AtomicU64::new(0) }; MOST_REQUESTS],
+        };
+        let shared = (workers > 1).then(new).map(Arc::new);
+        let clients = ClientCounts::together(workers).into_iter().enumerate();
+        clients.map(|(own, clients)| Workers { shared: shared.clone(), own, clients }).collect()
+    }
+
+    /// The open flows of clients, at this worker and at the others.
+    pub(super) fn clients(&self) -> &ClientCounts {
+        &self.clients
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> u32 {
+        self.shared.as_ref().map_or(1, |shared| shared.counts.len() as u32)
+    }
+
+    /// A flow of ours is in this class now, or is no longer.
+    #[inline]
+    pub(super) fn note(&self, flow: &Flow, class: Class, is_in: bool) {
+        // In DSR anybody can make up what opens a flow, in any client's name.
+        if class.is_open() && flow.view() == View::BothSides {
+            self.clients.note(flow, is_in);
+        }
+        let Some(shared) = &self.shared else { return };
+        let counts = &shared.counts[self.own];
+        let of_class = match class {
+            Class::HalfOpen => &counts.unestablished,
+            Class::Closing if flow.share().is_udp() => &counts.unestablished,
+            Class::Doubtful if flow.share().is_udp() => &counts.streams,
+            // It does not give way for slots, or has given them back.
+            _ => return,
+        };
+        for (counts, id) in of_class.iter().zip([flow.frontend_id(), flow.server_id()]) {
+            change(&counts[id as usize % PLACES], is_in);
+        }
+    }
+
+    /// A flow of ours with slots of this frontend and server gives way. They count as taken until they are given back.
+    pub(super) fn leave(&self, frontend: u32, server: u32) {
+        self.note_leaving(frontend, server, true);
+    }
+
+    /// The slots of such a flow have been given back, or it stays.
+    pub(super) fn have_left(&self, frontend: u32, server: u32) {
+        self.note_leaving(frontend, server, false);
+    }
+
+    fn note_leaving(&self, frontend: u32, server: u32, is_leaving: bool) {
+        let Some(shared) = &self.shared else { return };
+        let counts = &shared.counts[self.own].leaving;
+        for (counts, id) in counts.iter().zip([frontend, server]) {
+            change(&counts[id as usize % PLACES], is_leaving);
+        }
+    }
+
+    /// How many slots count as taken that are about to be given back. To be asked before how many are taken.
+    pub(super) fn leaving(&self, held: Held) -> u32 {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return 0 };
+        let of = |counts: &Counts| counts.leaving[kind][id as usize % PLACES].load(Acquire);
+        shared.counts.iter().map(of).fold(0, u32::saturating_add)
+    }
+
+    /// How many flows of the others may give way for a slot, as far as is known.
+    pub(super) fn others(&self, held: Held) -> Others {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else {
+            return Others::default();
+        };
+        let others = shared.counts.iter().enumerate().filter(|(number, _)| *number != self.own);
+        let of = |counts: &[[AtomicU32; PLACES]; 2]| counts[kind][id as usize % PLACES].load(Relaxed);
+        others.fold(Others::default(), |sum, (_, counts)| Others {
+            unestablished: sum.unestablished.saturating_add(of(&counts.unestablished)),
+            streams: sum.streams.saturating_add(of(&counts.streams)),
+        })
+    }
+
+    /// Asks the others to give back a slot of a frontend or server; no more than `most` of it are asked for at once. Returns
+    /// whether they will hear of it.
+    pub(super) fn ask(&self, held: Held, most: u32, now: Timestamp) -> bool {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return false };
+        let (name, at) = (packed::name(kind, id), packed::at(now));
+        let mut is_heard = false;
+        if let Some(known) = shared.requests.iter().find(|entry| packed::is_of(entry.load(Relaxed), name)) {
+            let one_more = |entry| {
+                let slots = packed::slots(entry);
+                (packed::is_of(entry, name) && slots < most.min(packed::MOST_SLOTS))
+                    .then(|| packed::pack(name, slots + 1, at))
+            };
+            is_heard = known.fetch_update(Relaxed, Relaxed, one_more).is_ok();
+        } else if most > 0 {
+            let first = packed::pack(name, 1, at);
+            is_heard = (shared.requests.iter())
+                .any(|entry| entry.compare_exchange(0, first, Relaxed, Relaxed).is_ok());
+        }
+        shared.pending.fetch_add(u32::from(is_heard), Relaxed);
+        is_heard
+    }
+
+    /// Whether anybody asks for a slot.
+    #[inline]
+    pub(super) fn are_asking(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.pending.load(Relaxed) != 0)
+    }
+
+    /// What is asked for.
+    pub(super) fn requests(&self) -> impl Iterator<Item = Request> + '_ {
+        let entries = self.shared.iter().flat_map(|shared| shared.requests.iter().enumerate());
+        let requests = entries.map(|(place, entry)| Request { place, entry: entry.load(Acquire) });
+        requests.filter(|request| packed::slots(request.entry) > 0)
+    }
+
+    /// Promises to give back one of the slots that are asked for. Returns whether that is still what is asked for: else
+    /// another has promised it, or more are wanted.
+    pub(super) fn grant(&self, request: &mut Request) -> bool {
+        let left = match packed::slots(request.entry) {
+            0 => return false,
+            1 => 0,
+            _ => request.entry - packed::ONE_SLOT,
+        };
+        self.change(request, left)
+    }
+
+    /// Nobody needs this any more.
+    pub(super) fn withdraw(&self, mut request: Request) {
+        self.change(&mut request, 0);
+    }
+
+    fn change(&self, request: &mut Request, to: u64) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        let Request { place, entry } = *request;
+        let is_changed = shared.requests[place].compare_exchange(entry, to, AcqRel, Relaxed).is_ok();
+        if is_changed {
+            shared.pending.fetch_sub(packed::slots(entry) - packed::slots(to), Relaxed);
+            request.entry = to;
+        }
+        is_changed
+    }
+}
+
+impl Request {
+    /// What is asked for.
+    pub(super) fn held(self) -> Held {
+        packed::held(self.entry)
+    }
+
+    /// When the last of it was.
+    pub(super) fn at(self, now: Timestamp) -> Timestamp {
+        packed::time(self.entry, now)
+    }
+}
+
+/// Counts one more or one less. Nobody else writes it.
+fn change(count: &AtomicU32, is_more: bool) {
+    let before = count.load(Relaxed);
+    count.store(if is_more { before.wrapping_add(1) } else { before.wrapping_sub(1) }, Release);
+}
+
+impl Counts {
+    fn new() -> Counts {
+        let none = || [const { [const { AtomicU32::new(0) }; PLACES] }; 2];
+        Counts { unestablished: none(), streams: none(), leaving: none() }
+    }
+}
+
+fn kind_and_id(held: Held) -> Option<(usize, u32)> {
+    match held {
+        Held::FrontendSlot(id) => Some((0, id)),
+        Held::ServerSlot(id) => Some((1, id)),
+        Held::Place | Held::Port(..) => None,
+    }
+}
+
+/// A request in 64 bits: 32 for the number of a frontend or server, 1 for which of these, 8 for how many slots, 23 for the time
+/// in milliseconds.
+mod packed {
+    use super::{Duration, Held, Timestamp};
+
+    pub(super) const MOST_SLOTS: u32 = 0xff;
+    pub(super) const ONE_SLOT: u64 = 1 << SLOTS;
+    const SLOTS: u32 = 33;
+    const TIME: u32 = 41;
+    /// Times repeat after 2.3 hours.
+    const TIMES: u64 = 1 << (64 - TIME);
+
+    pub(super) fn name(kind: usize, id: u32) -> u64 {
+        (kind as u64) << 32 | u64::from(id)
+    }
+
+    pub(super) fn at(now: Timestamp) -> u64 {
+        now.0 / 1_000_000 % TIMES
+    }
+
+    pub(super) fn pack(name: u64, slots: u32, at: u64) -> u64 {
+        name | u64::from(slots) << SLOTS | at << TIME
+    }
+
+    pub(super) fn slots(entry: u64) -> u32 {
+        (entry >> SLOTS) as u32 & MOST_SLOTS
+    }
+
+    pub(super) fn is_of(entry: u64, name: u64) -> bool {
+        slots(entry) > 0 && entry % ONE_SLOT == name
+    }
+
+    pub(super) fn held(entry: u64) -> Held {
+        let id = entry as u32;
+        if entry >> 32 & 1 == 0 { Held::FrontendSlot(id) } else { Held::ServerSlot(id) }
+    }
+
+    /// No later than `now`, though another worker's may be a little ahead.
+    pub(super) fn time(entry: u64, now: Timestamp) -> Timestamp {
+        let ago = (at(now) + TIMES - (entry >> TIME)) % TIMES;
+        let ago = if ago < TIMES / 2 { ago } else { 0 };
+        Timestamp(now.0.saturating_sub(Duration::from_millis(ago).as_nanos() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: Held = Held::ServerSlot(7);
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp(millis * 1_000_000)
+    }
+
+    /// What this worker sees is asked for, and when.
+    fn asked(worker: &Workers, now: u64) -> Vec<(Held, Timestamp)> {
+        worker.requests().map(|request| (request.held(), request.at(at(now)))).collect()
+    }
+
+    #[test]
+    fn a_slot_that_is_asked_for_is_granted_once() {
+        let workers = Workers::together(3);
+        assert!(!workers[1].are_asking() && workers[0].ask(SLOT, 5, at(1_000)) && workers[1].are_asking());
+        assert_eq!(asked(&workers[1], 1_200), [(SLOT, at(1_000))]);
+        let [mut one, mut other] = [1, 2].map(|n: usize| workers[n].requests().next().unwrap());
+        assert!(workers[1].grant(&mut one) && !workers[2].grant(&mut other) && !workers[1].grant(&mut one));
+        assert!(workers.iter().all(|worker| !worker.are_asking()));
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_others_may_give_and_than_there_is_room_for() {
+        let workers = Workers::together(2);
+        assert!(!workers[0].ask(SLOT, 0, at(0)));
+        assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
+        assert_eq!(asked(&workers[1], 9), [(SLOT, at(2))]);
+        for id in 1..MOST_REQUESTS as u32 {
+            assert!(workers[0].ask(Held::FrontendSlot(id), 1, at(9)));
+        }
+        assert!(!workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
+        let of_slot = workers[1].requests().find(|request| request.held() == SLOT).unwrap();
+        workers[1].withdraw(of_slot);
+        assert!(workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
+        workers[1].requests().for_each(|request| workers[1].withdraw(request));
+        assert!(!workers[0].are_asking());
+    }
+
+    #[test]
+    fn who_looked_before_more_was_asked_for_withdraws_nothing() {
+        let workers = Workers::together(2);
+        workers[0].ask(SLOT, 2, at(0));
+        let before = workers[1].requests().next().unwrap();
+        workers[0].ask(SLOT, 2, at(1));
+        workers[1].withdraw(before);
+        assert_eq!(asked(&workers[1], 1), [(SLOT, at(1))]);
+    }
+
+    #[test]
+    fn slots_of_flows_that_give_way_are_known_to_all_until_they_are_given_back() {
+        let workers = Workers::together(3);
+        workers[1].leave(3, 7);
+        workers[2].leave(4, 7);
+        let leaving = |held| workers[0].leaving(held);
+        assert_eq!([SLOT, Held::FrontendSlot(3), Held::FrontendSlot(7)].map(leaving), [2, 1, 0]);
+        workers[1].have_left(3, 7);
+        assert_eq!([SLOT, Held::FrontendSlot(3)].map(leaving), [1, 0]);
+    }
+
+    #[test]
+    fn the_time_of_a_request_is_known_for_an_hour_and_never_in_the_future() {
+        let workers = Workers::together(2);
+        let day = 24 * 3_600_000;
+        workers[0].ask(SLOT, 1, at(day));
+        let when = |now| asked(&workers[1], now)[0].1;
+        assert_eq!([when(day), when(day + 3_600_000)], [at(day); 2]);
+        assert_eq!(when(day - 5), at(day - 5));
+    }
+
+    #[test]
+    fn a_lone_worker_has_nobody_to_ask() {
+        let [alone] = Workers::together(1).try_into().unwrap();
+        assert!(!alone.ask(SLOT, 9, at(0)) && !alone.are_asking());
+        assert_eq!(alone.others(SLOT), Others::default());
+    }
+}

@@ -1,0 +1,198 @@
+//! Proxy mode: TCP is terminated here and relayed to a server, and so are the datagrams of UDP.
+//!
+//! One worker thread for each core, each with a single-threaded runtime and listeners of its own: the
+//! kernel spreads new connections and clients of UDP over them (`SO_REUSEPORT`), and a connection lives and dies on
+//! one core.
+
+mod clients;
+mod lease;
+mod lines;
+mod listener;
+mod local_ports;
+mod own_sockets;
+mod pipe;
+mod relay;
+mod session;
+mod share_queue;
+mod socket;
+mod stream;
+mod tcp_info;
+mod udp;
+mod watch;
+mod window;
+mod window_budget;
+mod worker;
+
+pub use clients::Clients;
+pub use lines::Lines;
+pub use local_ports::LocalPorts;
+pub use own_sockets::OwnSockets;
+pub use socket::BindError;
+pub use udp::Sessions;
+pub use worker::{Descriptors, Reserved, Shared};
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use convey_model::{Endpoint, Protocol};
+use worker::{Command, Socket, Worker};
+
+/// The worker threads.
+pub struct Workers {
+    threads: Vec<Worker>,
+    listening: BTreeSet<Endpoint>,
+    /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
+    in_use: HashMap<SocketAddr, Weak<udp::Sockets>>,
+    descriptors: Descriptors,
+    /// What the sockets of TCP have; those of UDP know it themselves.
+    reserved: HashMap<SocketAddr, Reserved>,
+}
+
+/// Sockets that are bound and queue connections, and the places that are to be closed; for
+/// [`Workers::close`] and [`Workers::open`].
+pub struct Ready {
+    new: Vec<(Endpoint, Sockets)>,
+    gone: Vec<Endpoint>,
+}
+
+/// Of one place, a socket for each worker.
+enum Sockets {
+    Tcp(Vec<std::net::TcpListener>, Reserved),
+    Udp(Arc<udp::Sockets>),
+}
+
+impl Ready {
+    /// The places that are not listened on yet.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
+        self.new.iter().map(|(at, _)| *at)
+    }
+}
+
+impl Workers {
+    /// Starts a thread for each column of the counters; they serve nothing yet.
+    pub fn start(shared: &Shared) -> io::Result<Self> {
+        let columns = shared.columns.clone();
+        let threads = columns.map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
+        let descriptors = shared.descriptors.clone();
+        let (listening, in_use, reserved) = Default::default();
+        Ok(Workers { threads, listening, in_use, descriptors, reserved })
+    }
+
+    /// How many descriptors it takes to listen at these places.
+    pub fn descriptors<'a>(at: impl IntoIterator<Item = &'a Endpoint>, workers: usize) -> u64 {
+        // One of UDP has an epoll beside it.
+        let of_one = |at: &Endpoint| if at.protocol == Protocol::Udp { 2 } else { 1 };
+        at.into_iter().map(of_one).sum::<u64>() * workers as u64
+    }
+
+    /// How many more descriptors it takes to listen where that is wanted.
+    pub fn missing(&self, wanted: &BTreeSet<Endpoint>) -> u64 {
+        Self::descriptors(wanted.difference(&self.listening), self.threads.len())
+    }
+
+    /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound.
+    pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<Ready, BindError> {
+        self.in_use.retain(|_, sockets| sockets.strong_count() > 0);
+        let mut new: Vec<(Endpoint, _)> = Vec::new();
+        let of_udp = wanted.iter().filter(|at| at.protocol == Protocol::Udp).count();
+        let receive_buffer = udp::receive_buffer(of_udp);
+        for at in wanted.difference(&self.listening) {
+            let listening = self.listening.iter().copied().chain(new.iter().map(|(at, _)| *at));
+            let ours = listening.filter(|other| other.protocol == at.protocol).map(|other| other.addr);
+            let sockets =
+                self.bind(*at, ours, receive_buffer).map_err(|cause| BindError { at: *at, cause })?;
+            new.push((*at, sockets));
+        }
+        Ok(Ready { new, gone: self.listening.difference(wanted).copied().collect() })
+    }
+
+    fn bind(
+        &self,
+        at: Endpoint,
+        ours: impl Iterator<Item = SocketAddr>,
+        receive_buffer: usize,
+    ) -> io::Result<Sockets> {
+        let reserved = self.descriptors.reserve(Self::descriptors([&at], self.threads.len()));
+        if at.protocol == Protocol::Tcp {
+            return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), ours)?, reserved));
+        }
+        // Others beside those that are in use would get a part of their clients' datagrams.
+        let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
+        let runtimes = self.threads.iter().map(|worker| &worker.runtime);
+        let ours = ours.chain(self.in_use.keys().copied());
+        let bind = || udp::Sockets::bind(at.addr, runtimes, ours, receive_buffer, reserved);
+        Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
+    }
+
+    /// Stops listening where that is no longer wanted. What waited in their accept queues is served; established
+    /// connections go on, and so do sessions of UDP, for `patience` at most: nobody says when they are over.
+    pub async fn close(&mut self, ready: &Ready, patience: Duration) {
+        let mut closed = Vec::new();
+        for Worker { commands, .. } in &self.threads {
+            let (done, is_done) = oneshot::channel();
+            let _ = commands.send(Command::Close { places: ready.gone.clone(), patience, done });
+            closed.push(is_done);
+        }
+        for is_done in closed {
+            let _ = is_done.await;
+        }
+        self.listening.retain(|at| !ready.gone.contains(at));
+        let of_tcp = ready.gone.iter().filter(|at| at.protocol == Protocol::Tcp);
+        of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
+    }
+
+    /// Starts to accept at the new places.
+    pub fn open(&mut self, ready: Ready) {
+        for (at, sockets) in ready.new {
+            let sockets: Vec<Socket> = match sockets {
+                Sockets::Tcp(sockets, reserved) => {
+                    self.reserved.insert(at.addr, reserved);
+                    sockets.into_iter().map(Socket::Tcp).collect()
+                }
+                Sockets::Udp(sockets) => {
+                    self.in_use.insert(at.addr, Arc::downgrade(&sockets));
+                    sockets.split().map(Socket::Udp).collect()
+                }
+            };
+            for (Worker { commands, .. }, socket) in self.threads.iter().zip(sockets) {
+                let _ = commands.send(Command::Listen { addr: at.addr, socket });
+            }
+            self.listening.insert(at);
+        }
+    }
+
+    /// Ends the connections to these servers.
+    pub fn end(&self, servers: &Arc<BTreeSet<u32>>) {
+        for Worker { commands, .. } in &self.threads {
+            let _ = commands.send(Command::End { servers: servers.clone() });
+        }
+    }
+
+    /// Stops accepting. What this returns waits for the open connections to end. Call once.
+    pub fn drain(&self) -> impl Future<Output = ()> + use<> {
+        let mut drained = Vec::new();
+        for Worker { commands, .. } in &self.threads {
+            let (done, is_done) = oneshot::channel();
+            let _ = commands.send(Command::Drain { done });
+            drained.push(is_done);
+        }
+        async {
+            for is_done in drained {
+                let _ = is_done.await;
+            }
+        }
+    }
+
+    /// Cuts what is still open, and stops.
+    pub fn stop(self) {
+        for Worker { commands, thread, .. } in self.threads {
+            drop(commands); // a worker ends when nobody can command it any more
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Which sockets towards servers are ours, so that a connection that comes back to us is known by its client's address:
+//! a server leads back by a way that no check of the configuration sees, as another program's NAT.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use socket2::SockRef;
+
+use convey_model::{Endpoint, Protocol};
+
+/// The places of our sockets, from the first client on that had an address of this host: before, none can have come
+/// back, and remembering them costs a system call a connection.
+#[derive(Debug, Default)]
+pub struct OwnSockets {
+    is_watching: AtomicBool,
+    /// Workers seldom meet at one.
+    shards: [Mutex<HashMap<Endpoint, Vec<Towards>>>; 16],
+    hasher: RandomState,
+}
+
+/// The frontends that a connection has come through: the last one, and what was before it. A chain of frontends is right,
+/// one that comes to the same frontend again never ends.
+#[derive(Debug)]
+pub(super) struct Path {
+    frontend: u32,
+    before: Option<Arc<Path>>,
+}
+
+/// One of our sockets. Several may be bound to the same address and port, towards different servers.
+#[derive(Debug, Clone)]
+pub(super) struct Towards {
+    pub(super) server: SocketAddr,
+    pub(super) path: Arc<Path>,
+}
+
+/// A socket that is remembered for as long as this lives.
+#[derive(Debug)]
+pub(super) struct OwnSocket {
+    all: Arc<OwnSockets>,
+    place: Endpoint,
+    server: SocketAddr,
+}
+
+impl OwnSockets {
+    /// Remembers a socket towards a `server` of this frontend, if any client can be one of ours; `before` is how the
+    /// frontend's client came there.
+    pub(super) fn note(
+        self: &Arc<Self>,
+        protocol: Protocol,
+        socket: &impl AsFd,
+        server: SocketAddr,
+        frontend: u32,
+        before: Option<&Arc<Path>>,
+    ) -> Option<OwnSocket> {
+        if !self.is_watching.load(Ordering::Relaxed) {
+            return None;
+        }
+        let addr = SockRef::from(socket).local_addr().ok()?.as_socket()?;
+        let (place, server) = (Endpoint { protocol, addr: plain(addr) }, plain(server));
+        let path = Arc::new(Path { frontend, before: before.cloned() });
+        self.shard(&place).entry(place).or_default().push(Towards { server, path });
+        Some(OwnSocket { all: self.clone(), place, server })
+    }
+
+    /// Our sockets that may be this client, which has an address of this host.
+    pub(super) fn at(&self, protocol: Protocol, client: SocketAddr) -> Vec<Towards> {
+        if !self.is_watching.load(Ordering::Relaxed) {
+            self.is_watching.store(true, Ordering::Relaxed);
+        }
+        let place = Endpoint { protocol, addr: plain(client) };
+        self.shard(&place).get(&place).cloned().unwrap_or_default()
+    }
+
+    fn shard(&self, place: &Endpoint) -> MutexGuard<'_, HashMap<Endpoint, Vec<Towards>>> {
+        let shard = &self.shards[self.hasher.hash_one(place) as usize % self.shards.len()];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Path {
+    /// Whether it has come through this frontend.
+    pub(super) fn has(&self, frontend: u32) -> bool {
+        let all = std::iter::successors(Some(self), |path| path.before.as_deref());
+        all.into_iter().any(|path| path.frontend == frontend)
+    }
+}
+
+impl Drop for OwnSocket {
+    fn drop(&mut self) {
+        let mut shard = self.all.shard(&self.place);
+        if let Some(sockets) = shard.get_mut(&self.place) {
+            sockets.retain(|socket| socket.server != self.server);
+            if sockets.is_empty() {
+                shard.remove(&self.place);
+            }
+        }
+    }
+}
+
+/// Without what is not the same at both ends of a connection (the flow label, the interface).
+pub(super) fn plain(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip(), addr.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_known_from_the_first_local_client_on_until_it_is_closed() {
+        let (all, socket) = (Arc::new(OwnSockets::default()), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let addr = socket.local_addr().unwrap();
+        let server = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let note = |port| all.note(Protocol::Udp, &socket, server(port), 1, None);
+        let servers = |protocol| all.at(protocol, addr).iter().map(|t| t.server).collect::<Vec<_>>();
+        assert!(note(1).is_none(), "no client was of this host");
+        assert_eq!(servers(Protocol::Udp), []);
+        let (first, second) = (note(1).unwrap(), note(2).unwrap());
+        assert_eq!(servers(Protocol::Udp), [server(1), server(2)]);
+        assert_eq!(servers(Protocol::Tcp), []);
+        drop(first);
+        assert_eq!(servers(Protocol::Udp), [server(2)]);
+        drop(second);
+        assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    }
+
+    #[test]
+    fn a_path_has_every_frontend_that_it_came_through() {
+        let first = Arc::new(Path { frontend: 1, before: None });
+        let second = Path { frontend: 2, before: Some(first) };
+        assert!(second.has(1) && second.has(2) && !second.has(3));
+    }
+}

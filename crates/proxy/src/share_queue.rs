@@ -1,0 +1,281 @@
+//! TCP connections of a client that has its share of a frontend's slots. They wait until the share has room again, in the
+//! order in which they came to any worker, while the process has descriptors for others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use convey_model::{Prefix, fits};
+
+/// The connections of all clients that wait.
+#[derive(Debug, Default)]
+pub(super) struct ShareQueue {
+    lines: Mutex<Lines>,
+    len: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    frontends: HashMap<u32, AtFrontend>,
+    tickets: u64,
+}
+
+/// Those that wait at one frontend, a line for each client.
+#[derive(Debug, Default)]
+struct AtFrontend {
+    lines: HashMap<Prefix, Line>,
+    /// Who may go on before whom. A share is a threshold for how many a client has: where the first does not fit, nobody does.
+    order: BTreeMap<Place, Prefix>,
+}
+
+/// How many connections a client has at the frontend, and the ticket of its first that waits.
+type Place = (u32, u64);
+
+/// The connections of one client that wait at a frontend, by their tickets.
+#[derive(Debug, Default)]
+struct Line {
+    waiting: BTreeMap<u64, Arc<Notify>>,
+    /// In the order of lines.
+    place: Place,
+}
+
+/// A place in the queue.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    queue: Arc<ShareQueue>,
+    frontend: u32,
+    client: Prefix,
+    ticket: u64,
+    call: Arc<Notify>,
+}
+
+impl ShareQueue {
+    /// Has one more connection wait. `left` is how many more connections the process may have: those that wait are at most
+    /// as many, and one client has its share of them. `has` tells how many the client has at the frontend.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        frontend: u32,
+        client: Prefix,
+        left: u64,
+        has: impl FnOnce() -> u32,
+    ) -> Option<Waiting> {
+        let mut lines = self.lines();
+        let room = left.saturating_sub(self.len.load(Ordering::Relaxed));
+        if room == 0 || !fits(lines.len(frontend, client), room) {
+            return None;
+        }
+        // Before its connections are counted: whoever ends one later sees that somebody waits.
+        self.len.fetch_add(1, Ordering::SeqCst);
+        lines.tickets += 1;
+        let (ticket, call) = (lines.tickets, Arc::default());
+        let waiting = Waiting { queue: self.clone(), frontend, client, ticket, call };
+        lines.add(&waiting, has());
+        Some(waiting)
+    }
+
+    /// Whether connections of this client wait: nobody gets past them.
+    pub(super) fn has(&self, frontend: u32, client: Prefix) -> bool {
+        !self.is_empty() && self.lines().len(frontend, client) > 0
+    }
+
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::SeqCst) == 0
+    }
+
+    /// There is more room at a frontend, or this client has another number of connections there, as `has` tells. Calls the
+    /// connection that goes on first, if `may` says that its client may have another beside so many.
+    pub(super) fn call_next(
+        &self,
+        frontend: u32,
+        client: Prefix,
+        has: impl FnOnce() -> u32,
+        may: impl FnOnce(u32) -> bool,
+    ) {
+        let mut lines = self.lines();
+        let Some(at) = lines.frontends.get_mut(&frontend) else { return };
+        if at.lines.contains_key(&client) {
+            at.place(client, has());
+        }
+        if let Some(((has, _), client)) = at.order.first_key_value()
+            && may(*has)
+        {
+            at.lines[client].call_first();
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lines {
+    fn len(&self, frontend: u32, client: Prefix) -> u32 {
+        let line = self.frontends.get(&frontend).and_then(|at| at.lines.get(&client));
+        line.map_or(0, |line| line.waiting.len() as u32)
+    }
+
+    fn add(&mut self, waiting: &Waiting, has: u32) {
+        let at = self.frontends.entry(waiting.frontend).or_default();
+        at.lines.entry(waiting.client).or_default().waiting.insert(waiting.ticket, waiting.call.clone());
+        at.place(waiting.client, has);
+    }
+
+    fn remove(&mut self, waiting: &Waiting, has: Option<u32>) {
+        let Some(at) = self.frontends.get_mut(&waiting.frontend) else { return };
+        let Some(line) = at.lines.get_mut(&waiting.client) else { return };
+        line.waiting.remove(&waiting.ticket);
+        let has = has.unwrap_or(line.place.0);
+        at.place(waiting.client, has);
+        if at.lines.is_empty() {
+            self.frontends.remove(&waiting.frontend);
+        }
+    }
+}
+
+impl AtFrontend {
+    /// Puts the line of a client where it belongs: it may have another first, or its client another number of connections.
+    fn place(&mut self, client: Prefix, has: u32) {
+        let Some(line) = self.lines.get_mut(&client) else { return };
+        self.order.remove(&line.place);
+        match line.waiting.first_key_value() {
+            Some((first, _)) => {
+                line.place = (has, *first);
+                self.order.insert(line.place, client);
+            }
+            None => drop(self.lines.remove(&client)),
+        }
+    }
+}
+
+impl Line {
+    fn call_first(&self) {
+        if let Some((_, call)) = self.waiting.first_key_value() {
+            call.notify_one();
+        }
+    }
+}
+
+impl Waiting {
+    /// Whether it is the first of its client.
+    pub(super) fn is_first(&self) -> bool {
+        let lines = self.queue.lines();
+        let line = lines.frontends.get(&self.frontend).and_then(|at| at.lines.get(&self.client));
+        line.is_some_and(|line| line.place.1 == self.ticket)
+    }
+
+    /// Waits until it is called. A call while nobody waits for it is kept.
+    pub(super) async fn called(&self) {
+        self.call.notified().await;
+    }
+
+    /// Its frontend has another number; its client has so many connections there.
+    pub(super) fn move_to(&mut self, frontend: u32, has: impl FnOnce() -> u32) {
+        if self.frontend != frontend {
+            let queue = self.queue.clone();
+            let mut lines = queue.lines();
+            lines.remove(self, None);
+            self.frontend = frontend;
+            lines.add(self, has());
+        }
+    }
+
+    /// It goes on; its client has so many connections now.
+    pub(super) fn go_on(&self, has: impl FnOnce() -> u32) {
+        let mut lines = self.queue.lines();
+        let has = Some(has());
+        lines.remove(self, has);
+    }
+
+    /// Calls the one that has become the first of its client.
+    pub(super) fn call_behind(&self) {
+        let lines = self.queue.lines();
+        if let Some(line) = lines.frontends.get(&self.frontend).and_then(|at| at.lines.get(&self.client)) {
+            line.call_first();
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut lines = self.queue.lines();
+        lines.remove(self, None);
+        self.queue.len.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn client(n: u16) -> Prefix {
+        let [high, low] = n.to_be_bytes();
+        Prefix::of([192, 0, high, low].into(), 32)
+    }
+
+    /// Whether it was called since the last time.
+    fn is_called(waiting: &Waiting) -> bool {
+        waiting.called().now_or_never().is_some()
+    }
+
+    #[test]
+    fn those_who_wait_leave_descriptors_for_others_and_each_other() {
+        let queue = Arc::new(ShareQueue::default());
+        let mut waiting = Vec::new();
+        let mut add =
+            |n, left| queue.enter(1, client(n), left, || 16).map(|place| waiting.push(place)).is_some();
+        // Each that waits is one that is no longer left.
+        let alone = (0..1_000).filter(|n| add(1, 1_000_u64.saturating_sub(*n))).count();
+        assert!((400..500).contains(&alone), "{alone}");
+        assert!(add(2, 1_000 - alone as u64), "another client");
+        assert!(!add(2, alone as u64), "as many as are left");
+        drop(waiting);
+        assert!(queue.is_empty() && queue.lines().frontends.is_empty());
+    }
+
+    #[test]
+    fn connections_of_one_client_go_on_in_the_order_in_which_they_came_whoever_asks_first() {
+        let queue = Arc::new(ShareQueue::default());
+        let [first, second] = [(); 2].map(|()| queue.enter(1, client(1), 100, || 16).unwrap());
+        assert!(queue.has(1, client(1)) && !queue.has(2, client(1)) && !queue.has(1, client(2)));
+        assert_eq!([&second, &first].map(Waiting::is_first), [false, true]);
+        queue.call_next(1, client(9), || 0, |_| true);
+        assert_eq!([&second, &first].map(is_called), [false, true]);
+        first.go_on(|| 17);
+        assert!(second.is_first());
+        drop((first, second));
+        assert!(!queue.has(1, client(1)));
+    }
+
+    #[test]
+    fn a_session_that_ends_calls_one_of_a_thousand_clients_the_one_that_has_least() {
+        let queue = Arc::new(ShareQueue::default());
+        let enter = |n: u16| queue.enter(1, client(n), 10_000, || 2_000 - u32::from(n)).unwrap();
+        let waiting: Vec<Waiting> = (0..1_000).map(enter).collect();
+        let called = || waiting.iter().position(is_called);
+        queue.call_next(1, client(9_999), || 0, |has| has <= 1_001);
+        assert_eq!([called(), called()], [Some(999), None]);
+        queue.call_next(1, client(9_999), || 0, |has| has <= 1_000);
+        assert_eq!(called(), None, "nobody fits");
+        // The session of a client that waits itself.
+        queue.call_next(1, client(7), || 16, |has| has <= 16);
+        assert_eq!([called(), called()], [Some(7), None]);
+        queue.call_next(2, client(7), || 16, |_| true);
+        assert_eq!(called(), None, "another frontend");
+    }
+
+    #[test]
+    fn who_is_moved_to_another_frontend_keeps_its_ticket() {
+        let queue = Arc::new(ShareQueue::default());
+        let mut waiting = [(); 2].map(|()| queue.enter(1, client(1), 100, || 16).unwrap());
+        waiting.iter_mut().rev().for_each(|waiting| waiting.move_to(2, || 16));
+        assert_eq!(waiting.each_ref().map(Waiting::is_first), [true, false]);
+        queue.call_next(2, client(9), || 0, |_| true);
+        assert_eq!(waiting.each_ref().map(is_called), [true, false]);
+        assert!(!queue.has(1, client(1)) && queue.has(2, client(1)));
+    }
+}

@@ -1,0 +1,207 @@
+//! Sockets with the options the proxy wants.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_quickack;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use thiserror::Error;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::LocalPorts;
+use convey_model::Endpoint;
+
+/// An address cannot be listened on.
+#[derive(Debug, Error)]
+#[error("cannot listen on {at}: {cause}")]
+pub struct BindError {
+    pub(super) at: Endpoint,
+    pub(super) cause: io::Error,
+}
+
+/// A connection to one side. Dropped without an orderly close it is reset, so that whoever is there
+/// does not take what came so far for the whole.
+pub(super) struct Leg {
+    pub(super) stream: TcpStream,
+    in_order: bool,
+}
+
+impl Leg {
+    pub(super) fn new(stream: TcpStream) -> Leg {
+        Leg { stream, in_order: false }
+    }
+
+    /// Has the drop close the connection as usual: what was written still arrives.
+    pub(super) fn close_in_order(&mut self) {
+        self.in_order = true;
+    }
+}
+
+impl Drop for Leg {
+    fn drop(&mut self) {
+        if !self.in_order {
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+/// Longest accept queue; the kernel lowers it to `net.core.somaxconn`.
+const BACKLOG: i32 = 65_535;
+
+/// Binds `addr` `count` times; the kernel spreads new connections over the sockets. `ours` are the
+/// addresses that this process has bound.
+pub(super) fn listen(
+    addr: SocketAddr,
+    count: usize,
+    ours: impl IntoIterator<Item = SocketAddr>,
+) -> io::Result<Vec<std::net::TcpListener>> {
+    check_is_free(addr, Type::STREAM, ours)?;
+    let socket = || {
+        let socket = bound(addr, Type::STREAM)?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    (0..count).map(|_| socket()).collect()
+}
+
+/// Fails if somebody else has bound `addr`: SO_REUSEPORT alone would let a second balancer share the port without a
+/// word. A bind without it fails if anybody is there, us on an overlapping address of `ours` included.
+pub(super) fn check_is_free(
+    addr: SocketAddr,
+    kind: Type,
+    ours: impl IntoIterator<Item = SocketAddr>,
+) -> io::Result<()> {
+    if !ours.into_iter().any(|bound| overlap(bound, addr)) {
+        bind(addr, kind, false)?;
+    }
+    Ok(())
+}
+
+/// A socket that shares `addr` with others of ours.
+pub(super) fn bound(addr: SocketAddr, kind: Type) -> io::Result<Socket> {
+    bind(addr, kind, true)
+}
+
+/// Where a client connected to, before another program's NAT on this host sent it here; `None` if there was none.
+pub(super) fn asked_before_nat(stream: &TcpStream) -> Option<SocketAddr> {
+    let socket = SockRef::from(stream);
+    let asked = match stream.local_addr().ok()?.is_ipv4() {
+        true => socket.original_dst_v4(),
+        false => socket.original_dst_v6(),
+    };
+    asked.ok()?.as_socket()
+}
+
+/// Has a listener queue as few new connections as the kernel can be made to (one), before its queue is
+/// emptied for good.
+pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
+    let _ = SockRef::from(listener).listen(0);
+}
+
+/// Begins to connect to a server; [`connected`] waits for it. `data_waits` says that there is something to send once that
+/// has worked: then it goes with the acknowledgement that ends the handshake, which saves a segment.
+pub(super) fn connect(addr: SocketAddr, data_waits: bool, ports: &LocalPorts) -> io::Result<Socket> {
+    ports.connect(|port| connect_from(port, addr, data_waits))
+}
+
+/// The same from a port, or from one that the kernel chooses.
+fn connect_from(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    // Whether the server is still there is only asked of connections that last: see `keep_alive`.
+    socket.set_tcp_nodelay(true)?;
+    if data_waits {
+        let _ = set_tcp_quickack(&socket, false);
+    }
+    // Of every one, or none could have its port again before it is forgotten.
+    socket.set_reuse_address(true)?;
+    if let Some(port) = port {
+        let any: IpAddr =
+            if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        socket.bind(&SocketAddr::new(any, port).into())?;
+    }
+    match socket.connect(&addr.into()) {
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        connected => connected?,
+    }
+    Ok(socket)
+}
+
+/// Waits until a socket is connected, or cannot be.
+pub(super) async fn connected(socket: Socket) -> io::Result<TcpStream> {
+    let stream = TcpStream::from_std(socket.into())?;
+    // What failed is closed for writing as well; so the error is asked for only then.
+    if stream.ready(Interest::WRITABLE).await?.is_write_closed()
+        && let Some(error) = stream.take_error()?
+    {
+        return Err(error);
+    }
+    Ok(stream)
+}
+
+/// Has the kernel ask the other side whether it is still there, so that one that vanished is noticed within two
+/// and a half minutes.
+pub(super) fn keep_alive(socket: &SockRef<'_>) -> io::Result<()> {
+    let probes =
+        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
+    socket.set_tcp_keepalive(&probes)
+}
+
+/// Whether one of two addresses is the wildcard that covers the other.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && wildcard
+}
+
+fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), kind.nonblocking(), None)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // UDP has no connections that linger: there it would let others share the port.
+    if kind == Type::STREAM {
+        socket.set_reuse_address(true)?;
+        // Small writes go out at once. Accepted connections inherit both from their listener (tcp(7)).
+        socket.set_tcp_nodelay(true)?;
+        keep_alive(&SockRef::from(&socket))?;
+    }
+    socket.set_reuse_port(reuse_port)?;
+    socket.bind(&addr.into())?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free_port(ip: &str) -> SocketAddr {
+        let listener = std::net::TcpListener::bind((ip, 0)).unwrap();
+        listener.local_addr().unwrap()
+    }
+
+    #[test]
+    fn every_worker_gets_a_socket_on_the_same_address() {
+        let addr = free_port("127.0.0.1");
+        assert_eq!(listen(addr, 3, []).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn an_address_somebody_listens_on_is_refused_by_name() {
+        let addr = free_port("127.0.0.1");
+        let _other_balancer = listen(addr, 1, []).unwrap();
+        let cause = listen(addr, 1, []).unwrap_err();
+        let error = BindError { at: Endpoint::tcp(addr), cause }.to_string();
+        assert_eq!(error, format!("cannot listen on {addr}: Address already in use (os error 98)"));
+    }
+
+    #[test]
+    fn a_wildcard_may_stand_beside_an_address_of_ours() {
+        let narrow = free_port("127.0.0.1");
+        let wide = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), narrow.port());
+        let _narrow = listen(narrow, 2, []).unwrap();
+        assert!(listen(wide, 2, []).is_err(), "somebody else's");
+        assert!(listen(wide, 2, [narrow]).is_ok());
+    }
+}

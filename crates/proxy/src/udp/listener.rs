@@ -1,0 +1,142 @@
+//! The task of one listening socket: it waits for datagrams, for time to pass and to be told to stop.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+
+use super::relay::Relay;
+use super::sockets::Listening;
+use crate::worker::Context;
+
+/// While a listener drains, who is silent for this long has finished: idle clients do not hold a stop up.
+const FINISHED: Duration = Duration::from_secs(2);
+
+/// Time between two looks for sessions that are over: a quarter of the idle timeout, within these limits.
+const PULSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+
+/// A listener that runs.
+pub(crate) struct Listener {
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+enum Order {
+    /// Begin no new sessions; end with the last one, at this time at the latest.
+    Drain(Option<Instant>),
+    /// Begin sessions again.
+    Resume,
+}
+
+impl Listener {
+    /// Starts to serve clients of a socket that is bound to `vip`.
+    pub(crate) fn start(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Listener {
+        let (orders, received) = mpsc::unbounded_channel();
+        let relay = Relay::new(vip, listening.clone(), context);
+        tokio::spawn(Task::new(relay, listening).run(received));
+        Listener { orders }
+    }
+
+    /// Begins no new sessions; those that are open go on, for `patience` at most if there is a limit. With the last
+    /// one of all workers the sockets are closed.
+    pub(crate) fn drain(&self, patience: Option<Duration>) {
+        let _ = self.orders.send(Order::Drain(patience.map(|patience| Instant::now() + patience)));
+    }
+
+    /// Serves new clients again. Returns `false` if it has ended.
+    pub(crate) fn resume(&self) -> bool {
+        self.orders.send(Order::Resume).is_ok()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.orders.is_closed()
+    }
+}
+
+struct Task {
+    relay: Relay,
+    listening: Listening,
+    /// When it ends at the latest, if there is a limit; set while it drains.
+    until: Option<Option<Instant>>,
+    /// Whether the other workers know that we have no sessions left.
+    is_done: bool,
+}
+
+impl Task {
+    fn new(relay: Relay, listening: Listening) -> Task {
+        listening.busy();
+        Task { relay, listening, until: None, is_done: false }
+    }
+
+    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let listening = self.listening.clone();
+        let mut pulse = pin!(sleep(Duration::ZERO));
+        while !self.is_over() || !orders.is_empty() {
+            tokio::select! {
+                Some(order) = orders.recv() => {
+                    self.obey(order);
+                    pulse.as_mut().reset(Instant::now());
+                }
+                ready = listening.clients_sent() => match ready {
+                    Ok(mut ready) if self.relay.forward() => ready.clear_ready(),
+                    // A flood must leave time for the rest of the thread, which has connections of TCP too.
+                    Ok(_) => yield_now().await,
+                    Err(_) => return, // the thread ends
+                },
+                ready = listening.servers_sent() => match ready {
+                    Ok(mut ready) if self.relay.answer() => ready.clear_ready(),
+                    Ok(_) => yield_now().await,
+                    Err(_) => return,
+                },
+                () = &mut pulse => {
+                    let next = self.on_pulse();
+                    pulse.as_mut().reset(Instant::now() + next);
+                }
+            }
+        }
+    }
+
+    /// Whether no worker has sessions left, or time is over.
+    fn is_over(&mut self) -> bool {
+        let Some(until) = self.until else { return false };
+        if self.relay.is_empty() && !self.is_done {
+            self.is_done = true;
+            self.listening.done();
+        }
+        self.listening.all_done() || until.is_some_and(|until| until <= Instant::now())
+    }
+
+    fn obey(&mut self, order: Order) {
+        self.until = match order {
+            Order::Drain(until) => Some(until),
+            Order::Resume => None,
+        };
+        self.relay.drains = self.until.is_some();
+        if !self.relay.drains && std::mem::take(&mut self.is_done) {
+            self.listening.busy();
+        }
+    }
+
+    /// Looks after what time brings; returns when to look again.
+    fn on_pulse(&mut self) -> Duration {
+        self.relay.count_overruns();
+        let [shortest, longest] = PULSE;
+        if self.relay.drains {
+            self.relay.expire(FINISHED);
+            return shortest;
+        }
+        (self.relay.expire(Duration::MAX) / 4).clamp(shortest, longest)
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.listening.done();
+        }
+    }
+}

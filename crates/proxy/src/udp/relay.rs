@@ -1,0 +1,362 @@
+//! The sessions of one listening socket, and the datagrams to and from their servers.
+
+use std::cell::RefCell;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use super::send::{Run, To, is_refusal};
+use super::session::{Parties, Session};
+use super::socket::{self, BATCH, Batch, Datagrams};
+use super::sockets::Listening;
+use super::table::{Key, Table};
+use crate::worker::Context;
+use convey_model::{Endpoint, Protocol, Timestamp, client_of};
+use convey_snapshot::Frontend;
+use convey_snapshot::stats::Counter;
+
+/// Servers that are asked to take one datagram.
+const ATTEMPTS: usize = 4;
+
+/// Sessions that are told to have answers at once.
+const EVENTS: usize = 64;
+
+thread_local! {
+    /// The sessions of one worker. Those of all its addresses are in one table, for they make room for each other.
+    static SESSIONS: RefCell<Table<Session>> = RefCell::new(Table::new());
+}
+
+/// One worker's clients of one address.
+pub(super) struct Relay {
+    vip: SocketAddr,
+    context: Arc<Context>,
+    listening: Listening,
+    /// Its number among the addresses of the worker's sessions.
+    address: usize,
+    /// Whether no sessions begin any more.
+    pub(super) drains: bool,
+    /// As last read; a removed one as it was.
+    frontend: Option<Arc<Frontend>>,
+    generation: u64,
+    idle: Duration,
+    /// The address that was asked last, if it is no broadcast or multicast address: mostly the next client asks it too.
+    asked: Option<IpAddr>,
+    /// Datagrams that the socket had no room for, as last read.
+    overruns: u32,
+}
+
+impl Relay {
+    /// Without sessions; the socket is bound to `vip`. To be called in the worker's thread.
+    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Relay {
+        Relay {
+            vip,
+            context,
+            overruns: socket::overruns(listening.socket()),
+            listening,
+            address: SESSIONS.with_borrow_mut(Table::open),
+            drains: false,
+            frontend: None,
+            generation: 0,
+            idle: Duration::MAX,
+            asked: None,
+        }
+    }
+
+    /// Whether there are no sessions.
+    pub(super) fn is_empty(&self) -> bool {
+        SESSIONS.with_borrow(|sessions| sessions.is_empty(self.address))
+    }
+
+    /// Ends sessions that were silent for the idle timeout, or for `at_most`. Returns which of the two it was.
+    pub(super) fn expire(&mut self, at_most: Duration) -> Duration {
+        self.read_snapshot();
+        let (idle, now) = (self.idle.min(at_most), self.now());
+        SESSIONS.with_borrow_mut(|sessions| {
+            while let Some(over) = sessions.expire(self.address, idle, now) {
+                over.end(None);
+            }
+        });
+        idle
+    }
+
+    /// Counts what the socket had no room for since the last time.
+    pub(super) fn count_overruns(&mut self) {
+        let overruns = socket::overruns(self.listening.socket());
+        self.dropped(Counter::DroppedOverrun, overruns.wrapping_sub(self.overruns).into());
+        self.overruns = overruns;
+    }
+
+    /// Sends to servers what has come from clients. Returns whether nothing is left.
+    pub(super) fn forward(&mut self) -> bool {
+        self.read_snapshot();
+        let now = self.now();
+        BATCH.with_borrow_mut(|batch| {
+            let Ok(received) = batch.receive(self.listening.state(), self.listening.socket()) else {
+                return true;
+            };
+            let mut taken = 0;
+            for datagrams in received {
+                taken += 1;
+                let forwarded =
+                    SESSIONS.with_borrow_mut(|sessions| self.forward_one(sessions, datagrams, now));
+                if let Err(reason) = forwarded {
+                    self.dropped(reason, datagrams.count());
+                }
+            }
+            taken < Batch::SIZE
+        })
+    }
+
+    /// Sends to clients what has come from servers. Returns whether nothing is left.
+    pub(super) fn answer(&mut self) -> bool {
+        let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let at_once = Timespec::default();
+        let Ok((events, _)) = epoll::wait(self.listening.answers(), &mut room, Some(&at_once)) else {
+            return true;
+        };
+        let now = self.now();
+        let mut is_all = events.len() < EVENTS;
+        SESSIONS.with_borrow_mut(|sessions| {
+            for event in &*events {
+                is_all &= self.answer_one(sessions, event.data.u64() as usize, now);
+            }
+        });
+        is_all
+    }
+
+    fn forward_one(
+        &mut self,
+        sessions: &mut Table<Session>,
+        datagrams: Datagrams<'_>,
+        now: Timestamp,
+    ) -> Result<(), Counter> {
+        let asked = datagrams.meta.dst_ip.filter(|_| self.vip.ip().is_unspecified());
+        let key = Key { client: datagrams.meta.addr, asked };
+        let number = match sessions.find(self.address, &key) {
+            Some(number) => {
+                if sessions.sent(number, now)
+                    && let Some((_, session)) = sessions.get_mut(number)
+                {
+                    session.become_stream();
+                }
+                number
+            }
+            None => self.begin(sessions, key, now)?,
+        };
+        let mut is_too_long = false;
+        for _ in 0..ATTEMPTS {
+            self.settle(sessions, number)?;
+            let Some((_, session)) = sessions.get_mut(number) else { break };
+            match Run::of(datagrams).send(&session.socket, To::Server(session.server())) {
+                Ok(()) => {
+                    session.count(Counter::PacketsRx, datagrams.count());
+                    session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
+                    return Ok(());
+                }
+                // What a router said of an earlier datagram, and this one has not been sent; or it never can be.
+                Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
+                    is_too_long = true;
+                    continue;
+                }
+                Err(error) if is_refusal(&error) => session.on_refusal(parties(self.vip, key), &error),
+                Err(_) => return Err(Counter::DroppedUnsent),
+            }
+            is_too_long = false;
+        }
+        Err(if is_too_long { Counter::DroppedUnsent } else { Counter::DroppedNoServer })
+    }
+
+    /// A session for a client that has none; returns its number. Where there is no room, another gives way.
+    fn begin(&mut self, sessions: &mut Table<Session>, key: Key, now: Timestamp) -> Result<usize, Counter> {
+        let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
+            return Err(Counter::DroppedDraining);
+        };
+        if key.asked.is_some_and(|asked| self.is_for_many(asked)) {
+            return Err(Counter::DroppedNotUnicast);
+        }
+        if key.client.port() == 0 {
+            return Err(Counter::DroppedUnsent); // nobody can be answered there
+        }
+        // The server would be sent an answer, which it answers, and so on without end.
+        let servers = &self.context.shared.snapshot.load().server_endpoints;
+        if servers.contain(Protocol::Udp, key.client, self.vip.port()) {
+            return Err(Counter::DroppedLoop);
+        }
+        // Of UDP one socket alone is bound to an address and port.
+        let path = self.context.own_sockets_at(Protocol::Udp, key.client).pop().map(|socket| socket.path);
+        if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {
+            return Err(Counter::DroppedLoop);
+        }
+        let from = parties(self.vip, key);
+        let (generation, context) = (self.generation, self.context.clone());
+        let open = || Session::open(from, path.clone(), &frontend, generation, &context);
+        let mut opened = open();
+        // It may need room at its frontend and in the process: for each reason one session gives way.
+        let mut found = None;
+        while let Err(reason) = opened
+            && found.replace(reason) != Some(reason)
+            && let Some(other) = self.evict_for(sessions, key, &frontend, reason, now)
+        {
+            other.end(Some(Counter::Evicted));
+            opened = open();
+        }
+        let number = sessions.insert((self.address, frontend.live.id), key, opened?, now);
+        self.listen_to(sessions, number)?;
+        Ok(number)
+    }
+
+    /// Takes out the session that gives way to a new one, which found no room for this reason. Clients with many
+    /// questions make room among their own, so that they do not push out others'.
+    fn evict_for(
+        &self,
+        sessions: &mut Table<Session>,
+        key: Key,
+        frontend: &Frontend,
+        reason: Counter,
+        now: Timestamp,
+    ) -> Option<Session> {
+        let client = client_of(key.client.ip());
+        let is_own = |other: &Key| client.contains(other.client.ip());
+        let id = frontend.live.id;
+        match reason {
+            Counter::DroppedFull | Counter::DroppedNoResources => {
+                let has_many = self.context.shared.clients.has_many_questions(key.client.ip());
+                let own = if has_many { sessions.evict_question_of(id, is_own) } else { None };
+                own.or_else(|| {
+                    let is_here = reason == Counter::DroppedFull;
+                    if is_here && !frontend.live.slots.has_room(frontend.config.max_connections) {
+                        return sessions.evict_of(id, now);
+                    }
+                    // Its servers are full, or the process.
+                    sessions.evict(id, |other| !is_here || other.is_of(&frontend.pool), now)
+                })
+            }
+            Counter::DroppedClientLimit => {
+                sessions.evict_question_of(id, is_own).or_else(|| sessions.evict_stream_of(id, is_own, now))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an address that was asked is one of many hosts: then each worker's socket has got a copy, and no answer
+    /// can come from there.
+    fn is_for_many(&mut self, asked: IpAddr) -> bool {
+        if self.asked == Some(asked) {
+            return false;
+        }
+        let is_for_many = socket::is_for_many(asked);
+        if !is_for_many {
+            self.asked = Some(asked);
+        }
+        is_for_many
+    }
+
+    /// Has the session go to a server that is there.
+    fn settle(&self, sessions: &mut Table<Session>, number: usize) -> Result<(), Counter> {
+        let (Some(frontend), Some((key, session))) = (&self.frontend, sessions.get_mut(number)) else {
+            return Ok(());
+        };
+        match session.settle(parties(self.vip, key), &frontend.pool, self.generation) {
+            Ok(false) => Ok(()),
+            Ok(true) => self.listen_to(sessions, number),
+            Err(reason) => {
+                over(sessions, number);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Has the session's socket tell of answers. If it cannot, the session is over.
+    fn listen_to(&self, sessions: &mut Table<Session>, number: usize) -> Result<(), Counter> {
+        let Some((_, session)) = sessions.get_mut(number) else { return Ok(()) };
+        let event = EventData::new_u64(number as u64);
+        if epoll::add(self.listening.answers(), &session.socket, event, EventFlags::IN).is_err() {
+            over(sessions, number);
+            return Err(Counter::DroppedNoResources);
+        }
+        Ok(())
+    }
+
+    /// Returns whether nothing of the session's server is left.
+    fn answer_one(&self, sessions: &mut Table<Session>, number: usize, now: Timestamp) -> bool {
+        let Some((key, session)) = sessions.get_mut(number) else { return true };
+        let (socket, to) = (self.listening.socket(), To::Client(key.client, key.asked));
+        let mut taken = 0;
+        let heard = BATCH.with_borrow_mut(|batch| {
+            let mut received = batch.receive(self.listening.state(), &session.socket)?.peekable();
+            while let Some(first) = received.next() {
+                let mut run = Run::of(first);
+                taken += 1;
+                while received.next_if(|datagrams| run.try_push(*datagrams)).is_some() {
+                    taken += 1;
+                }
+                let (counter, bytes) = match run.send(socket, to) {
+                    Ok(()) => (Counter::PacketsTx, run.bytes()),
+                    Err(_) => (Counter::DroppedUnsent, 0),
+                };
+                session.count(counter, run.count());
+                session.count(Counter::BytesTx, bytes);
+            }
+            io::Result::Ok(())
+        });
+        match heard {
+            Ok(()) => {
+                session.answered();
+                sessions.answered(number, now);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                // Else a router has said something of the path, which the kernel has taken note of.
+                if is_refusal(&error) {
+                    session.on_refusal(parties(self.vip, key), &error);
+                }
+                return false; // answers may have come before
+            }
+        }
+        taken < Batch::SIZE
+    }
+
+    fn dropped(&self, reason: Counter, n: u64) {
+        if let (Some(frontend), 1..) = (&self.frontend, n) {
+            frontend.live.traffic.add(self.context.core, reason, n);
+        }
+    }
+
+    fn read_snapshot(&mut self) {
+        let snapshot = self.context.shared.snapshot.load();
+        if snapshot.generation == self.generation {
+            return;
+        }
+        self.generation = snapshot.generation;
+        self.idle = snapshot.timeouts.udp_idle;
+        if let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) {
+            self.frontend = Some(frontend.clone());
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(self.context.started.elapsed().as_nanos() as u64)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        drop(SESSIONS.with_borrow_mut(|sessions| sessions.close(self.address)));
+    }
+}
+
+fn over(sessions: &mut Table<Session>, number: usize) {
+    if let Some(session) = sessions.remove(number) {
+        session.end(None);
+    }
+}
+
+fn parties(vip: SocketAddr, key: Key) -> Parties {
+    Parties { client: key.client, vip }
+}

@@ -1,0 +1,360 @@
+//! Sending datagrams on, many with one system call.
+//!
+//! What fails says nothing of the next: the path of one client may be too narrow for what has been joined, and those of
+//! all others not. (`quinn-udp`, which we receive with, joins nothing and marks nothing any more once it has seen an error.)
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use quinn_udp::EcnCodepoint;
+use socket2::SockAddr;
+
+use super::socket::{Batch, Datagrams};
+
+/// Where datagrams go.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To {
+    /// To the server that the socket is connected to.
+    Server(SocketAddr),
+    /// To this client, from this address of ours if there are several.
+    Client(SocketAddr, Option<IpAddr>),
+}
+
+/// Most bytes that are sent at once: as many as a datagram over IPv4 may have.
+const MOST_BYTES: usize = 65_507;
+
+/// Most datagrams that are sent at once (`UDP_MAX_SEGMENTS` of include/linux/udp.h).
+const MOST_DATAGRAMS: u64 = 64;
+
+/// What is sent on with one system call: datagrams of one length, but for the last, which may be shorter.
+pub(super) struct Run<'a> {
+    parts: [IoSlice<'a>; Batch::SIZE],
+    len: usize,
+    bytes: usize,
+    datagrams: u64,
+    /// Bytes of each datagram.
+    stride: usize,
+    ecn: Option<EcnCodepoint>,
+    /// Whether all have that length, so that another may follow.
+    is_open: bool,
+}
+
+impl<'a> Run<'a> {
+    /// Begins with these.
+    pub(super) fn of(datagrams: Datagrams<'a>) -> Run<'a> {
+        let stride = datagrams.stride();
+        let mut run = Run {
+            parts: [IoSlice::new(&[]); Batch::SIZE],
+            len: 0,
+            bytes: 0,
+            datagrams: 0,
+            stride,
+            ecn: datagrams.meta.ecn,
+            is_open: false,
+        };
+        run.push(datagrams);
+        run
+    }
+
+    /// Adds datagrams that go to the same place. Returns whether they fit.
+    pub(super) fn try_push(&mut self, datagrams: Datagrams<'a>) -> bool {
+        let is_alike = datagrams.stride() == self.stride
+            || datagrams.is_single() && (1..self.stride).contains(&datagrams.stride());
+        let fits = self.is_open
+            && is_alike
+            && datagrams.meta.ecn == self.ecn
+            && self.len < Batch::SIZE
+            && self.bytes + datagrams.bytes.len() <= MOST_BYTES
+            && self.datagrams + datagrams.count() <= MOST_DATAGRAMS;
+        if fits {
+            self.push(datagrams);
+        }
+        fits
+    }
+
+    /// How many datagrams these are.
+    pub(super) fn count(&self) -> u64 {
+        self.datagrams
+    }
+
+    /// How many bytes they have.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Sends them on, each as long as it came.
+    ///
+    /// # Errors
+    /// Those of the socket; then some of the datagrams may have been sent.
+    pub(super) fn send(&self, socket: &UdpSocket, to: To) -> io::Result<()> {
+        let mut control = Control::default();
+        if let Some(ecn) = self.ecn {
+            control.mark(to, ecn as u8);
+        }
+        if let To::Client(_, Some(from)) = to {
+            control.send_from(from);
+        }
+        // A connected socket knows its way; with the server's address it would look for it again.
+        let address = match to {
+            To::Server(_) => None,
+            To::Client(client, _) => Some(SockAddr::from(client)),
+        };
+        let send = |parts: &[IoSlice<'_>], control| send_message(socket, parts, address.as_ref(), control);
+        let parts = &self.parts[..self.len];
+        if self.datagrams == 1 {
+            return send(parts, &control);
+        }
+        let mut joined = control;
+        joined.cut_into(self.stride as u16);
+        match send(parts, &joined) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_refusal(&error) => {}
+            done => return done,
+        }
+        // This way out cannot take several at once: they are too long for it, or it has no offload.
+        let mut datagrams = parts.iter().flat_map(|part| part.chunks(self.stride));
+        datagrams.try_for_each(|datagram| send(&[IoSlice::new(datagram)], &control))
+    }
+
+    fn push(&mut self, datagrams: Datagrams<'a>) {
+        self.parts[self.len] = IoSlice::new(datagrams.bytes);
+        self.len += 1;
+        self.bytes += datagrams.bytes.len();
+        self.datagrams += datagrams.count();
+        // One without a byte cannot be told in what is joined.
+        self.is_open = self.stride > 0 && datagrams.bytes.len().is_multiple_of(self.stride);
+    }
+}
+
+/// Whether the error says that the other side cannot be reached.
+pub(super) fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+/// Control messages, as the kernel reads them: of each its length, level, type and data, aligned like a `usize`.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control {
+    bytes: [u8; 96],
+    len: usize,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control { bytes: [0; 96], len: 0 }
+    }
+}
+
+impl Control {
+    /// Marks what is sent with this code point (RFC 3168).
+    fn mark(&mut self, to: To, ecn: u8) {
+        let (To::Server(addr) | To::Client(addr, _)) = to;
+        let (level, kind) = match addr {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        self.push(level, kind, &libc::c_int::from(ecn).to_ne_bytes());
+    }
+
+    /// Sends from this address of ours.
+    fn send_from(&mut self, from: IpAddr) {
+        match from {
+            // `struct in_pktinfo`: interface, address of ours, address that was asked.
+            IpAddr::V4(from) => {
+                let mut info = [0; size_of::<libc::in_pktinfo>()];
+                info[4..8].copy_from_slice(&from.octets());
+                self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            // `struct in6_pktinfo`: address of ours, interface.
+            IpAddr::V6(from) => {
+                let mut info = [0; size_of::<libc::in6_pktinfo>()];
+                info[..16].copy_from_slice(&from.octets());
+                self.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+        }
+    }
+
+    /// Has the kernel, or the network card, cut what is sent into datagrams of so many bytes.
+    fn cut_into(&mut self, bytes: u16) {
+        self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
+    }
+
+    fn push(&mut self, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
+        let len = size_of::<libc::cmsghdr>() + data.len();
+        let parts: [&[u8]; 4] = [&len.to_ne_bytes(), &level.to_ne_bytes(), &kind.to_ne_bytes(), data];
+        let mut room = &mut self.bytes[self.len..];
+        for part in parts {
+            let (here, rest) = room.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            room = rest;
+        }
+        self.len += len.next_multiple_of(size_of::<usize>());
+    }
+}
+
+fn send_message(
+    socket: &UdpSocket,
+    parts: &[IoSlice<'_>],
+    to: Option<&SockAddr>,
+    control: &Control,
+) -> io::Result<()> {
+    let (name, name_len) = to.map_or((ptr::null(), 0), |to| (to.as_ptr(), to.len()));
+    #[expect(unsafe_code, reason = "no crate sends with marks and segments without state of its own")]
+    // SAFETY: a message header may be all zero; what it points to is as long as it says (an `IoSlice` is an `iovec`), and
+    // is only read, before the call returns.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_name = name.cast_mut().cast();
+        message.msg_namelen = name_len;
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len() as _;
+        message.msg_control = control.bytes.as_ptr().cast_mut().cast();
+        message.msg_controllen = control.len as _;
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, 0)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use quinn_udp::{RecvMeta, UdpSocketState};
+
+    use super::*;
+    use crate::udp::socket::{connect, prepare};
+
+    /// A socket that is told of all there is to be told.
+    struct Receiver {
+        socket: UdpSocket,
+        state: UdpSocketState,
+        batch: Batch,
+    }
+
+    impl Receiver {
+        fn new(addr: &str) -> Receiver {
+            let socket = UdpSocket::bind(addr).unwrap();
+            let state = prepare(&socket).unwrap();
+            Receiver { socket, state, batch: Batch::new() }
+        }
+
+        fn addr(&self) -> SocketAddr {
+            self.socket.local_addr().unwrap()
+        }
+
+        /// What has come, once something has: of each its bytes and what is known of it.
+        fn receive(&mut self) -> Vec<(Vec<u8>, RecvMeta)> {
+            loop {
+                if let Ok(received) = self.batch.receive(&self.state, &self.socket) {
+                    return received.map(|datagrams| (datagrams.bytes.to_vec(), *datagrams.meta)).collect();
+                }
+            }
+        }
+    }
+
+    fn datagrams<'a>(bytes: &'a [u8], meta: &'a mut RecvMeta, stride: usize) -> Datagrams<'a> {
+        (meta.len, meta.stride) = (bytes.len(), stride);
+        Datagrams { bytes, meta }
+    }
+
+    #[test]
+    fn what_the_kernel_has_joined_is_sent_on_as_the_datagrams_it_was() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let plain = UdpSocket::bind("127.0.0.1:0").unwrap();
+        plain.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let bytes: Vec<u8> = (0..2_500).map(|byte| byte as u8).collect();
+        let mut meta = RecvMeta::default();
+        let to = To::Client(plain.local_addr().unwrap(), None);
+        Run::of(datagrams(&bytes, &mut meta, 1_000)).send(&socket, to).unwrap();
+        let mut buffer = [0; 2_000];
+        for expected in bytes.chunks(1_000) {
+            let n = plain.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..n], expected);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_for_one_client_is_still_sent_joined_for_others() {
+        let mut client = Receiver::new("127.0.0.1:0");
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let (bytes, mut meta) = ([7; 2_500], RecvMeta::default());
+        let run = Run::of(datagrams(&bytes, &mut meta, 1_000));
+        let not_ours = Some(IpAddr::from([192, 0, 2, 1]));
+        run.send(&socket, To::Client(client.addr(), not_ours)).unwrap_err();
+        run.send(&socket, To::Client(client.addr(), None)).unwrap();
+        let received = client.receive();
+        assert_eq!(received.len(), 1, "one for all three");
+        assert_eq!((received[0].0.as_slice(), received[0].1.stride), (&bytes[..], 1_000));
+    }
+
+    /// Sends datagrams of these lengths as they would be sent on; returns with how many system calls.
+    fn sent_on(lengths: &[usize], ecn: impl Fn(usize) -> Option<EcnCodepoint>) -> usize {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = To::Client(client.local_addr().unwrap(), None);
+        let bytes: Vec<Vec<u8>> = (0..).zip(lengths).map(|(n, length)| vec![n; *length]).collect();
+        let mut metas: Vec<RecvMeta> = vec![RecvMeta::default(); lengths.len()];
+        metas.iter_mut().enumerate().for_each(|(n, meta)| meta.ecn = ecn(n));
+        let mut all = bytes.iter().zip(&mut metas).map(|(bytes, meta)| datagrams(bytes, meta, bytes.len()));
+        let mut runs = vec![Run::of(all.next().unwrap())];
+        for datagrams in all {
+            if !runs.last_mut().unwrap().try_push(datagrams) {
+                runs.push(Run::of(datagrams));
+            }
+        }
+        let mut buffer = [0; 65_536];
+        let mut expected = bytes.iter();
+        for run in &runs {
+            run.send(&socket, to).unwrap();
+            for expected in expected.by_ref().take(run.count() as usize) {
+                let n = client.recv(&mut buffer).unwrap();
+                assert!(buffer[..n] == *expected, "{n} bytes, not {}", expected.len());
+            }
+        }
+        assert_eq!(runs.iter().map(Run::count).sum::<u64>(), lengths.len() as u64);
+        runs.len()
+    }
+
+    #[test]
+    fn datagrams_of_one_length_go_on_together_whatever_they_are() {
+        let unmarked = |_| None;
+        assert_eq!(sent_on(&[1_000; 32], unmarked), 1);
+        assert_eq!(sent_on(&[1_000, 1_000, 400], unmarked), 1, "the last may be shorter");
+        assert_eq!(sent_on(&[1_000, 400, 1_000, 1_000], unmarked), 2);
+        assert_eq!(sent_on(&[400, 1_000], unmarked), 2);
+        assert_eq!(sent_on(&[0, 0, 5, 0, 5], unmarked), 5, "what is empty goes alone");
+        assert_eq!(sent_on(&[1; 32], unmarked), 1);
+        assert_eq!(sent_on(&[9_000; 8], unmarked), 2, "no more than a packet may have");
+        assert_eq!(sent_on(&[65_507, 65_507], unmarked), 2);
+        assert_eq!(sent_on(&[10; 4], |n| (n == 2).then_some(EcnCodepoint::Ce)), 3, "each with its mark");
+    }
+
+    #[test]
+    fn what_is_sent_has_the_mark_it_came_with_and_the_address_that_was_asked() {
+        for (any, here, from) in [("0.0.0.0:0", "127.0.0.1:0", "127.0.0.77"), ("[::]:0", "[::1]:0", "::1")] {
+            if UdpSocket::bind(here).is_err() {
+                continue; // no IPv6 here
+            }
+            let mut client = Receiver::new(here);
+            let from = from.parse().unwrap();
+            let socket = UdpSocket::bind(any).unwrap();
+            for ecn in [None, Some(EcnCodepoint::Ect0), Some(EcnCodepoint::Ce)] {
+                let mut meta = RecvMeta::default();
+                meta.ecn = ecn;
+                let answer = Run::of(datagrams(b"answer", &mut meta, 6));
+                answer.send(&socket, To::Client(client.addr(), Some(from))).unwrap();
+                let (_, heard) = client.receive()[0];
+                assert_eq!((heard.ecn, heard.addr.ip()), (ecn, from));
+
+                let to_server = connect(client.addr()).unwrap();
+                let question = Run::of(datagrams(b"question", &mut meta, 8));
+                question.send(&to_server, To::Server(client.addr())).unwrap();
+                let (bytes, heard) = client.receive().remove(0);
+                assert_eq!((bytes.as_slice(), heard.ecn), (&b"question"[..], ecn));
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Sockets of UDP, and what comes to them, many datagrams with one system call.
+
+use std::cell::RefCell;
+use std::io::{self, IoSliceMut};
+use std::mem::size_of_val;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSockRef, UdpSocketState};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ip_recvtos, set_ipv6_mtu_discover,
+    set_ipv6_recvtclass,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
+const LARGEST: usize = 65_536;
+
+/// Prepares a listening socket for [`Batch::receive`].
+pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
+    let state = UdpSocketState::new(UdpSockRef::from(socket))?;
+    // That forbids fragments and asks for times. What we send on is as long as its sender made it, and may need them.
+    if socket.local_addr()?.is_ipv4() {
+        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
+    } else {
+        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::WANT)?;
+        setsockopt(socket, sockopt::Ipv6DontFrag, &false)?;
+    }
+    setsockopt(socket, sockopt::ReceiveTimestampns, &false)?;
+    Ok(state)
+}
+
+/// A socket that hears of this server alone, refusals included.
+pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(server), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    match server {
+        SocketAddr::V4(_) => set_ip_recvtos(&socket, true)?,
+        SocketAddr::V6(_) => set_ipv6_recvtclass(&socket, true)?,
+    }
+    setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
+    socket.connect(&server.into())?;
+    Ok(socket.into())
+}
+
+thread_local! {
+    /// Nothing stays in it: the listeners of a thread share one.
+    pub(super) static BATCH: RefCell<Batch> = RefCell::new(Batch::new());
+}
+
+/// Room for what one system call receives.
+pub(super) struct Batch {
+    bytes: Box<[u8]>,
+    metas: [RecvMeta; BATCH_SIZE],
+}
+
+/// One or more datagrams, all of one sender and of one length but for the last, which may be shorter.
+#[derive(Clone, Copy)]
+pub(super) struct Datagrams<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) meta: &'a RecvMeta,
+}
+
+impl Batch {
+    /// How many [`Datagrams`] it has room for.
+    pub(super) const SIZE: usize = BATCH_SIZE;
+
+    pub(super) fn new() -> Batch {
+        Batch { bytes: vec![0; LARGEST * BATCH_SIZE].into(), metas: [RecvMeta::default(); BATCH_SIZE] }
+    }
+
+    /// Receives what has come, as much as there is room for; `state` may be that of another socket.
+    ///
+    /// # Errors
+    /// What the socket has heard, as a refusal by the server it is connected to; "would block" if nothing has come.
+    pub(super) fn receive<'a>(
+        &'a mut self,
+        state: &UdpSocketState,
+        socket: &UdpSocket,
+    ) -> io::Result<impl Iterator<Item = Datagrams<'a>> + use<'a>> {
+        let mut rooms = self.bytes.chunks_exact_mut(LARGEST);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(rooms.next().unwrap_or_default()));
+        let received = state.recv(UdpSockRef::from(socket), &mut slices, &mut self.metas)?;
+        let rooms = self.bytes.chunks_exact(LARGEST).zip(&self.metas).take(received);
+        Ok(rooms.map(|(room, meta)| Datagrams { bytes: &room[..meta.len], meta }))
+    }
+}
+
+impl Datagrams<'_> {
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        if self.is_single() { 1 } else { self.bytes.len().div_ceil(self.meta.stride) as u64 }
+    }
+
+    /// Bytes of each, but for the last of several.
+    pub(super) fn stride(&self) -> usize {
+        self.bytes.len().min(self.meta.stride)
+    }
+
+    pub(super) fn is_single(&self) -> bool {
+        self.bytes.len() <= self.meta.stride
+    }
+}
+
+/// Whether an address that was asked is a broadcast or multicast address.
+pub(super) fn is_for_many(asked: IpAddr) -> bool {
+    // Only the kernel knows all broadcast addresses: it connects no socket to one that does not insist.
+    let is_refused = || -> io::Result<()> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.connect(&SocketAddr::new(asked, 9).into())
+    };
+    asked.is_multicast()
+        || asked.is_ipv4() && is_refused().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// How many datagrams the socket had no room for, since it was opened.
+pub(super) fn overruns(socket: &UdpSocket) -> u32 {
+    /// Place of the drops (`SK_MEMINFO_DROPS` of include/uapi/linux/sock_diag.h).
+    const DROPS: usize = 8;
+    let mut info = [0u32; DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    #[expect(unsafe_code, reason = "no crate has SO_MEMINFO")]
+    // SAFETY: the kernel writes at most `len` bytes, the size of `info`, in which any bytes are valid.
+    let result = unsafe {
+        let value = (&raw mut info).cast::<libc::c_void>();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, value, &raw mut len)
+    };
+    if result == 0 { info[DROPS] } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::udp::send::is_refusal;
+
+    #[test]
+    fn addresses_of_many_hosts_are_told_from_those_of_one() {
+        for many in ["127.255.255.255", "224.0.0.251", "ff02::1"] {
+            assert!(is_for_many(many.parse().unwrap()), "{many}");
+        }
+        for one in ["127.0.0.1", "127.1.2.3", "::1", "fe80::1"] {
+            assert!(!is_for_many(one.parse().unwrap()), "{one}");
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_server_is_gone_hears_of_it() {
+        let state = prepare(&UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = connect(server).unwrap();
+        socket.send(b"anybody?").unwrap();
+        let mut batch = Batch::new();
+        let refused = loop {
+            match batch.receive(&state, &socket).map(|_| ()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                heard => break heard.unwrap_err(),
+            }
+        };
+        assert!(is_refusal(&refused), "{refused}");
+    }
+
+    #[test]
+    fn what_a_socket_has_no_room_for_is_counted() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        Socket::from(socket.try_clone().unwrap()).set_recv_buffer_size(4_096).unwrap();
+        assert_eq!(overruns(&socket), 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        (0..100).for_each(|_| assert_eq!(sender.send_to(&[0; 1_000], to).unwrap(), 1_000));
+        assert!((50..100).contains(&overruns(&socket)), "{}", overruns(&socket));
+    }
+}

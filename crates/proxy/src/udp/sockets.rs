@@ -1,0 +1,215 @@
+//! The sockets of one address, and what tells their workers that something has come.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quinn_udp::UdpSocketState;
+use rustix::event::epoll;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use socket2::Type;
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::runtime::Handle;
+
+use super::socket::prepare;
+use crate::socket::{bound, check_is_free};
+use crate::worker::Reserved;
+
+/// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
+/// `net.core.rmem_max`.
+const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
+
+/// The least of that, where there are many addresses: a few hundred datagrams.
+const SMALL_RECEIVE_BUFFER: usize = 256 * 1024;
+
+/// Bytes that may wait in each listening socket if there are so many addresses: sixteen have as much as they want, and those
+/// of a range share what these have.
+pub(crate) fn receive_buffer(addresses: usize) -> usize {
+    (16 * RECEIVE_BUFFER / addresses.max(1)).clamp(SMALL_RECEIVE_BUFFER, RECEIVE_BUFFER)
+}
+
+/// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
+/// closed while a client of any other has a session: the others would get each other's clients. And one that nobody
+/// reads would swallow its clients' datagrams, so there is nothing left that could fail once they are bound.
+pub(crate) struct Sockets {
+    places: Vec<Place>,
+    /// Workers that are not done with theirs.
+    busy: AtomicUsize,
+    _reserved: Reserved,
+}
+
+/// What one worker has.
+struct Place {
+    socket: AsyncFd<UdpSocket>,
+    /// How the socket, and those of its sessions, are to be read.
+    state: UdpSocketState,
+    /// An epoll: which sessions have answers.
+    answers: AsyncFd<OwnedFd>,
+}
+
+/// The socket of one worker. It keeps those of the others open.
+#[derive(Clone)]
+pub(crate) struct Listening {
+    all: Arc<Sockets>,
+    worker: usize,
+}
+
+impl Sockets {
+    /// Binds `addr` for the workers that have these runtimes: for all or, where there is an error, for none. `ours` are
+    /// the addresses that this process has bound; the descriptors are `reserved`.
+    pub(crate) fn bind<'a>(
+        addr: SocketAddr,
+        runtimes: impl IntoIterator<Item = &'a Handle>,
+        ours: impl IntoIterator<Item = SocketAddr>,
+        receive_buffer: usize,
+        reserved: Reserved,
+    ) -> io::Result<Arc<Sockets>> {
+        check_is_free(addr, Type::DGRAM, ours)?;
+        let place = |runtime: &Handle| {
+            let _its_own = runtime.enter();
+            Place::bind(addr, receive_buffer)
+        };
+        let places = runtimes.into_iter().map(place).collect::<io::Result<_>>()?;
+        Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
+    }
+
+    /// Each worker's, in order.
+    pub(crate) fn split(self: Arc<Sockets>) -> impl Iterator<Item = Listening> {
+        (0..self.places.len()).map(move |worker| Listening { all: self.clone(), worker })
+    }
+}
+
+impl Place {
+    fn bind(addr: SocketAddr, receive_buffer: usize) -> io::Result<Place> {
+        let socket = bound(addr, Type::DGRAM)?;
+        if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
+            socket.set_recv_buffer_size(receive_buffer)?;
+        }
+        let socket = socket.into();
+        let state = prepare(&socket)?;
+        let answers = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Place { socket: readiness(socket)?, state, answers: readiness(answers)? })
+    }
+}
+
+/// Tells when there is something to be read.
+fn readiness<T: Into<OwnedFd> + AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
+    #[expect(
+        unsafe_code,
+        reason = "tokio has no type of its own that reads joined datagrams, or for an epoll"
+    )]
+    // SAFETY: a source that can become an `OwnedFd` owns its descriptor: it keeps it open, and has no other.
+    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
+    Ok(registered?)
+}
+
+impl Listening {
+    pub(super) fn socket(&self) -> &UdpSocket {
+        self.place().socket.get_ref()
+    }
+
+    /// How the socket, and those of its sessions, are to be read.
+    pub(super) fn state(&self) -> &UdpSocketState {
+        &self.place().state
+    }
+
+    /// An epoll that tells which sessions have answers.
+    pub(super) fn answers(&self) -> &OwnedFd {
+        self.place().answers.get_ref()
+    }
+
+    /// Waits for datagrams of clients.
+    pub(super) async fn clients_sent(&self) -> io::Result<AsyncFdReadyGuard<'_, UdpSocket>> {
+        self.place().socket.readable().await
+    }
+
+    /// Waits for answers.
+    pub(super) async fn servers_sent(&self) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
+        self.place().answers.readable().await
+    }
+
+    /// This worker has sessions, or may begin some.
+    pub(super) fn busy(&self) {
+        self.all.busy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// This worker has no sessions and begins none. To be called once for each [`Listening::busy`].
+    pub(super) fn done(&self) {
+        self.all.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether all workers are done.
+    pub(super) fn all_done(&self) -> bool {
+        self.all.busy.load(Ordering::Relaxed) == 0
+    }
+
+    fn place(&self) -> &Place {
+        &self.all.places[self.worker]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    fn free() -> SocketAddr {
+        UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    }
+
+    #[test]
+    fn an_address_that_somebody_has_bound_is_refused() {
+        let (runtime, addr) = (runtime(), free());
+        let _first =
+            Sockets::bind(addr, [runtime.handle()], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
+        assert!(Sockets::bind(addr, [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).is_err());
+    }
+
+    #[test]
+    fn each_worker_is_told_of_what_comes_to_its_own_socket() {
+        let runtimes = [(); 2].map(|()| runtime());
+        let sockets = Sockets::bind(
+            free(),
+            runtimes.each_ref().map(Runtime::handle),
+            [],
+            RECEIVE_BUFFER,
+            Reserved::default(),
+        )
+        .unwrap();
+        for (listening, runtime) in sockets.split().zip(&runtimes) {
+            let to = listening.socket().local_addr().unwrap();
+            // So many that some of them come to each socket.
+            for _ in 0..64 {
+                UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"who?", to).unwrap();
+            }
+            runtime.block_on(async { listening.clients_sent().await.unwrap().clear_ready() });
+        }
+    }
+
+    #[test]
+    fn no_worker_is_done_before_all_are() {
+        let runtime = runtime();
+        let sockets =
+            Sockets::bind(free(), [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
+        let workers: Vec<Listening> = sockets.split().collect();
+        workers.iter().for_each(Listening::busy);
+        workers[0].done();
+        assert!(!workers[0].all_done());
+        workers[1].done();
+        assert!(workers.iter().all(Listening::all_done));
+    }
+
+    #[test]
+    fn the_sockets_of_a_range_share_what_may_wait() {
+        assert_eq!([0, 1, 16].map(receive_buffer), [RECEIVE_BUFFER; 3]);
+        assert_eq!((receive_buffer(32), receive_buffer(1_024)), (RECEIVE_BUFFER / 2, SMALL_RECEIVE_BUFFER));
+    }
+}

@@ -1,0 +1,268 @@
+//! How much the kernel takes in for a direction, ahead of us: no more than its other end has taken so far. What is in the
+//! receive queue of a direction that nobody reads at its other end is lost memory, and many of these starve all others.
+
+use std::io;
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use super::tcp_info::tcp_info;
+use super::window_budget::{Held, Slot};
+use convey_model::client_of;
+
+/// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
+const FIRST: u64 = 16 * 1024;
+
+/// Bytes that are spliced at once while a direction is not known to flow.
+const FIRST_SPLICES: usize = 64 * 1024;
+
+/// The widest receive buffer of a direction that is not known to flow. The window is between half of it and all.
+pub(super) const WIDEST: u64 = 256 * 1024;
+
+/// Bytes that the other end has acknowledged when a direction flows: more than one that reads nothing has room for.
+const FLOWING: u64 = 512 * 1024;
+
+/// How often is asked what the other end has taken, in bytes moved.
+const ASK: u64 = 128 * 1024;
+
+/// The receive window of a direction. Most are short: the kernel's own does for their first bytes.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    /// Bytes moved at which to look again, once it has been looked at.
+    next: u64,
+    /// Bytes moved at the last pulse.
+    at_pulse: u64,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// It is not known whether it flows.
+    #[default]
+    New,
+    /// It flows.
+    Flowing,
+    /// It flows, and has one of the thread's slots.
+    Unlimited { _slot: Box<Slot> },
+    /// It flowed without limit until it was blocked. It holds what it was given then, and gets no more until that has been
+    /// taken.
+    Blocked { _held: Held },
+}
+
+impl Window {
+    /// Keeps the kernel from having the receive buffer grow. Not made smaller either: what the sender has been promised
+    /// would be thrown away.
+    pub(super) fn begin(&mut self, from: &TcpStream) {
+        let _ = socket_options::lock_receive_buffer(from, true);
+        self.next = ASK;
+    }
+
+    /// Most bytes to splice at once, of `most`.
+    pub(super) fn most(&self, most: usize) -> usize {
+        if matches!(self.state, State::New) { FIRST_SPLICES } else { most }
+    }
+
+    /// Makes room for more, if the direction, which has moved so many bytes, flows.
+    #[inline]
+    pub(super) fn on_moved(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
+        if moved < self.next.max(FIRST) {
+            return;
+        }
+        match self.state {
+            State::New => self.look(moved, from, to),
+            State::Flowing | State::Blocked { .. } => self.take_slot(moved, from, to),
+            State::Unlimited { .. } => {}
+        }
+    }
+
+    /// One that stands still has no use for its slot. If it is blocked it holds what the slot stands for: it keeps its slot
+    /// where there is no room to charge that.
+    pub(super) fn on_pulse(&mut self, moved: u64, is_blocked: bool, from: &TcpStream) {
+        let stands_still = moved == self.at_pulse;
+        self.at_pulse = moved;
+        if !stands_still || !matches!(self.state, State::Unlimited { .. }) {
+            return;
+        }
+        let Ok(buffer) = SockRef::from(from).recv_buffer_size() else { return };
+        let held = if is_blocked { Held::charge(buffer as u64) } else { None };
+        if held.is_some() != is_blocked || limit(from).is_err() {
+            return;
+        }
+        let most = if is_blocked { buffer as u64 } else { 0 };
+        self.next = moved + FLOWING.max(most);
+        self.state = held.map_or(State::Flowing, |held| State::Blocked { _held: held });
+    }
+
+    fn look(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
+        if self.next == 0 {
+            return self.begin(from);
+        }
+        self.next = moved + ASK;
+        let taken = tcp_info(to).map_or(0, |info| info.tcpi_bytes_acked);
+        if taken < FLOWING {
+            widen(from, taken.min(WIDEST) as usize);
+        } else {
+            widen(from, WIDEST as usize);
+            self.take_slot(moved, from, to);
+        }
+    }
+
+    /// Takes a slot if there is one for the end that the direction leads to.
+    fn take_slot(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
+        self.next = moved + FLOWING;
+        self.state = State::Flowing;
+        if Slot::is_free()
+            && let Ok(end) = to.peer_addr()
+            && let Some(slot) = Slot::take(client_of(end.ip()))
+            && unlimit(from).is_ok()
+        {
+            self.state = State::Unlimited { _slot: Box::new(slot) };
+        }
+    }
+}
+
+/// Has the kernel choose again how much it holds for us.
+fn unlimit(from: &TcpStream) -> io::Result<()> {
+    socket_options::lock_receive_buffer(from, false)?;
+    // It may have been limited.
+    socket_options::clamp_window(from, SockRef::from(from).recv_buffer_size()?)
+}
+
+/// Has the window shrink to [`WIDEST`] while its sender uses up what it has been promised. The buffer keeps its size, which
+/// the kernel would not have grow a second time.
+fn limit(from: &TcpStream) -> io::Result<()> {
+    socket_options::lock_receive_buffer(from, true)?;
+    socket_options::clamp_window(from, WIDEST as usize)
+}
+
+/// Has the kernel hold this many bytes for us, if it holds fewer.
+fn widen(from: &TcpStream, bytes: usize) {
+    let socket = SockRef::from(from);
+    if socket.recv_buffer_size().is_ok_and(|has| has < bytes) {
+        // The kernel doubles what it is told. The window has a limit of its own, which it had from the buffer.
+        let _ = socket.set_recv_buffer_size(bytes / 2);
+        let _ = socket_options::clamp_window(from, bytes);
+    }
+}
+
+mod socket_options {
+    use std::ffi::c_int;
+    use std::io;
+    use std::mem::size_of_val;
+    use std::os::fd::AsRawFd;
+
+    /// Of include/uapi/asm-generic/socket.h, from Linux 5.15 on.
+    const SO_BUF_LOCK: c_int = 72;
+    /// Of include/uapi/linux/socket.h: the kernel does not change the receive buffer's size.
+    const SOCK_RCVBUF_LOCK: c_int = 2;
+
+    /// Has the kernel leave the receive buffer as it is, or choose its size again.
+    pub(super) fn lock_receive_buffer(socket: &impl AsRawFd, locked: bool) -> io::Result<()> {
+        set(socket, libc::SOL_SOCKET, SO_BUF_LOCK, if locked { SOCK_RCVBUF_LOCK } else { 0 })
+    }
+
+    /// The window that the sender is told is no wider.
+    pub(super) fn clamp_window(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+        set(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, c_int::try_from(bytes).unwrap_or(c_int::MAX))
+    }
+
+    fn set(socket: &impl AsRawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+        let len = size_of_val(&value) as libc::socklen_t;
+        #[expect(unsafe_code, reason = "no crate has TCP_WINDOW_CLAMP or SO_BUF_LOCK")]
+        // SAFETY: the kernel reads `len` bytes, the size of `value`.
+        let result =
+            unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::window_budget;
+
+    async fn stream() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (connected, accepted) =
+            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (connected.unwrap(), accepted.unwrap().0)
+    }
+
+    fn flowing() -> Window {
+        Window { state: State::Flowing, ..Window::default() }
+    }
+
+    /// One that has a slot.
+    fn unlimited(from: &TcpStream, to: &TcpStream) -> Window {
+        let mut window = flowing();
+        window.on_moved(FLOWING, from, to);
+        assert!(is_unlimited(&window));
+        window.on_pulse(FLOWING, false, from);
+        assert!(is_unlimited(&window), "it has moved since the pulse before");
+        window
+    }
+
+    fn is_unlimited(window: &Window) -> bool {
+        matches!(window.state, State::Unlimited { .. })
+    }
+
+    #[tokio::test]
+    async fn the_slot_of_one_that_stands_still_goes_to_one_that_moves() {
+        let (from, to) = stream().await;
+        window_budget::set(1, 0);
+        let (mut idle, mut moving) = (unlimited(&from, &to), flowing());
+        moving.on_moved(FLOWING, &from, &to);
+        assert!(!is_unlimited(&moving));
+
+        idle.on_pulse(FLOWING, false, &from);
+        assert!(!is_unlimited(&idle));
+        moving.on_moved(2 * FLOWING, &from, &to);
+        assert!(is_unlimited(&moving));
+
+        drop(moving);
+        idle.on_moved(2 * FLOWING, &from, &to);
+        assert!(is_unlimited(&idle), "it moves again");
+        drop(idle);
+        assert_eq!(window_budget::left(), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_blocked_gives_its_slot_away_and_is_charged_for_what_it_holds_until_that_is_taken() {
+        let (from, to) = stream().await;
+        let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
+        window_budget::set(1, 2 * buffer);
+        let (mut blocked, mut moving) = (unlimited(&from, &to), flowing());
+        (0..9).for_each(|_| blocked.on_pulse(FLOWING, true, &from));
+        assert_eq!(window_budget::left(), (1, buffer));
+        moving.on_moved(FLOWING, &from, &to);
+        assert!(is_unlimited(&moving));
+
+        let all_taken = FLOWING + FLOWING.max(buffer);
+        blocked.on_moved(all_taken - 1, &from, &to);
+        assert_eq!(window_budget::left().1, buffer, "some of it is still there");
+        blocked.on_moved(all_taken, &from, &to);
+        assert_eq!(window_budget::left(), (0, 2 * buffer));
+        drop(moving);
+        blocked.on_moved(all_taken + FLOWING, &from, &to);
+        assert!(is_unlimited(&blocked));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_blocked_keeps_its_slot_where_blocked_ones_hold_as_much_as_they_may() {
+        let (from, to) = stream().await;
+        let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
+        window_budget::set(3, buffer);
+        // One end would get two of them.
+        let (_, other) = stream().await;
+        let mut blocked = [unlimited(&from, &to), unlimited(&from, &other)];
+        for _ in 0..9 {
+            blocked.iter_mut().for_each(|blocked| blocked.on_pulse(FLOWING, true, &from));
+        }
+        assert_eq!((is_unlimited(&blocked[0]), is_unlimited(&blocked[1])), (false, true));
+        assert_eq!(window_budget::left(), (2, 0));
+        drop(blocked);
+        assert_eq!(window_budget::left(), (3, buffer), "an end gives all back");
+    }
+}

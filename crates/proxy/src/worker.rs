@@ -1,0 +1,261 @@
+//! One worker thread: its listeners, its connections, its end.
+
+use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::own_sockets::Towards;
+use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch, window_budget};
+use convey_model::{ConnectFailures, Endpoint, Protocol};
+use convey_snapshot::{Frontend, Snapshot};
+
+/// What all workers share.
+#[derive(Clone)]
+pub struct Shared {
+    /// The columns of the counters that are the workers', one each.
+    pub columns: Range<usize>,
+    /// The state that new connections read.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Where failed connects to servers are told.
+    pub failures: mpsc::Sender<ConnectFailures>,
+    /// Descriptors this process may use.
+    pub descriptors: Descriptors,
+    /// Sessions of UDP.
+    pub udp_sessions: Arc<udp::Sessions>,
+    /// Connections of each client.
+    pub clients: Arc<Clients>,
+    /// Sockets towards servers.
+    pub own_sockets: Arc<OwnSockets>,
+    /// Ports of connections to servers.
+    pub local_ports: Arc<LocalPorts>,
+    /// Lines of the log about clients.
+    pub lines: Arc<Lines>,
+}
+
+/// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
+/// peak of connections does not blind us.
+#[derive(Debug, Clone)]
+pub struct Descriptors {
+    /// For connections and listeners together.
+    shared: u64,
+    /// Of these, what listeners have now.
+    reserved: Arc<AtomicU64>,
+    /// Most pipes for bulk transfers, of two descriptors each, in one worker.
+    pipes: usize,
+}
+
+impl Descriptors {
+    /// Shares `limit` descriptors out: of what `listeners` leave an eighth stays in reserve, and a quarter goes to the
+    /// `workers`' pipes. Reloads may change how many listeners there are: connections have what these leave.
+    pub fn share(limit: u64, listeners: u64, workers: usize) -> Descriptors {
+        let left = limit.saturating_sub(listeners);
+        let reserve = (left / 8).clamp(24, 1024);
+        let pipes = left / 4 / 2 / workers as u64;
+        let shared = limit.saturating_sub(reserve + pipes * 2 * workers as u64);
+        Descriptors { shared, reserved: Arc::default(), pipes: usize::try_from(pipes).unwrap_or(usize::MAX) }
+    }
+
+    /// Most connections there may be now, of two descriptors each.
+    pub fn connections(&self) -> u64 {
+        (self.left_beside(0) / 2).max(1)
+    }
+
+    /// How many descriptors there are beside the listeners and so many connections.
+    pub fn left_beside(&self, connections: u64) -> u64 {
+        self.shared.saturating_sub(self.reserved.load(Ordering::Relaxed) + 2 * connections)
+    }
+
+    /// Takes some for listeners, for as long as what this returns lives.
+    pub fn reserve(&self, descriptors: u64) -> Reserved {
+        self.reserved.fetch_add(descriptors, Ordering::Relaxed);
+        Reserved { of: self.reserved.clone(), descriptors }
+    }
+}
+
+/// Descriptors that listeners have.
+#[derive(Debug, Default)]
+pub struct Reserved {
+    of: Arc<AtomicU64>,
+    descriptors: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.descriptors, Ordering::Relaxed);
+    }
+}
+
+/// What a worker is told to do.
+pub(super) enum Command {
+    /// Accept on a socket, which is bound to `addr`.
+    Listen { addr: SocketAddr, socket: Socket },
+    /// Empty the accept queues of these places and close them; sessions of UDP have `patience` to end.
+    Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
+    /// End the connections to these servers.
+    End { servers: Arc<BTreeSet<u32>> },
+    /// Close every listener and say when the last connection has ended.
+    Drain { done: oneshot::Sender<()> },
+}
+
+/// A socket that clients come to.
+pub(super) enum Socket {
+    Tcp(std::net::TcpListener),
+    Udp(udp::Listening),
+}
+
+/// What the listeners and connections of one worker share.
+pub(super) struct Context {
+    /// Index of the worker's counters.
+    pub(super) core: usize,
+    pub(super) shared: Shared,
+    /// What the worker's clock counts from.
+    pub(super) started: Instant,
+    /// Closes its channel when the last holder of the context is gone: every listener and connection
+    /// holds it.
+    _alive: mpsc::Sender<Infallible>,
+}
+
+impl Context {
+    /// The frontend that `vip` belongs to now; `None` once a reload has taken it away.
+    pub(super) fn frontend(&self, vip: SocketAddr) -> Option<Arc<Frontend>> {
+        self.shared.snapshot.load().listeners.get(&Endpoint::tcp(vip)).cloned()
+    }
+
+    /// How many more connections leave enough descriptors for everything else.
+    pub(super) fn connections_left(&self) -> u64 {
+        let Shared { columns, snapshot, descriptors, .. } = &self.shared;
+        descriptors.connections().saturating_sub(snapshot.load().totals.current_in(columns.clone()))
+    }
+
+    /// How many more connections a frontend's servers can have from local ports for sure.
+    pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
+        let Shared { columns, local_ports, .. } = &self.shared;
+        let pool = &frontend.pool;
+        // Towards each port of a server there is each local port.
+        let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
+        let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
+        let ports = if keep_ports { asked } else { 1 };
+        let all = u64::from(local_ports.count()).saturating_mul((pool.servers.len() * ports) as u64);
+        // Without a server it is not for want of ports that nobody is served.
+        if all == 0 { u64::MAX } else { all.saturating_sub(pool.live.traffic.current_in(columns.clone())) }
+    }
+
+    /// Sockets of ours that a client may be.
+    pub(super) fn own_sockets_at(&self, protocol: Protocol, client: SocketAddr) -> Vec<Towards> {
+        let is_local = self.shared.snapshot.load().is_own(client.ip());
+        if is_local { self.shared.own_sockets.at(protocol, client) } else { Vec::new() }
+    }
+}
+
+/// A worker thread that runs; it ends when its command channel is dropped.
+pub(super) struct Worker {
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+    /// Tells it what has come to its sockets.
+    pub(super) runtime: Handle,
+    pub(super) thread: JoinHandle<()>,
+}
+
+/// Starts the thread.
+pub(super) fn start(core: usize, shared: Shared) -> io::Result<Worker> {
+    let (commands, receiver) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let thread = thread::Builder::new()
+        .name(format!("proxy-{core}"))
+        .spawn(move || runtime.block_on(run(core, shared, receiver)))?;
+    Ok(Worker { commands, runtime: handle, thread })
+}
+
+async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<Command>) {
+    pipe::limit(shared.descriptors.pipes);
+    window_budget::divide(shared.columns.len());
+    let (_alive, mut all_ended) = mpsc::channel(1);
+    let context = Arc::new(Context { core, shared, started: Instant::now(), _alive });
+    let mut listeners = HashMap::new();
+    let mut udp_listeners: HashMap<SocketAddr, udp::Listener> = HashMap::new();
+    let mut draining = None;
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Listen { addr, socket: Socket::Tcp(socket) } => {
+                listeners.insert(addr, listener::start(addr, socket, context.clone()));
+            }
+            Command::Listen { addr, socket: Socket::Udp(socket) } => {
+                // One that drains has this very socket.
+                if !udp_listeners.get(&addr).is_some_and(udp::Listener::resume) {
+                    udp_listeners.insert(addr, udp::Listener::start(addr, socket, context.clone()));
+                }
+            }
+            Command::Close { places, patience, done } => {
+                for Endpoint { protocol, addr } in places {
+                    match protocol {
+                        Protocol::Tcp => {
+                            if let Some(listener) = listeners.remove(&addr) {
+                                listener.close().await;
+                            }
+                        }
+                        Protocol::Udp => {
+                            if let Some(listener) = udp_listeners.get(&addr) {
+                                listener.drain(Some(patience));
+                            }
+                        }
+                    }
+                }
+                udp_listeners.retain(|_, listener| !listener.has_ended());
+                let _ = done.send(());
+            }
+            Command::End { servers } => watch::end(&servers),
+            Command::Drain { done } => {
+                udp_listeners.values().for_each(|listener| listener.drain(None));
+                for (_, listener) in listeners.drain() {
+                    listener.close().await;
+                }
+                draining = Some(done);
+                break;
+            }
+        }
+    }
+    let Some(done) = draining else { return };
+    drop(context);
+    // Closed by the last connection; the end of the commands cuts those that take too long.
+    tokio::select! {
+        _ = all_ended.recv() => { let _ = done.send(()); }
+        () = async {
+            while let Some(command) = commands.recv().await {
+                if let Command::End { servers } = command {
+                    watch::end(&servers);
+                }
+            }
+        } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_have_what_listeners_leave_at_the_start_and_after_each_reload() {
+        let descriptors = Descriptors::share(1_000, 200, 2);
+        let first = descriptors.reserve(200);
+        assert_eq!((descriptors.connections(), descriptors.pipes), (250, 50));
+        let more = descriptors.reserve(100);
+        assert_eq!((descriptors.connections(), descriptors.left_beside(150)), (200, 100));
+        assert_eq!(descriptors.left_beside(300), 0);
+        drop(first);
+        assert_eq!(descriptors.connections(), 300);
+        drop(more);
+        let _too_many = descriptors.reserve(10_000);
+        assert_eq!(descriptors.connections(), 1);
+    }
+}

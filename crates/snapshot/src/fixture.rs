@@ -1,0 +1,89 @@
+//! Snapshots made by hand, for the tests of those who read them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerEndpoints, ServerLive, Snapshot};
+use convey_model::{
+    self as model, Algorithm, DsrKind, HashKey, HashOn, HealthCheck, Mode, ProbeKind, Protocol,
+    ServerSettings, Timestamp, WHOLE,
+};
+
+/// A server of weight 1 without a limit.
+pub fn server(name: &str, addr: &str) -> model::Server {
+    let addr = addr.parse().unwrap();
+    model::Server { name: name.into(), addr, settings: ServerSettings::default() }
+}
+
+/// Up since the program started.
+pub fn up() -> Health {
+    Health { up: true, reason: "connected".into(), since: Timestamp(0), ejected: None, percent: WHOLE }
+}
+
+/// Down since some time after the program started.
+pub fn down(reason: &str, after: Duration) -> Health {
+    Health { up: false, reason: reason.into(), since: Timestamp(0).after(after), ..up() }
+}
+
+/// A backend with round robin.
+pub fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend {
+    let second = Duration::from_secs(1);
+    let health_check =
+        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: second, timeout: second, rise: 1, fall: 1 };
+    model::Backend {
+        name: name.into(),
+        algorithm: Algorithm::RoundRobin,
+        hash: HashOn::Source,
+        hash_key: HashKey::default(),
+        health_check,
+        outlier_detection: None,
+        slow_start: Duration::ZERO,
+        on_down: None,
+        dsr: DsrKind::Nat,
+        servers,
+        named: vec![],
+    }
+}
+
+/// A backend that nobody has used.
+pub fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Pool> {
+    let config = backend(name, servers.iter().map(|(server, _)| server.clone()).collect());
+    let servers = servers
+        .into_iter()
+        .map(|(config, health)| {
+            Arc::new(Server { config, health, live: Arc::new(ServerLive::new(number(), 1)) })
+        })
+        .collect();
+    Arc::new(Pool::new(Arc::new(config), servers, Arc::new(PoolLive::new(1)), None))
+}
+
+/// A frontend without a limit that nobody has connected to.
+pub fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> {
+    let config = model::Frontend {
+        name: name.into(),
+        mode: Mode::Proxy,
+        protocol: Protocol::Tcp,
+        listen: listen.iter().map(|addr| addr.parse().unwrap()).collect(),
+        backend: pool.config.name.clone(),
+        max_connections: None,
+        max_connections_per_client: None,
+        trusted_clients: vec![],
+    };
+    Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(number(), 1)) })
+}
+
+/// A state of these frontends and pools, counted by one core.
+pub fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapshot {
+    let listeners =
+        frontends.iter().flat_map(|f| f.config.endpoints().map(|endpoint| (endpoint, f.clone()))).collect();
+    let servers = pools.iter().flat_map(|pool| pool.servers.iter().map(|s| (s.live.id, s.clone()))).collect();
+    let server_endpoints = ServerEndpoints::of(frontends.iter().map(|f| (&f.config, &*f.pool.config))).into();
+    Snapshot { listeners, frontends, pools, servers, server_endpoints, ..Snapshot::empty(1) }
+}
+
+/// One that no other server or frontend has.
+fn number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

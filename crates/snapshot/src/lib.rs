@@ -1,0 +1,227 @@
+//! The one immutable state the data path reads. Configuration and health make a whole new [`Snapshot`],
+//! published with one swap: a reader sees the old one or the new one, never a mixture, and never waits.
+//!
+//! What must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
+//! next snapshot carries on.
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod fixture;
+mod names;
+mod next_hops;
+mod pool;
+mod server_endpoints;
+mod slots;
+pub mod stats;
+
+pub use names::{Name, NameLive};
+pub use next_hops::{NextHops, Unreachable};
+pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
+pub use server_endpoints::ServerEndpoints;
+pub use slots::Slots;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::stats::Traffic;
+use convey_model::{
+    self as model, DsrKind, Endpoint, FlowTimeouts, Mode, PacketSettings, ServerKey, Timeouts, Timestamp,
+};
+
+/// Everything a new connection needs to know.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Which snapshot this is: each one is one more than that before; 0 is [`Snapshot::empty`].
+    pub generation: u64,
+    /// The frontend behind each place that is listened on.
+    pub listeners: HashMap<Endpoint, Arc<Frontend>>,
+    /// All frontends, by name.
+    pub frontends: Vec<Arc<Frontend>>,
+    /// All backends, by name, those without a frontend too.
+    pub pools: Vec<Arc<Pool>>,
+    /// All servers of all backends, by their number.
+    pub servers: HashMap<u32, Arc<Server>>,
+    /// Where the servers of frontends listen.
+    pub server_endpoints: Arc<ServerEndpoints>,
+    /// The names that servers go by, sorted.
+    pub names: Vec<Name>,
+    /// The addresses that this host has.
+    pub own_addresses: Arc<BTreeSet<IpAddr>>,
+    /// What a reload took away and flows may still finish with; empty in proxy mode.
+    pub draining: Arc<Draining>,
+    /// Whether the program is about to end and begins no new flows (packet modes).
+    pub stopping: bool,
+    /// Frontends whose flows we leave as they are at our end, for they go on without us (packet modes).
+    pub outlasting: BTreeSet<Endpoint>,
+    /// Where packets go next; empty in proxy mode.
+    pub network: Arc<NextHops>,
+    /// Time limits.
+    pub timeouts: Timeouts,
+    /// How long silent flows are remembered (packet modes).
+    pub flow_timeouts: FlowTimeouts,
+    /// Shortest path MTU to a client that servers are told of in passthrough, in bytes; `None`: they are told of none.
+    pub min_path_mtu: Option<u32>,
+    /// Counters over all frontends, those that are gone too.
+    pub totals: Arc<Traffic>,
+}
+
+/// Addresses that are no longer configured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Draining {
+    /// Where clients connected to.
+    pub listen: BTreeSet<Endpoint>,
+    /// Where servers are.
+    pub servers: BTreeSet<Endpoint>,
+}
+
+/// A frontend with its backend at hand.
+#[derive(Debug)]
+pub struct Frontend {
+    /// As configured.
+    pub config: model::Frontend,
+    /// Who serves its connections.
+    pub pool: Arc<Pool>,
+    /// What outlives this snapshot.
+    pub live: Arc<FrontendLive>,
+}
+
+/// The part of a frontend that outlives snapshots.
+#[derive(Debug)]
+pub struct FrontendLive {
+    /// Its number: no other frontend has had it or will, for as long as the program runs.
+    pub id: u32,
+    /// Its counters.
+    pub traffic: Traffic,
+    /// Its open connections.
+    pub slots: Slots,
+    /// Of these, the UDP sessions that give way to any new one.
+    pub questions: Slots,
+    /// Notified when one of them ends.
+    pub freed: Notify,
+    /// Notified when limits change, where connections wait for their client's share of them.
+    pub share_changed: Notify,
+}
+
+impl Frontend {
+    /// Whether its connections go on without us: any balancer sends a client's packets to the same server, and servers
+    /// answer clients themselves.
+    pub fn outlasts_us(&self) -> bool {
+        self.config.mode == Mode::Dsr && self.pool.config.algorithm.hashes()
+    }
+}
+
+impl FrontendLive {
+    /// The frontend number `id`, which nobody has connected to, counted by `cores` cores.
+    pub fn new(id: u32, cores: usize) -> Self {
+        let (slots, questions) = (Slots::default(), Slots::default());
+        let (freed, share_changed) = (Notify::new(), Notify::new());
+        FrontendLive { id, traffic: Traffic::new(cores), slots, questions, freed, share_changed }
+    }
+}
+
+/// What is known of a server's health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Whether it answers; only then it gets new connections.
+    pub up: bool,
+    /// Why: what the last decisive probe or connect said, in words for an operator.
+    pub reason: String,
+    /// When it last changed.
+    pub since: Timestamp,
+    /// Whether it gets none all the same for a time, because clients fared badly.
+    pub ejected: Option<Ejected>,
+    /// The part of its weight that it gets, in percent: less than 100 while it comes back slowly.
+    pub percent: u8,
+}
+
+impl Health {
+    /// Whether it gets new connections as long as there is a choice.
+    pub fn is_in_service(&self) -> bool {
+        self.up && self.ejected.is_none()
+    }
+}
+
+/// What is known of a server that was taken out because clients fared badly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ejected {
+    /// When it comes back.
+    pub until: Timestamp,
+    /// How many times it has been ejected in short succession.
+    pub times: u32,
+    /// Why, in words for an operator.
+    pub reason: String,
+}
+
+impl Snapshot {
+    /// Has every connection that waits for a free slot look again: limits or servers have changed.
+    pub fn wake_waiting(&self) {
+        for FrontendLive { freed, share_changed, .. } in self.frontends.iter().map(|frontend| &*frontend.live)
+        {
+            freed.notify_waiters();
+            share_changed.notify_waiters();
+        }
+        self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
+    }
+
+    /// Whether what comes from `ip` may come from this host.
+    pub fn is_own(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.own_addresses.contains(&ip)
+    }
+
+    /// The servers that packets reach as they are (DSR on the link layer), and that only routers lead to.
+    pub fn off_link(&self) -> BTreeSet<ServerKey> {
+        let is_l2 = |frontend: &&Arc<Frontend>| {
+            frontend.config.mode == Mode::Dsr && frontend.pool.config.dsr == DsrKind::L2
+        };
+        let servers = self.frontends.iter().filter(is_l2).flat_map(|frontend| {
+            let backend = &frontend.pool.config.name;
+            frontend.pool.servers.iter().map(move |server| (backend, &server.config))
+        });
+        let is_off = |ip| self.network.lookup_on_link(ip) == Err(Unreachable::NotOnLink);
+        let off = servers.filter(|(_, server)| is_off(server.addr.ip()));
+        off.map(|(backend, server)| ServerKey {
+            backend: backend.clone(),
+            server: server.name.clone(),
+            addr: server.addr,
+        })
+        .collect()
+    }
+
+    /// Connections that go on without us.
+    pub fn outlasting_connections(&self) -> u64 {
+        let frontends = self.frontends.iter().filter(|frontend| frontend.outlasts_us());
+        frontends.map(|frontend| u64::from(frontend.live.slots.open())).sum()
+    }
+
+    /// A state with no frontend: what runs before the first configuration is applied.
+    pub fn empty(cores: usize) -> Self {
+        let second = Duration::from_secs(1);
+        Snapshot {
+            generation: 0,
+            listeners: HashMap::new(),
+            frontends: Vec::new(),
+            pools: Vec::new(),
+            servers: HashMap::new(),
+            server_endpoints: Arc::default(),
+            names: Vec::new(),
+            own_addresses: Arc::default(),
+            draining: Arc::default(),
+            stopping: false,
+            outlasting: BTreeSet::new(),
+            network: Arc::default(),
+            timeouts: Timeouts {
+                connect: second,
+                idle: second,
+                tcp_user_timeout: second,
+                udp_idle: second,
+                drain: second,
+            },
+            flow_timeouts: FlowTimeouts::default(),
+            min_path_mtu: PacketSettings::default().min_path_mtu,
+            totals: Arc::new(Traffic::new(cores)),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What is known of a name that servers go by.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use convey_model::{Fault, Missing, Timestamp};
+
+/// A name as of this snapshot.
+#[derive(Debug, Clone)]
+pub struct Name {
+    /// The name.
+    pub host: String,
+    /// What it stands for: what the last lookup found that did not fail.
+    pub addresses: BTreeSet<IpAddr>,
+    /// What went wrong with the last lookup.
+    pub fault: Option<Fault>,
+    /// When the addresses last changed, or lookups began or ceased to fail.
+    pub since: Timestamp,
+    /// What outlives this snapshot.
+    pub live: Arc<NameLive>,
+}
+
+impl Name {
+    /// Whether the last lookup found an address.
+    pub fn is_resolved(&self) -> bool {
+        self.fault.as_ref().is_none_or(|fault| fault.missing != Missing::All)
+    }
+}
+
+/// The part of a name that outlives snapshots: its counters.
+#[derive(Debug, Default)]
+pub struct NameLive {
+    lookups: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl NameLive {
+    /// Counts a lookup.
+    pub fn looked_up(&self, failed: bool) {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        self.failures.fetch_add(failed.into(), Ordering::Relaxed);
+    }
+
+    /// Lookups so far, those that failed too.
+    pub fn lookups(&self) -> u64 {
+        self.lookups.load(Ordering::Relaxed)
+    }
+
+    /// Lookups that failed.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}

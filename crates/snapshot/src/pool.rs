@@ -1,0 +1,251 @@
+//! A backend as the data path sees it: servers with their health, and the table that chooses one.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use tokio::sync::{Mutex, Notify};
+
+use super::{Health, Slots};
+use crate::stats::{CONNECT_TIMES, Histogram, SESSION_TIMES, Traffic};
+use convey_balance::{self as balance, Balancer, Identity, Loads, Member};
+use convey_model::{self as model, HashOn};
+
+/// A backend with the table built for its servers' present health.
+pub struct Pool {
+    /// As configured.
+    pub config: Arc<model::Backend>,
+    /// In the order of the configuration; picks return indices into it.
+    pub servers: Vec<Arc<Server>>,
+    /// What outlives this snapshot.
+    pub live: Arc<PoolLive>,
+    balancer: Arc<dyn Balancer>,
+    members: Vec<Member>,
+    /// The same servers, the healthy backups among them eligible: who is tried when no other is left to try.
+    backups: Vec<Member>,
+    eligible: usize,
+    limited: bool,
+}
+
+/// The part of a backend that outlives snapshots.
+#[derive(Debug)]
+pub struct PoolLive {
+    /// Its counters.
+    pub traffic: Traffic,
+    /// How long connects to its servers took; those that failed are not in it (proxy mode).
+    pub connect_times: Histogram,
+    /// From accepting a client to the end of its connection, if it got a server (proxy mode).
+    pub session_times: Histogram,
+    /// Held by the connection whose turn it is while every server is at its limit; the others queue for
+    /// it in order.
+    pub queue: Mutex<()>,
+    /// Notified when a connection to a server ends.
+    pub freed: Notify,
+    turn: Arc<AtomicUsize>,
+}
+
+/// A server as of this snapshot.
+#[derive(Debug)]
+pub struct Server {
+    /// As configured.
+    pub config: model::Server,
+    /// As last decided.
+    pub health: Health,
+    /// What outlives this snapshot.
+    pub live: Arc<ServerLive>,
+}
+
+/// The part of a server that outlives snapshots.
+#[derive(Debug)]
+pub struct ServerLive {
+    /// Its number: no other server has had it or will, for as long as the program runs.
+    pub id: u32,
+    /// Its counters.
+    pub traffic: Traffic,
+    /// Its open connections.
+    pub slots: Slots,
+    failures: AtomicU32,
+    row: AtomicU32,
+    ejections: AtomicU64,
+}
+
+/// The answer to "which server?".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// The server with this index.
+    Server(usize),
+    /// Every server that could be chosen is at its limit: wait for one.
+    Busy,
+    /// No server is up, or all that are have been tried.
+    Nobody,
+}
+
+impl Pool {
+    /// A pool whose table holds the servers that are up: the backups among them only if there is no other, those that are
+    /// ejected only if there is not even a backup.
+    /// The table of `before`, the same backend's last pool, is kept if it would come out the same.
+    pub fn new(
+        config: Arc<model::Backend>,
+        servers: Vec<Arc<Server>>,
+        live: Arc<PoolLive>,
+        before: Option<&Pool>,
+    ) -> Self {
+        let could = |server: &Server| server.health.up && server.config.settings.weight > 0;
+        // A server that fails some of its clients is better than none.
+        let only_ejected = !servers.iter().any(|s| could(s) && s.health.is_in_service());
+        let can_serve = |server: &Server| could(server) && (only_ejected || server.health.is_in_service());
+        let only_backups = !servers.iter().any(|s| can_serve(s) && !s.config.settings.backup);
+        let members: Vec<Member> = servers
+            .iter()
+            .map(|server| Member {
+                identity: Identity::new(config.hash_key, &server.config.name, server.config.addr),
+                weight: server.config.settings.weight,
+                percent: server.health.percent,
+                eligible: can_serve(server) && server.config.settings.backup == only_backups,
+            })
+            .collect();
+        let as_backup = |(member, server): (&Member, &Arc<Server>)| Member {
+            eligible: can_serve(server) && server.config.settings.backup,
+            ..*member
+        };
+        let backups = members.iter().zip(&servers).map(as_backup).collect();
+        let eligible = members.iter().filter(|m| m.eligible).count();
+        let balancer = match before {
+            Some(b) if b.members == members && b.config.algorithm == config.algorithm => b.balancer.clone(),
+            _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
+        };
+        let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
+        Pool { config, servers, live, balancer, members, backups, eligible, limited }
+    }
+
+    /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
+    /// a backup will do if no other is left.
+    pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
+        let loads = Now { pool: self, tried };
+        let picked = if tried.is_empty() {
+            self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
+        } else {
+            let flow = balance::flow_hash(HashOn::Tuple, client, vip);
+            let usual = balance::substitute(&self.members, flow, &loads);
+            // If the others are only full, their turn comes.
+            let backup = || balance::substitute(&self.backups, flow, &loads);
+            usual.or_else(|| if self.eligible > tried.len() { None } else { backup() })
+        };
+        match picked {
+            Some(index) => Pick::Server(index),
+            None if self.eligible > tried.len() => Pick::Busy,
+            None => Pick::Nobody,
+        }
+    }
+
+    /// A number that is always the same for a client of `vip`.
+    pub fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
+        balance::flow_hash(self.config.hash, client, vip).0
+    }
+
+    /// Whether the server with this index can be chosen, its limit aside.
+    pub fn is_eligible(&self, index: usize) -> bool {
+        self.members[index].eligible
+    }
+
+    /// Whether any server has a limit, so that connections may have to wait.
+    pub fn is_limited(&self) -> bool {
+        self.limited
+    }
+
+    /// How many servers can be chosen.
+    pub fn eligible(&self) -> usize {
+        self.eligible
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("name", &self.config.name).field("eligible", &self.eligible).finish()
+    }
+}
+
+impl PoolLive {
+    /// A backend nobody has used, counted by `cores` cores.
+    pub fn new(cores: usize) -> Self {
+        PoolLive {
+            traffic: Traffic::new(cores),
+            connect_times: Histogram::new(&CONNECT_TIMES, cores),
+            session_times: Histogram::new(&SESSION_TIMES, cores),
+            queue: Mutex::new(()),
+            freed: Notify::new(),
+            turn: Arc::default(),
+        }
+    }
+}
+
+impl ServerLive {
+    /// The server number `id`, which nobody has used, counted by `cores` cores.
+    pub fn new(id: u32, cores: usize) -> Self {
+        ServerLive {
+            id,
+            traffic: Traffic::new(cores),
+            slots: Slots::default(),
+            failures: AtomicU32::new(0),
+            row: AtomicU32::new(0),
+            ejections: AtomicU64::new(0),
+        }
+    }
+
+    /// Names the present row of connects; for [`ServerLive::connect_failed`].
+    pub fn row(&self) -> u32 {
+        self.row.load(Ordering::Relaxed)
+    }
+
+    /// A client's connection that began in `row` failed. Returns how many have in a row; `None` if that row is
+    /// over, and the news old.
+    pub fn connect_failed(&self, row: u32) -> Option<u32> {
+        (row == self.row()).then(|| self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1))
+    }
+
+    /// How many clients' connections have failed in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// The server has been ejected.
+    pub fn count_ejection(&self) {
+        self.ejections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many times it has been ejected.
+    pub fn ejections(&self) -> u64 {
+        self.ejections.load(Ordering::Relaxed)
+    }
+
+    /// The server was taken out or comes back: a new row begins.
+    pub fn begin_row(&self) {
+        self.row.fetch_add(1, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
+    }
+
+    /// A client fared well: the row of failures is over.
+    pub fn connect_succeeded(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The servers at the moment of one pick.
+struct Now<'a> {
+    pool: &'a Pool,
+    tried: &'a [usize],
+}
+
+impl Loads for Now<'_> {
+    fn usable(&self, index: usize) -> bool {
+        let server = &self.pool.servers[index];
+        server.live.slots.has_room(server.config.settings.max_connections) && !self.tried.contains(&index)
+    }
+
+    fn active(&self, index: usize) -> u32 {
+        self.pool.servers[index].live.slots.open()
+    }
+}

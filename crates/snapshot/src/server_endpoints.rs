@@ -1,0 +1,124 @@
+//! Where servers listen: nobody who sends from there is a client.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use convey_model::{self as model, DsrKind, Endpoint, Listen, Mode, Protocol};
+
+/// Addresses and ports of the servers of all frontends, by protocol. A datagram that says it comes from one of them is
+/// forged: its answer would be answered, and so on without end.
+#[derive(Debug, Default)]
+pub struct ServerEndpoints {
+    own: HashSet<Endpoint>,
+    /// Ports of frontends, by the addresses of servers that listen on whatever port a client asks for.
+    asked: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
+}
+
+impl ServerEndpoints {
+    /// Those of these frontends, each with its backend.
+    pub fn of<'a>(frontends: impl IntoIterator<Item = (&'a model::Frontend, &'a model::Backend)>) -> Self {
+        let mut endpoints = ServerEndpoints::default();
+        let mut known = HashSet::new();
+        for (frontend, backend) in frontends {
+            let protocol = frontend.protocol;
+            let is_l2 = frontend.mode == Mode::Dsr && backend.dsr == DsrKind::L2;
+            let ports: HashSet<_> = frontend.listen.iter().map(Listen::ports).collect();
+            for port in ports {
+                // Frontends that share a backend and ports add nothing.
+                if !known.insert((&backend.name, protocol, is_l2, port.clone())) {
+                    continue;
+                }
+                for server in &backend.servers {
+                    let (ip, own) = (server.addr.ip(), server.addr.port());
+                    if own != 0 {
+                        endpoints.own.insert(endpoint(protocol, ip, own));
+                    }
+                    if own == 0 || is_l2 {
+                        endpoints.asked.entry((protocol, ip)).or_default().insert(port.clone());
+                    }
+                }
+            }
+        }
+        endpoints
+    }
+
+    /// Whether a client that asks for this port sends from where a server listens.
+    ///
+    /// Of servers that keep clients' ports a datagram counts from any port of their frontends: two of its ports could
+    /// answer each other. A SYN counts from the asked one alone, for a handshake does not go round, and a server may be a
+    /// client from any other.
+    pub fn contain(&self, protocol: Protocol, client: SocketAddr, asked: u16) -> bool {
+        let (ip, port) = (client.ip(), client.port());
+        if self.own.contains(&endpoint(protocol, ip, port)) {
+            return true;
+        }
+        let Some(ranges) = self.asked.get(&(protocol, ip)) else { return false };
+        let listens = |port: u16| ranges.iter().any(|range| range.contains(&port));
+        match protocol {
+            Protocol::Tcp => port == asked && listens(asked),
+            Protocol::Udp => listens(port),
+        }
+    }
+}
+
+/// Without what else an IPv6 socket address says.
+fn endpoint(protocol: Protocol, ip: IpAddr, port: u16) -> Endpoint {
+    Endpoint { protocol, addr: SocketAddr::new(ip, port) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    fn of(mode: Mode, dsr: DsrKind, addr: &str) -> ServerEndpoints {
+        let backend = model::Backend { dsr, ..fixture::backend("b", vec![fixture::server("a", addr)]) };
+        let frontend = fixture::frontend("f", &["192.0.2.1:53"], &fixture::pool("b", vec![]));
+        let frontend = model::Frontend { mode, protocol: Protocol::Udp, ..frontend.config.clone() };
+        ServerEndpoints::of([(&frontend, &backend)])
+    }
+
+    fn is_server(endpoints: &ServerEndpoints, client: &str) -> bool {
+        endpoints.contain(Protocol::Udp, client.parse().unwrap(), 53)
+    }
+
+    #[test]
+    fn a_server_is_its_address_with_its_port_and_protocol() {
+        let endpoints = of(Mode::Passthrough, DsrKind::Nat, "10.0.0.1:5353");
+        assert!(is_server(&endpoints, "10.0.0.1:5353"));
+        assert!(!is_server(&endpoints, "10.0.0.1:40000"), "an ordinary client");
+        assert!(!is_server(&endpoints, "10.0.0.1:53") && !is_server(&endpoints, "10.0.0.2:5353"));
+        assert!(!endpoints.contain(Protocol::Tcp, "10.0.0.1:5353".parse().unwrap(), 53));
+    }
+
+    #[test]
+    fn a_server_that_listens_on_what_is_asked_for_is_its_address_with_that_port() {
+        let asked =
+            [of(Mode::Dsr, DsrKind::L2, "10.0.0.1:5353"), of(Mode::Passthrough, DsrKind::Nat, "10.0.0.1:0")];
+        for endpoints in asked {
+            assert!(is_server(&endpoints, "10.0.0.1:53"));
+            assert!(!is_server(&endpoints, "10.0.0.1:54"));
+        }
+    }
+
+    #[test]
+    fn two_ports_of_a_server_that_keeps_clients_ports_do_not_answer_each_other() {
+        let backend = fixture::backend("b", vec![fixture::server("a", "10.0.0.1:0")]);
+        let frontends = ["192.0.2.1:5000-5003", "192.0.2.1:6000"].map(|listen| {
+            let frontend = fixture::frontend("f", &["192.0.2.1:53"], &fixture::pool("b", vec![]));
+            let listen = vec![listen.parse().unwrap()];
+            model::Frontend { protocol: Protocol::Udp, listen, ..frontend.config.clone() }
+        });
+        let endpoints = ServerEndpoints::of(frontends.iter().map(|frontend| (frontend, &backend)));
+        let is_server = |client: &str| endpoints.contain(Protocol::Udp, client.parse().unwrap(), 5_000);
+        assert!(["10.0.0.1:5000", "10.0.0.1:5003", "10.0.0.1:6000"].into_iter().all(is_server));
+        assert!(!["10.0.0.1:5004", "10.0.0.1:40000", "10.0.0.2:5000"].into_iter().any(is_server));
+    }
+
+    #[test]
+    fn an_interface_of_an_ipv6_address_makes_no_difference() {
+        let endpoints = of(Mode::Proxy, DsrKind::Nat, "[fe80::1%3]:53");
+        assert!(is_server(&endpoints, "[fe80::1]:53") && is_server(&endpoints, "[fe80::1%2]:53"));
+    }
+}
