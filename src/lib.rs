@@ -1,4 +1,4 @@
-//! convey, a layer-4 load balancer. ARCHITECTURE.md is the map; `tests/layering.rs` keeps its import rule.
+//! convey, a layer-4 load balancer. ARCHITECTURE.md is the map; the libraries are under `crates/`.
 
 pub mod admin;
 pub mod app;

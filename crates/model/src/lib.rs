@@ -1,5 +1,5 @@
 //! The words every room shares: what a frontend, a backend and a server *are* once the configuration
-//! has been validated. Nothing here does anything.
+//! has been validated. Pure: nothing here does anything.
 
 mod client;
 mod fault;

@@ -2,7 +2,7 @@
 //! published with one swap: a reader sees the old one or the new one, never a mixture, and never waits.
 //!
 //! What must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
-//! next snapshot carries on.
+//! next snapshot carries on. Pure.
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;

@@ -1,4 +1,4 @@
-//! Servers that clients' failures take out for a time, and servers on their way back to their whole share.
+//! Servers that clients' failures take out for a time, and servers on their way back to their whole share. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Who stays, comes and goes when the configuration or the addresses of names change.
+//! Who stays, comes and goes when the configuration or the addresses of names change. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! What is known of servers whose record was missing from an answer. Most come back: name servers that have many
-//! addresses answer with some of them, now these, now those.
+//! addresses answer with some of them, now these, now those. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;

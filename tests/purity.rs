@@ -1,0 +1,150 @@
+//! Code that says it is pure takes data and the time as arguments. Cargo keeps the imports between crates; this keeps
+//! sockets, threads, files, logs and clocks out of the pure ones.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates that are pure as a whole.
+const PURE_CRATES: [&str; 5] = ["balance", "forward", "model", "snapshot", "wire"];
+
+/// The names that no pure code may use.
+const IMPURE: &[&str] =
+    &["std::net::Tcp", "std::net::Udp", "std::thread", "std::fs", "std::time::Instant", "log::", "tokio::"];
+
+/// Lists of wakers, no input or output.
+const PURE_ALL_THE_SAME: &[&str] = &["tokio::sync::"];
+
+#[test]
+fn pure_code_knows_no_socket_thread_file_log_or_clock() {
+    let sources = sources();
+    let crates: Vec<&Path> = sources
+        .iter()
+        .filter(|(path, text)| path.ends_with("src/lib.rs") && says_that_it_is_pure(text))
+        .map(|(path, _)| path.parent().unwrap())
+        .collect();
+    let is_pure = |path: &Path, text: &str| {
+        says_that_it_is_pure(text) || crates.iter().any(|pure| path.starts_with(pure))
+    };
+    let pure = sources.iter().filter(|(path, text)| is_pure(path, text));
+    let faults: Vec<String> = pure.flat_map(|(path, text)| impurities(path, text)).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn the_core_says_that_it_is_pure() {
+    let sources = sources();
+    for name in PURE_CRATES {
+        let lib = Path::new("crates").join(name).join("src/lib.rs");
+        let (_, text) = sources.iter().find(|(path, _)| *path == lib).unwrap();
+        assert!(says_that_it_is_pure(text), "{}", lib.display());
+    }
+}
+
+#[test]
+fn the_check_finds_impurities_however_they_are_written() {
+    for text in [
+        "use std::net::{SocketAddr, TcpStream};",
+        "use std::net::UdpSocket;",
+        "use std::{fmt, thread};",
+        "fn f() { std::fs::read(\"x\"); }",
+        "use log::info;",
+        "fn f() { log::warn!(\"x\") }",
+        "use tokio::{net, sync::Notify};",
+        "use std::time::{Duration, Instant};",
+        "fn f() { let now = SystemTime::now(); }",
+    ] {
+        assert_eq!(impurities(Path::new("model.rs"), text).len(), 1, "{text}");
+    }
+    let pure = "use std::net::{IpAddr, SocketAddr};\nuse std::time::Duration;\nuse tokio::sync::Notify;\n\
+                // Instant::now is the shell's\nfn catalog() -> catalog::Item {}";
+    assert_eq!(impurities(Path::new("model.rs"), pure), [""; 0]);
+}
+
+#[test]
+fn the_word_counts_in_the_first_lines_alone() {
+    assert!(says_that_it_is_pure("//! Up or down. Pure: outcomes in, changes out.\n\nuse x;"));
+    assert!(says_that_it_is_pure("//! Up or down.\n//! Pure.\n"));
+    assert!(!says_that_it_is_pure("//! Up or down.\n\n/// Pure.\nfn f() {}"));
+}
+
+/// Whether the comment at the top of the file says so.
+fn says_that_it_is_pure(text: &str) -> bool {
+    let head: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
+    head.split_whitespace().any(|word| word == "Pure." || word == "Pure:")
+}
+
+/// Every source file of the program and its crates, by its path. Tests beside the code may do as they like.
+fn sources() -> Vec<(PathBuf, String)> {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crates = fs::read_dir(project.join("crates")).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    let mut directories: Vec<PathBuf> = crates.chain([project.join("src")]).collect();
+    let mut found = Vec::new();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let is_test = path.file_stem().is_some_and(|stem| stem == "tests" || stem == "testing");
+            if path.is_dir() && !is_test {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !is_test {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path.strip_prefix(project).unwrap().to_owned(), text));
+            }
+        }
+    }
+    assert!(found.len() > 100, "where is the source?");
+    found
+}
+
+fn impurities(path: &Path, text: &str) -> Vec<String> {
+    let is_impure = |named: &str| {
+        let clock = named.ends_with("SystemTime::now") || named.ends_with("Instant::now");
+        let known = IMPURE.iter().any(|impure| named.starts_with(impure));
+        (clock || known) && !PURE_ALL_THE_SAME.iter().any(|pure| named.starts_with(pure))
+    };
+    let found = paths(text).into_iter().filter(|named| is_impure(named));
+    found.map(|named| format!("{}: {named} is not pure", path.display())).collect()
+}
+
+/// Every path of two parts or more that the code names, with `use` trees written out.
+fn paths(text: &str) -> Vec<String> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let code: String =
+        code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let mut rest = code.as_str();
+    let mut found = Vec::new();
+    while let Some(start) = rest.find(is_word) {
+        rest = read_tree(&rest[start..], String::new(), &mut found);
+    }
+    found.retain(|path| path.contains("::"));
+    found
+}
+
+/// Reads `a::b` or `a::{b, c::d}` and notes its paths; returns what follows.
+fn read_tree<'a>(text: &'a str, prefix: String, found: &mut Vec<String>) -> &'a str {
+    let end = text.find(|c| !is_word(c)).unwrap_or(text.len());
+    let path = prefix + &text[..end];
+    let rest = &text[end..];
+    match rest.strip_prefix("::") {
+        Some(deeper) if deeper.starts_with(is_word) => read_tree(deeper, path + "::", found),
+        Some(group) if group.starts_with('{') => {
+            let mut rest = &group[1..];
+            while let Some(next) = rest.find(|c| is_word(c) || c == '}') {
+                rest = &rest[next..];
+                if let Some(after) = rest.strip_prefix('}') {
+                    return after;
+                }
+                rest = read_tree(rest, format!("{path}::"), found);
+            }
+            ""
+        }
+        _ => {
+            found.push(path);
+            rest
+        }
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
