@@ -11,7 +11,8 @@ use std::time::Duration;
 use balancer::{Balancer, Setup};
 use convey::forward::{Direction, Part, Verdict};
 use convey::model::{Addr, DropReason, Endpoint, Frontend, Mode, Protocol};
-use convey::snapshot::{self, Draining, Snapshot};
+use convey::model::Draining;
+use convey::snapshot::{self, Snapshot};
 use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
 
 /// The system's allocator, counting what each thread asks it for.

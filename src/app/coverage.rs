@@ -9,7 +9,7 @@ use log::{info, warn};
 
 use crate::dataplane::{Filter, Guard, LastingGuard, Offloader, Pipeline, Selection, causes};
 use crate::model::{Endpoint, Interface, Layer};
-use crate::snapshot::NextHops;
+use crate::model::NextHops;
 use crate::stats::PacketStats;
 
 /// What sees packets.

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::dataplane::Selection;
 use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, Workers};
 use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Listen, Mode, PacketSettings};
-use crate::snapshot::NextHops;
+use crate::model::NextHops;
 
 /// How many threads forward: one for each core but one, unless the file says otherwise. In passthrough each needs SNAT ports
 /// that no frontend at these addresses has: at least a quarter of an even share, or its clients would soon have none. A number in the

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use convey::forward::FlowState;
 use convey::model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
-use convey::snapshot::{Draining, Frontend, Health, Pool, Server, Snapshot};
+use convey::model::Draining;
+use convey::snapshot::{Frontend, Health, Pool, Server, Snapshot};
 
 use super::Events;
 

@@ -15,7 +15,8 @@ use convey::model::{
     Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode, Neighbour,
     ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
-use convey::snapshot::{self, FrontendLive, Health, NextHops, Pool, PoolLive, ServerLive, Snapshot};
+use convey::model::NextHops;
+use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
 
 /// SNAT ports, unless it is a matter of them.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use convey::model::Wanted;
 use convey::net::{Netlink, ReservedPorts};
-use convey::snapshot::{NextHops, Unreachable};
+use convey::model::{NextHops, Unreachable};
 use etherparse::PacketBuilder;
 
 use super::lab::{DEADLINE, Namespace};

@@ -13,7 +13,7 @@ pub(super) struct Draining {
     listen: Deadlines,
     servers: Deadlines,
     /// The same as snapshots have it: each has the one before, unless something has changed.
-    places: Arc<snapshot::Draining>,
+    places: Arc<convey_model::Draining>,
 }
 
 type Deadlines = BTreeMap<Endpoint, Timestamp>;
@@ -45,7 +45,7 @@ impl Draining {
     }
 
     /// The places.
-    pub(super) fn places(&self) -> Arc<snapshot::Draining> {
+    pub(super) fn places(&self) -> Arc<convey_model::Draining> {
         self.places.clone()
     }
 
@@ -56,7 +56,7 @@ impl Draining {
 
     fn list_places(&mut self) {
         let (listen, servers) = (self.listen.keys().copied(), self.servers.keys().copied());
-        let places = snapshot::Draining { listen: listen.collect(), servers: servers.collect() };
+        let places = convey_model::Draining { listen: listen.collect(), servers: servers.collect() };
         if *self.places != places {
             self.places = Arc::new(places);
         }

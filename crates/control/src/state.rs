@@ -19,10 +19,8 @@ use convey_model::{
     WHOLE,
 };
 use convey_snapshot::stats::Traffic;
-use convey_snapshot::{
-    self as snapshot, Ejected, Frontend, FrontendLive, Health, NextHops, Pool, PoolLive, ServerEndpoints,
-    ServerLive, Snapshot,
-};
+use convey_model::{NextHops, ServerEndpoints};
+use convey_snapshot::{self as snapshot, Ejected, Frontend, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
 
 /// The state behind the snapshots.
 pub struct State {

@@ -167,7 +167,8 @@ mod tests {
     use super::*;
     use convey_forward::{Direction, Part};
     use convey_model::{Interface, Route, RouteHop};
-    use convey_snapshot::{NextHops, fixture};
+    use convey_model::NextHops;
+    use convey_snapshot::fixture;
 
     const WAN: u32 = 2;
     const LAN: u32 = 3;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use convey_model::{Backend, Endpoint, Frontend, Mode};
-use convey_snapshot::Draining;
+use convey_model::Draining;
 
 /// The traffic that is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]

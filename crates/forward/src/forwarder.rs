@@ -33,7 +33,8 @@ use super::{
 use convey_model::{
     Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, Rewrite, Shortage, Timestamp, UDP, Wanted,
 };
-use convey_snapshot::{NextHops, Snapshot};
+use convey_model::NextHops;
+use convey_snapshot::Snapshot;
 use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind};
 
 /// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose

@@ -2,34 +2,44 @@
 //! has been validated. Pure: nothing here does anything.
 
 mod client;
+mod draining;
 mod fault;
+#[cfg(any(test, feature = "test-util"))]
+pub mod fixture;
 mod flow;
 mod flow_timeouts;
 mod listen;
 mod names;
 mod network;
+mod next_hops;
 mod offload;
 mod outlier;
 mod packet;
 mod prefix;
 mod reason;
 mod server;
+mod server_endpoints;
 mod shortage;
+mod slots;
 
 pub use client::{ALWAYS_FITS, client_of, fits};
+pub use draining::Draining;
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use listen::{Listen, ListenError};
 pub use names::{Fault, Lookup, Missing, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Table, Wanted};
+pub use next_hops::{NextHops, Unreachable};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;
 pub use reason::DropReason;
 pub use server::{NamedServer, Server, ServerAddr, ServerSettings};
+pub use server_endpoints::ServerEndpoints;
 pub use shortage::{Handshakes, Shortage};
+pub use slots::Slots;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

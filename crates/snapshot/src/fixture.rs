@@ -4,17 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerEndpoints, ServerLive, Snapshot};
-use convey_model::{
-    self as model, Algorithm, DsrKind, HashKey, HashOn, HealthCheck, Mode, ProbeKind, Protocol,
-    ServerSettings, Timestamp, WHOLE,
-};
+use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
+use convey_model::{ServerEndpoints, Timestamp, WHOLE};
 
-/// A server of weight 1 without a limit.
-pub fn server(name: &str, addr: &str) -> model::Server {
-    let addr = addr.parse().unwrap();
-    model::Server { name: name.into(), addr, settings: ServerSettings::default() }
-}
+pub use convey_model::fixture::{backend, server};
 
 /// Up since the program started.
 pub fn up() -> Health {
@@ -26,28 +19,8 @@ pub fn down(reason: &str, after: Duration) -> Health {
     Health { up: false, reason: reason.into(), since: Timestamp(0).after(after), ..up() }
 }
 
-/// A backend with round robin.
-pub fn backend(name: &str, servers: Vec<model::Server>) -> model::Backend {
-    let second = Duration::from_secs(1);
-    let health_check =
-        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: second, timeout: second, rise: 1, fall: 1 };
-    model::Backend {
-        name: name.into(),
-        algorithm: Algorithm::RoundRobin,
-        hash: HashOn::Source,
-        hash_key: HashKey::default(),
-        health_check,
-        outlier_detection: None,
-        slow_start: Duration::ZERO,
-        on_down: None,
-        dsr: DsrKind::Nat,
-        servers,
-        named: vec![],
-    }
-}
-
 /// A backend that nobody has used.
-pub fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Pool> {
+pub fn pool(name: &str, servers: Vec<(convey_model::Server, Health)>) -> Arc<Pool> {
     let config = backend(name, servers.iter().map(|(server, _)| server.clone()).collect());
     let servers = servers
         .into_iter()
@@ -60,16 +33,7 @@ pub fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Pool> {
 
 /// A frontend without a limit that nobody has connected to.
 pub fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> {
-    let config = model::Frontend {
-        name: name.into(),
-        mode: Mode::Proxy,
-        protocol: Protocol::Tcp,
-        listen: listen.iter().map(|addr| addr.parse().unwrap()).collect(),
-        backend: pool.config.name.clone(),
-        max_connections: None,
-        max_connections_per_client: None,
-        trusted_clients: vec![],
-    };
+    let config = convey_model::fixture::frontend(name, listen, &pool.config.name);
     Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(number(), 1)) })
 }
 

@@ -7,17 +7,11 @@
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod names;
-mod next_hops;
 mod pool;
-mod server_endpoints;
-mod slots;
 pub mod stats;
 
 pub use names::{Name, NameLive};
-pub use next_hops::{NextHops, Unreachable};
 pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
-pub use server_endpoints::ServerEndpoints;
-pub use slots::Slots;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -28,7 +22,8 @@ use tokio::sync::Notify;
 
 use crate::stats::Traffic;
 use convey_model::{
-    self as model, DsrKind, Endpoint, FlowTimeouts, Mode, PacketSettings, ServerKey, Timeouts, Timestamp,
+    self as model, Draining, DsrKind, Endpoint, FlowTimeouts, Mode, NextHops, PacketSettings, ServerEndpoints, ServerKey,
+    Slots, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -66,15 +61,6 @@ pub struct Snapshot {
     pub min_path_mtu: Option<u32>,
     /// Counters over all frontends, those that are gone too.
     pub totals: Arc<Traffic>,
-}
-
-/// Addresses that are no longer configured.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Draining {
-    /// Where clients connected to.
-    pub listen: BTreeSet<Endpoint>,
-    /// Where servers are.
-    pub servers: BTreeSet<Endpoint>,
 }
 
 /// A frontend with its backend at hand.

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{Mutex, Notify};
 
-use super::{Health, Slots};
+use super::Health;
 use crate::stats::{CONNECT_TIMES, Histogram, SESSION_TIMES, Traffic};
 use convey_balance::{self as balance, Balancer, Identity, Loads, Member};
-use convey_model::{self as model, HashOn};
+use convey_model::{self as model, HashOn, Slots};
 
 /// A backend with the table built for its servers' present health.
 pub struct Pool {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{PoolEntry, ServerEntry, State, key, number};
 use convey_config::Config;
 use convey_model::{Backend, HealthCheck, ProbeKind, ServerKey, Timestamp};
-use convey_snapshot::{PoolLive, ServerEndpoints, ServerLive};
+use convey_model::ServerEndpoints;
+use convey_snapshot::{PoolLive, ServerLive};
 
 impl State {
     /// Has the backends of the configuration, with the servers that their names stand for. What stays keeps what is

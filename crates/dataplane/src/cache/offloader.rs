@@ -12,7 +12,7 @@ use super::{CacheError, KernelCache, Sizes, SynGate, TC, Told};
 use crate::Selection;
 use convey_forward::FlowCache;
 use convey_model::{Interface, Layer, NextHop};
-use convey_snapshot::NextHops;
+use convey_model::NextHops;
 
 /// Has the kernel forward packets of open flows that come in on some interfaces. Detached when dropped, and but for
 /// kernels before 6.6, where it takes filters of tc, with the process.

@@ -5,7 +5,8 @@ use super::begin::{To, UNRESOLVED};
 use super::served::Served;
 use crate::{Flow, Share, View};
 use convey_model::{self as model, Mode};
-use convey_snapshot::{Snapshot, Unreachable};
+use convey_model::Unreachable;
+use convey_snapshot::Snapshot;
 
 impl Forwarder {
     /// Derives what the snapshot implies, if it is a new one.

@@ -14,7 +14,8 @@ use crate::{
 use convey_model::{
     Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite, Shortage, Timestamp, Wanted,
 };
-use convey_snapshot::{Frontend, NextHops, Pick, Server, Snapshot, Unreachable};
+use convey_model::{NextHops, Unreachable};
+use convey_snapshot::{Frontend, Pick, Server, Snapshot};
 use convey_wire::{self as wire, Headers, Kind};
 
 /// Neighbours asked for at once.

@@ -9,7 +9,7 @@ use crate::{
     Share, View,
 };
 use convey_model::{FlowKey, Timestamp};
-use convey_snapshot::NextHops;
+use convey_model::NextHops;
 
 /// By when the cache has told of what it forwards.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);

@@ -17,7 +17,8 @@ use crate::queues::Held;
 use crate::shares::Room;
 use crate::{Direction, End, Flow, FlowId, FlowState, NatPorts, Share, View};
 use convey_model::{Addr, DropReason, Endpoint, FlowKey, Mode, Timestamp, fits};
-use convey_snapshot::{Frontend, Server, Slots, Snapshot};
+use convey_model::Slots;
+use convey_snapshot::{Frontend, Server, Snapshot};
 
 /// A flow that is to begin or to be open, and what it is to hold.
 struct Claim<'a> {

@@ -42,7 +42,7 @@ const MOST_FAREWELLS: usize = 4;
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     held: Held,
-    slots: &'a snapshot::Slots,
+    slots: &'a convey_model::Slots,
     limit: u32,
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::port_ranges::PortRanges;
 use crate::{End, Flow, NatPorts, View};
 use convey_model::{Addr, DsrKind, Endpoint, Listen, Mode, OnDown, UDP};
-use convey_snapshot::{Draining, Pool, Snapshot};
+use convey_model::Draining;
+use convey_snapshot::{Pool, Snapshot};
 
 /// An address, a port and a protocol, as flows have them.
 type Place = (Addr, u16, u8);

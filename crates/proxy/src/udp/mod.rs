@@ -14,7 +14,7 @@ mod table;
 pub(super) use listener::Listener;
 pub(super) use sockets::{Listening, Sockets, receive_buffer};
 
-use convey_snapshot::Slots;
+use convey_model::Slots;
 
 /// How many sessions there are, of all frontends and workers, and how many there may be.
 #[derive(Debug)]

@@ -19,7 +19,8 @@ use crate::{
 use convey_model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol, Timestamp,
 };
-use convey_snapshot::{Draining, Snapshot};
+use convey_model::Draining;
+use convey_snapshot::Snapshot;
 use convey_wire::{self as wire, Checksum, Headers, IcmpError, Kind, TestPacket};
 
 /// Of addresses. Its stories are told over each.

@@ -9,9 +9,8 @@ use convey_model::{
     Algorithm, DsrKind, Endpoint, FlowTimeouts, HashOn, Interface, Listen, Mode, Neighbour, OnDown, Prefix,
     Protocol, Route, RouteHop, ServerSettings, Timestamp, Wanted,
 };
-use convey_snapshot::{
-    Draining, Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture,
-};
+use convey_model::Draining;
+use convey_snapshot::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture};
 
 /// Towards the clients, MTU 1500. It holds the VIP.
 pub(crate) const WAN: u32 = 1;

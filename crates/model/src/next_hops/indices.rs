@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use convey_model::{Addr, Timestamp};
+use crate::{Addr, Timestamp};
 
 /// How many next hops are kept for neighbours that are gone: most come back.
 const MOST_GONE: usize = 1_024;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use convey_model::{self as model, DsrKind, Endpoint, Listen, Mode, Protocol};
+use crate::{self as model, DsrKind, Endpoint, Listen, Mode, Protocol};
 
 /// Addresses and ports of the servers of all frontends, by protocol. A datagram that says it comes from one of them is
 /// forged: its answer would be answered, and so on without end.
@@ -74,8 +74,8 @@ mod tests {
 
     fn of(mode: Mode, dsr: DsrKind, addr: &str) -> ServerEndpoints {
         let backend = model::Backend { dsr, ..fixture::backend("b", vec![fixture::server("a", addr)]) };
-        let frontend = fixture::frontend("f", &["192.0.2.1:53"], &fixture::pool("b", vec![]));
-        let frontend = model::Frontend { mode, protocol: Protocol::Udp, ..frontend.config.clone() };
+        let frontend = fixture::frontend("f", &["192.0.2.1:53"], "b");
+        let frontend = model::Frontend { mode, protocol: Protocol::Udp, ..frontend.clone() };
         ServerEndpoints::of([(&frontend, &backend)])
     }
 
@@ -106,9 +106,9 @@ mod tests {
     fn two_ports_of_a_server_that_keeps_clients_ports_do_not_answer_each_other() {
         let backend = fixture::backend("b", vec![fixture::server("a", "10.0.0.1:0")]);
         let frontends = ["192.0.2.1:5000-5003", "192.0.2.1:6000"].map(|listen| {
-            let frontend = fixture::frontend("f", &["192.0.2.1:53"], &fixture::pool("b", vec![]));
+            let frontend = fixture::frontend("f", &["192.0.2.1:53"], "b");
             let listen = vec![listen.parse().unwrap()];
-            model::Frontend { protocol: Protocol::Udp, listen, ..frontend.config.clone() }
+            model::Frontend { protocol: Protocol::Udp, listen, ..frontend.clone() }
         });
         let endpoints = ServerEndpoints::of(frontends.iter().map(|frontend| (frontend, &backend)));
         let is_server = |client: &str| endpoints.contain(Protocol::Udp, client.parse().unwrap(), 5_000);

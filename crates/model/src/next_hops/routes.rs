@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use convey_model::{Addr, Route, RouteHop};
+use crate::{Addr, Route, RouteHop};
 
 /// The tables that are looked at, in the kernel's default order.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use self::indices::{Indices, Key};
 use self::routes::Routes;
-use convey_model::{Interface, Neighbour, NextHop, Route, RouteHop, Timestamp};
+use crate::{Interface, Neighbour, NextHop, Route, RouteHop, Timestamp};
 
 /// The next hops, and which of them leads to an address.
 ///

@@ -1,0 +1,14 @@
+//! What a reload took away.
+
+use std::collections::BTreeSet;
+
+use crate::Endpoint;
+
+/// Addresses that are no longer configured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Draining {
+    /// Where clients connected to.
+    pub listen: BTreeSet<Endpoint>,
+    /// Where servers are.
+    pub servers: BTreeSet<Endpoint>,
+}
