@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use balancer::{Balancer, Setup};
 use convey::forward::{Direction, Part, Verdict};
-use convey::model::{Addr, DropReason, Endpoint, Frontend, Mode, Protocol};
 use convey::model::Draining;
+use convey::model::{Addr, DropReason, Endpoint, Frontend, Mode, Protocol};
 use convey::snapshot::{self, Snapshot};
 use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
 
@@ -229,7 +229,8 @@ fn cost_of_a_snapshot(listen: &str, drained: u16) -> u64 {
             draining: draining.clone(),
             ..Snapshot::empty(1)
         };
-        let before = std::mem::replace(&mut balancer.snapshot, Arc::new(next));
+        let before = (balancer.snapshot.clone(), balancer.plan.clone());
+        balancer.see(Arc::new(next));
         let cost = bytes(|| balancer.pass_time(Duration::ZERO));
         if generation == 3 {
             return cost;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use convey::dataplane::{Filter, Pipeline, Plan, Selection};
-use convey::forward::{Dispatch, Forwarder, Loops, Settings, Workers};
+use convey::dataplane::{Filter, Pipeline, PipelineParts, Selection, Sight};
+use convey::forward::{Dispatch, Forwarder, Settings};
 use convey::model::{Endpoint, Timestamp};
 use convey::snapshot::Snapshot;
 use convey::stats::PacketStats;
@@ -130,29 +130,21 @@ fn to_vip() -> UdpSocket {
 fn start(balancer: &Namespace) -> Pipeline {
     let frontends = [Endpoint::udp("10.77.0.1:53".parse().unwrap())].into();
     let selection = Selection { frontends, draining: [].into(), replies: None };
-    let forwarder = |_| {
-        Forwarder::new(Settings {
-            ports: None,
-            capacity: 8,
-            workers: Workers::alone(),
-            seed: 1,
-            cache: None,
-            loops: Loops::new(1),
-        })
-    };
-    let plan = Plan {
+    let forwarder = |_| Forwarder::new(Settings::alone(8, 1));
+    let sight = Sight::new(Arc::new(Snapshot::empty(WORKERS.into())));
+    let parts = PipelineParts {
         cache: None,
         filter: Filter::new(&selection),
         dispatch: Dispatch::new(WORKERS, None),
         forwarders: (0..WORKERS).map(forwarder).collect(),
-        snapshot: Arc::new(arc_swap::ArcSwap::from_pointee(Snapshot::empty(WORKERS.into()))),
-        stats: Arc::new(PacketStats::new(Plan::threads(WORKERS.into()))),
+        sight: Arc::new(arc_swap::ArcSwap::from_pointee(sight)),
+        stats: Arc::new(PacketStats::new(PipelineParts::threads(WORKERS.into()))),
         wanted: tokio::sync::mpsc::channel(1).0,
         failures: tokio::sync::mpsc::channel(1).0,
         now,
     };
     balancer.enter(|| {
-        let mut pipeline = Pipeline::start(plan).unwrap();
+        let mut pipeline = Pipeline::start(parts).unwrap();
         pipeline.capture(balancer.index("front"), false).unwrap();
         pipeline
     })

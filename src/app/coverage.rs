@@ -8,8 +8,8 @@ use std::sync::Arc;
 use log::{info, warn};
 
 use crate::dataplane::{Filter, Guard, LastingGuard, Offloader, Pipeline, Selection, causes};
-use crate::model::{Endpoint, Interface, Layer};
 use crate::model::NextHops;
+use crate::model::{Endpoint, Interface, Layer};
 use crate::stats::PacketStats;
 
 /// What sees packets.

@@ -9,9 +9,9 @@ use super::Failure;
 use crate::config::{self, LoadError, Loaded, Network};
 use crate::control::File;
 use crate::control::{own_addresses, own_addresses_for};
+use crate::model::NextHops;
 use crate::model::Table;
 use crate::net::Netlink;
-use crate::model::NextHops;
 
 /// What the kernel knows of the network. Read once: routers have tables with a million routes.
 pub(super) struct Kernel {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
 use log::{info, warn};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -23,8 +24,8 @@ use super::restart::Snat;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
-    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, Plan, PlannedCache, Selection,
-    Terms, WANTED,
+    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, PipelineParts, PlannedCache,
+    Selection, Sight, Terms, WANTED,
 };
 use crate::forward::PortSplit;
 use crate::model::{Interface, PacketSettings, Wanted};
@@ -51,6 +52,8 @@ pub(super) struct PacketPath {
     claims: Claims,
     _snat_claims: Vec<Claim>,
     coverage: Coverage,
+    /// What workers go by.
+    sight: Arc<ArcSwap<Sight>>,
     stats: Arc<PacketStats>,
     netlink: Arc<Netlink>,
     /// Of the guard that outlives us, until that is in force.
@@ -76,7 +79,7 @@ impl PacketPath {
         // Before anything is done that another process would feel.
         let claims = Claims::default().missing(config)?;
         let snat_claims = claims::snat(config, &snat_addresses)?;
-        let stats = Arc::new(PacketStats::new(Plan::threads(workers)));
+        let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
         let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = match snat_addresses.as_slice() {
@@ -102,12 +105,13 @@ impl PacketPath {
             Ok(PlannedCache { filter, tally, told: offloader.told()? })
         };
         let (wanted, asked) = mpsc::channel::<Wanted>(WANTED);
-        let pipeline = Pipeline::start(Plan {
+        let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));
+        let pipeline = Pipeline::start(PipelineParts {
             filter: Filter::new(&selection),
             dispatch: dispatch(config, workers, &snat_addresses),
             forwarders: forwarders(config, workers, &snat_addresses, writer),
             cache: offloader.as_ref().map(cache).transpose()?,
-            snapshot: parts.snapshot.clone(),
+            sight: sight.clone(),
             stats: stats.clone(),
             wanted,
             failures: parts.failures.clone(),
@@ -169,6 +173,7 @@ impl PacketPath {
             claims,
             _snat_claims: snat_claims,
             coverage,
+            sight,
             stats,
             netlink: kernel,
             lease,
@@ -230,6 +235,11 @@ impl PacketPath {
     /// Keeps what was claimed for as long as it is forwarded.
     pub(super) fn own(&mut self, claims: Claims) {
         self.claims.add(claims);
+    }
+
+    /// Has workers go by this snapshot.
+    pub(super) fn see(&self, snapshot: &Arc<Snapshot>) {
+        self.sight.store(Arc::new(Sight::new(snapshot.clone())));
     }
 
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.

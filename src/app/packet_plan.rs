@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use crate::config::Config;
 use crate::dataplane::Selection;
 use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, Workers};
-use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Listen, Mode, PacketSettings};
 use crate::model::NextHops;
+use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Listen, Mode, PacketSettings};
 
 /// How many threads forward: one for each core but one, unless the file says otherwise. In passthrough each needs SNAT ports
 /// that no frontend at these addresses has: at least a quarter of an even share, or its clients would soon have none. A number in the

@@ -157,12 +157,14 @@ impl Paths {
             proxy.stop();
         }
         let outlasting = task.data_path.outlasting_connections()(&task.snapshot.load());
-        let (Some(packets), Some(stats)) = (task.data_path.packets.take(), stats) else { return 0 };
+        let Some(stats) = stats else { return 0 };
         task.end();
         if timeout(LAST_WORDS, none_open(&stats)).await.is_err() {
             warn!("not every client could be told that its connection is cut");
         }
-        packets.stop();
+        if let Some(packets) = task.data_path.packets.take() {
+            packets.stop();
+        }
         outlasting
     }
 }
@@ -200,10 +202,16 @@ impl DataPath for Paths {
         Ok(Ready { proxy, claims })
     }
 
-    async fn switch<T>(&mut self, ready: Self::Ready, snapshot: &Snapshot, publish: impl FnOnce() -> T) -> T {
+    async fn switch<T>(
+        &mut self,
+        ready: Self::Ready,
+        snapshot: &Arc<Snapshot>,
+        publish: impl FnOnce() -> T,
+    ) -> T {
         if let (Some(proxy), Some(ready)) = (&mut self.proxy, &ready.proxy) {
             proxy.close(ready, snapshot.timeouts.drain).await;
         }
+        self.see(snapshot);
         let published = publish();
         if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready.proxy) {
             proxy.open(ready);
@@ -213,6 +221,12 @@ impl DataPath for Paths {
         }
         self.follow(snapshot);
         published
+    }
+
+    fn see(&self, snapshot: &Arc<Snapshot>) {
+        if let Some(packets) = &self.packets {
+            packets.see(snapshot);
+        }
     }
 
     fn follow(&mut self, snapshot: &Snapshot) {

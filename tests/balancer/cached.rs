@@ -48,15 +48,15 @@ impl Cached {
     pub(super) fn handle(&mut self, bytes: &mut [u8]) -> Option<Verdict> {
         let number = self.number(&parse(bytes).expect("a packet").key);
         let worker = &mut self.workers[number];
-        let Balancer { snapshot, now, .. } = worker;
+        let Balancer { plan, now, .. } = worker;
         let mut frame = Frame::new(bytes);
         // None is longer than a link takes.
-        let forwards = |kernel: &Kernel| kernel.forward(&mut frame, |_, _, _| true, snapshot, *now).is_some();
+        let forwards = |kernel: &Kernel| kernel.forward(&mut frame, |_, _, _| true, plan, *now).is_some();
         if self.kernel.as_ref().is_some_and(forwards) {
             return None;
         }
         let verdict = worker.handle(bytes);
-        while worker.forwarder.next_farewell(&worker.snapshot).is_some() {}
+        while worker.forwarder.next_farewell(&worker.plan).is_some() {}
         worker.forwarder.flush_cache();
         Some(verdict)
     }
@@ -96,7 +96,7 @@ impl Cached {
 
     pub(super) fn publish(&mut self, snapshot: Snapshot) {
         let snapshot = Arc::new(snapshot);
-        self.workers.iter_mut().for_each(|worker| worker.snapshot = snapshot.clone());
+        self.workers.iter_mut().for_each(|worker| worker.see(snapshot.clone()));
     }
 
     /// Gives back the slots of flows that are over. Returns how many are.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey::forward::FlowState;
-use convey::model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
 use convey::model::Draining;
+use convey::model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
 use convey::snapshot::{Frontend, Health, Pool, Server, Snapshot};
 
 use super::Events;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey::forward::{
-    Dispatch, FlowCache, Forwarder, Frame, Loops, NatPorts, PortSplit, Settings, Verdict, Workers,
+    Dispatch, FlowCache, Forwarder, Frame, Loops, NatPorts, Plan, PortSplit, Settings, Verdict, Workers,
 };
+use convey::model::NextHops;
 use convey::model::{
     Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode, Neighbour,
     ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
-use convey::model::NextHops;
 use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
 use convey::wire::TestPacket;
 
@@ -88,6 +88,7 @@ impl Setup {
 pub(crate) struct Balancer {
     pub(crate) forwarder: Forwarder,
     pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) plan: Arc<Plan>,
     pub(crate) now: Timestamp,
 }
 
@@ -113,7 +114,7 @@ impl Balancer {
         let split = PortSplit::new(FIRST_PORT..=FIRST_PORT + setup.ports - 1, workers);
         let has_ports = setup.mode == Mode::Passthrough;
         let dispatch = Dispatch::new(workers, has_ports.then(|| (&snat[..], split.clone())));
-        let (loops, snapshot) = (Loops::new(1), made(setup));
+        let (loops, (snapshot, plan)) = (Loops::new(1), made(setup));
         let new = |(number, together): (u16, Workers)| {
             let settings = Settings {
                 ports: has_ports.then(|| NatPorts::of_worker(vec![snat[0].into()], &split, number, 7)),
@@ -123,8 +124,8 @@ impl Balancer {
                 cache: cache(),
                 loops: loops.clone(),
             };
-            let (forwarder, snapshot) = (Forwarder::new(settings), snapshot.clone());
-            let mut balancer = Balancer { forwarder, snapshot, now: Timestamp(0) };
+            let (forwarder, snapshot, plan) = (Forwarder::new(settings), snapshot.clone(), plan.clone());
+            let mut balancer = Balancer { forwarder, snapshot, plan, now: Timestamp(0) };
             balancer.pass_time(Duration::ZERO);
             balancer
         };
@@ -140,28 +141,37 @@ impl Balancer {
     /// Has a frame arrive.
     #[inline]
     pub(crate) fn handle_frame(&mut self, frame: &mut Frame<'_>) -> Verdict {
-        self.forwarder.handle_frame(frame, &self.snapshot, self.now)
+        self.forwarder.handle_frame(frame, &self.plan, self.now)
     }
 
     /// Lets time pass.
     pub(crate) fn pass_time(&mut self, duration: Duration) {
         self.now.0 += duration.as_nanos() as u64;
-        self.forwarder.handle_timeout(&self.snapshot, self.now, |_, _| {});
+        self.forwarder.handle_timeout(&self.plan, self.now, |_, _| {});
+    }
+
+    /// Has it go by another snapshot.
+    pub(crate) fn see(&mut self, snapshot: Arc<Snapshot>) {
+        (self.plan, self.snapshot) = (Arc::new(convey::dataplane::plan(&snapshot)), snapshot);
     }
 }
 
-/// The snapshot of this set-up, made once: that takes longer than most of what is done with it.
-fn made(setup: Setup) -> Arc<Snapshot> {
+/// A snapshot, and its plan.
+type Made = (Arc<Snapshot>, Arc<Plan>);
+
+/// Those of this set-up, made once: that takes longer than most of what is done with them.
+fn made(setup: Setup) -> Made {
     thread_local! {
-        static MADE: RefCell<Vec<(Setup, Arc<Snapshot>)>> = RefCell::default();
+        static MADE: RefCell<Vec<(Setup, Made)>> = RefCell::default();
     }
-    MADE.with_borrow_mut(|made| {
-        if let Some((_, snapshot)) = made.iter().find(|(of, _)| *of == setup) {
-            return snapshot.clone();
+    MADE.with_borrow_mut(|all| {
+        if let Some((_, made)) = all.iter().find(|(of, _)| *of == setup) {
+            return made.clone();
         }
         let snapshot = Arc::new(snapshot_of(setup));
-        made.push((setup, snapshot.clone()));
-        snapshot
+        let made = (snapshot.clone(), Arc::new(convey::dataplane::plan(&snapshot)));
+        all.push((setup, made.clone()));
+        made
     })
 }
 

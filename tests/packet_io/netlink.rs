@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use convey::model::Wanted;
-use convey::net::{Netlink, ReservedPorts};
 use convey::model::{NextHops, Unreachable};
+use convey::net::{Netlink, ReservedPorts};
 use etherparse::PacketBuilder;
 
 use super::lab::{DEADLINE, Namespace};

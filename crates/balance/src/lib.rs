@@ -3,6 +3,37 @@
 //!
 //! Tables hold only servers that may be chosen (see [`Member::eligible`]); what changes from one
 //! connection to the next (open connections, servers at their limit) is asked through [`Loads`].
+//!
+//! ```
+//! use std::net::SocketAddr;
+//! use std::sync::Arc;
+//!
+//! use convey_balance::{Identity, Loads, Member, build, flow_hash};
+//! use convey_model::{Algorithm, HashOn};
+//!
+//! /// Three servers, of which the last is at its limit.
+//! struct Now;
+//!
+//! impl Loads for Now {
+//!     fn usable(&self, index: usize) -> bool {
+//!         index != 2
+//!     }
+//!     fn active(&self, _index: usize) -> u32 {
+//!         0
+//!     }
+//! }
+//!
+//! let member = |n: u8| {
+//!     let identity = Identity::from(SocketAddr::from(([10, 0, 0, n], 80)));
+//!     Member { identity, weight: 1, percent: 100, eligible: true }
+//! };
+//! let table = build(Algorithm::Maglev, &[1, 2, 3].map(member), Arc::default());
+//! let (client, vip) = (SocketAddr::from(([203, 0, 113, 9], 4242)), SocketAddr::from(([192, 0, 2, 1], 80)));
+//! let flow = flow_hash(HashOn::Source, client, vip);
+//! let server = table.pick(flow, &Now).unwrap();
+//! assert!(server < 2);
+//! assert_eq!(table.pick(flow, &Now), Some(server), "one client meets one server");
+//! ```
 
 mod candidates;
 mod hash;

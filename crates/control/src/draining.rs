@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use convey_config::Config;
 use convey_model::{Endpoint, Timestamp};
-use convey_snapshot as snapshot;
 
 /// Places of the packet modes that are no longer configured, and until when they are served.
 #[derive(Debug, Default)]

@@ -18,9 +18,11 @@ use convey_model::{
     self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, ProbeKind, Server, ServerKey, Timestamp,
     WHOLE,
 };
-use convey_snapshot::stats::Traffic;
 use convey_model::{NextHops, ServerEndpoints};
-use convey_snapshot::{self as snapshot, Ejected, Frontend, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
+use convey_snapshot::stats::Traffic;
+use convey_snapshot::{
+    self as snapshot, Ejected, Frontend, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot,
+};
 
 /// The state behind the snapshots.
 pub struct State {

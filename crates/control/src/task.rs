@@ -38,14 +38,17 @@ pub trait DataPath {
     /// cannot be had, and why.
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
 
-    /// Stops serving what is no longer wanted, calls `publish`, which publishes `snapshot`, starts serving what is
+    /// Stops serving what is no longer wanted, sees the snapshot, calls `publish`, which publishes `snapshot`, starts serving what is
     /// new: so each connection meets a snapshot that knows its frontend. Returns what `publish` does.
     fn switch<T>(
         &mut self,
         ready: Self::Ready,
-        snapshot: &Snapshot,
+        snapshot: &Arc<Snapshot>,
         publish: impl FnOnce() -> T,
     ) -> impl Future<Output = T>;
+
+    /// A snapshot is about to be published, of whatever configuration.
+    fn see(&self, snapshot: &Arc<Snapshot>);
 
     /// A snapshot of the same configuration was published: what drained may be gone from it.
     fn follow(&mut self, snapshot: &Snapshot);
@@ -170,12 +173,14 @@ impl<D: DataPath> Task<D> {
 
     /// Begins no new connections (packet modes).
     pub fn stop(&mut self) {
-        publish(&self.snapshot, self.state.stop());
+        let snapshot = self.state.stop();
+        self.publish(snapshot);
     }
 
     /// Cuts what is open (packet modes). It is still guarded, or the host's stack would answer it.
     pub fn end(&mut self) {
-        publish(&self.snapshot, self.state.end());
+        let snapshot = self.state.end();
+        self.publish(snapshot);
     }
 
     /// Looks up names that are new in `config`, so that their servers are there from the start; those that take too
@@ -258,9 +263,15 @@ impl<D: DataPath> Task<D> {
         }
     }
 
+    /// Publishes a snapshot of the configuration that runs and returns the one before.
+    fn publish(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+        self.data_path.see(&snapshot);
+        publish(&self.snapshot, snapshot)
+    }
+
     fn settle(&mut self) {
         let Some((snapshot, changes)) = self.state.settle() else { return };
-        let before = publish(&self.snapshot, snapshot.clone());
+        let before = self.publish(snapshot.clone());
         self.data_path.follow(&snapshot);
         let now = (self.now)();
         let told = changes.into_iter().filter_map(|change| self.digest.take(change, now));

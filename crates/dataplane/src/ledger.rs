@@ -166,8 +166,8 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
 mod tests {
     use super::*;
     use convey_forward::{Direction, Part};
-    use convey_model::{Interface, Route, RouteHop};
     use convey_model::NextHops;
+    use convey_model::{Interface, Route, RouteHop};
     use convey_snapshot::fixture;
 
     const WAN: u32 = 2;

@@ -24,14 +24,13 @@ use super::queues::{Batch, QUEUE, Room, SPARES};
 use super::transmit::drop_reason;
 use super::waiting::Waiting;
 use super::worker::Worker;
-use super::{Filter, Tally, Told, Transmit};
+use super::{Filter, Sight, Tally, Told, Transmit};
 use convey_forward::{Dispatch, Forwarder, Ids};
 use convey_model::{ConnectFailures, DropReason, Timestamp, Wanted};
-use convey_snapshot::Snapshot;
 use convey_snapshot::stats::PacketStats;
 
 /// What the pipeline is made of.
-pub struct Plan {
+pub struct PipelineParts {
     /// What is captured.
     pub filter: Filter,
     /// The flow cache, if there is one.
@@ -40,9 +39,9 @@ pub struct Plan {
     pub dispatch: Dispatch,
     /// One for each worker.
     pub forwarders: Vec<Forwarder>,
-    /// The state that is forwarded by.
-    pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// Counters for [`Plan::threads`] threads.
+    /// What is forwarded by.
+    pub sight: Arc<ArcSwap<Sight>>,
+    /// Counters for [`PipelineParts::threads`] threads.
     pub stats: Arc<PacketStats>,
     /// Where neighbours are asked for.
     pub wanted: tokio::sync::mpsc::Sender<Wanted>,
@@ -62,7 +61,7 @@ pub struct PlannedCache {
     pub told: Told,
 }
 
-impl Plan {
+impl PipelineParts {
     /// Threads that count: workers first, then transmit, then as many as interfaces can be captured on.
     pub fn threads(workers: usize) -> usize {
         workers + 1 + captures::MOST
@@ -80,19 +79,19 @@ impl Pipeline {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(plan: Plan) -> io::Result<Pipeline> {
-        let workers = plan.forwarders.len();
-        let (program, mut tally, told) = match plan.cache {
+    pub fn start(parts: PipelineParts) -> io::Result<Pipeline> {
+        let workers = parts.forwarders.len();
+        let (program, mut tally, told) = match parts.cache {
             Some(PlannedCache { filter, tally, told }) => (filter, Some(tally), Some(told)),
             None => (None, None, None),
         };
-        let news = News::of(workers, told, &plan.dispatch);
+        let news = News::of(workers, told, &parts.dispatch);
         let (ids, room) = (Ids::new(fastrand::u16(..)), Room::default());
         let (spares, spare) = bounded(SPARES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let mut inboxes = Vec::new();
-        for ((core, forwarder), news) in plan.forwarders.into_iter().enumerate().zip(news) {
+        for ((core, forwarder), news) in parts.forwarders.into_iter().enumerate().zip(news) {
             let (inbox, frames) = bounded(QUEUE);
             inboxes.push(inbox);
             let worker = Worker {
@@ -103,32 +102,32 @@ impl Pipeline {
                 news,
                 ids: ids.clone(),
                 waiting: Waiting::default(),
-                snapshot: plan.snapshot.clone(),
-                stats: plan.stats.clone(),
+                sight: parts.sight.clone(),
+                stats: parts.stats.clone(),
                 frames,
                 out: out.clone(),
                 spares: spares.clone(),
                 room: room.clone(),
-                wanted: plan.wanted.clone(),
-                failures: plan.failures.clone(),
-                now: plan.now,
+                wanted: parts.wanted.clone(),
+                failures: parts.failures.clone(),
+                now: parts.now,
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);
         }
-        let stats = plan.stats.clone();
+        let stats = parts.stats.clone();
         threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &spares, workers, &stats))?);
         let captures = Captures {
             running: Running::default(),
-            filter: plan.filter,
+            filter: parts.filter,
             program,
             ids,
-            dispatch: plan.dispatch,
+            dispatch: parts.dispatch,
             inboxes,
             spare,
             room,
-            stats: plan.stats,
+            stats: parts.stats,
             first: workers + 1,
-            now: plan.now,
+            now: parts.now,
         };
         Ok(Pipeline { captures, threads })
     }

@@ -10,10 +10,9 @@ use super::ledger::Ledger;
 use super::news::News;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
-use super::{Buffer, Tally};
+use super::{Buffer, Sight, Tally};
 use convey_forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut, number_segments};
 use convey_model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
-use convey_snapshot::Snapshot;
 use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
 use convey_wire::Checksum;
 
@@ -46,7 +45,7 @@ pub(super) struct Worker {
     /// For packets that it cuts.
     pub(super) ids: Ids,
     pub(super) waiting: Waiting,
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) sight: Arc<ArcSwap<Sight>>,
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
     pub(super) out: Sender<Batch>,
@@ -59,7 +58,7 @@ pub(super) struct Worker {
 
 /// What is done with one batch of frames.
 struct Round<'a> {
-    snapshot: &'a Snapshot,
+    sight: &'a Sight,
     now: Timestamp,
     ledger: &'a Ledger,
     out: Vec<Parcel>,
@@ -84,11 +83,11 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            let snapshot = self.snapshot.load();
+            let sight = self.sight.load();
             let now = (self.now)();
-            ledger.follow(&snapshot);
+            ledger.follow(&sight.snapshot);
             let mut round = Round {
-                snapshot: &snapshot,
+                sight: &sight,
                 now,
                 ledger: &ledger,
                 out: Vec::with_capacity(parcels.len()),
@@ -99,13 +98,13 @@ impl Worker {
                 self.forwarder.on_cached(&key, segment, now);
             }
             self.settle(&ledger);
-            is_behind = self.forwarder.handle_timeout(&snapshot, now, |frame, interface| {
+            is_behind = self.forwarder.handle_timeout(&sight.plan, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(frame);
                 round.out.push((interface, buffer));
             });
             self.say_farewells(&mut round);
-            for (since, parcel) in self.waiting.due(snapshot.generation, now) {
+            for (since, parcel) in self.waiting.due(sight.snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
             self.forwarder.prefetch(parcels.iter().map(|(_, buffer)| buffer.frame()));
@@ -135,7 +134,7 @@ impl Worker {
         let from = Some(interface);
         let bytes = buffer.frame_mut();
         let mut frame = Frame { bytes, checksum, segment_size, lead, interface: from };
-        let verdict = self.forwarder.handle_frame(&mut frame, round.snapshot, round.now);
+        let verdict = self.forwarder.handle_frame(&mut frame, &round.sight.plan, round.now);
         self.say_farewells(round);
         match verdict {
             Verdict::Transmit(forwarded) => {
@@ -150,7 +149,8 @@ impl Worker {
                     Part::Later => {}
                     Part::Answer => round.ledger.answered(forwarded.flow),
                     Part::Refusal => {
-                        if let Some(news) = round.ledger.refused(forwarded, interface, round.snapshot) {
+                        if let Some(news) = round.ledger.refused(forwarded, interface, &round.sight.snapshot)
+                        {
                             let _ = self.failures.try_send(news); // full: there is more of the same in it
                         }
                     }
@@ -203,7 +203,7 @@ impl Worker {
 
     /// Tells servers of handshakes that gave way.
     fn say_farewells(&mut self, round: &mut Round<'_>) {
-        while let Some((farewell, interface)) = self.forwarder.next_farewell(round.snapshot) {
+        while let Some((farewell, interface)) = self.forwarder.next_farewell(&round.sight.plan) {
             let mut buffer = Buffer::default();
             buffer.set_frame(farewell);
             round.out.push((interface, buffer));
@@ -271,8 +271,10 @@ fn ask(requests: &tokio::sync::mpsc::Sender<Wanted>, wanted: Wanted) {
 
 #[cfg(test)]
 mod tests {
+    use convey_snapshot::Snapshot;
+
     use super::*;
-    use convey_forward::{Loops, Settings, Workers};
+    use convey_forward::Settings;
 
     #[test]
     fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
@@ -282,19 +284,12 @@ mod tests {
         let stats = Arc::new(PacketStats::new(1));
         let mut worker = Worker {
             core: 0,
-            forwarder: Forwarder::new(Settings {
-                ports: None,
-                capacity: 1,
-                workers: Workers::alone(),
-                seed: 1,
-                cache: None,
-                loops: Loops::new(1),
-            }),
+            forwarder: Forwarder::new(Settings::alone(1, 1)),
             tally: None,
             news: News::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
             ids: Ids::new(0),
             waiting: Waiting::default(),
-            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            sight: Arc::new(ArcSwap::from_pointee(Sight::new(Arc::new(Snapshot::empty(1))))),
             stats: stats.clone(),
             frames,
             out,

@@ -24,7 +24,7 @@ pub struct NewFlow {
     pub server_id: u32,
     /// The frontend, by the number the control path gave it.
     pub frontend_id: u32,
-    /// Next hop to the server: index into the snapshot's next hops.
+    /// Next hop to the server: index into the plan's next hops.
     pub to_server: u32,
     /// Next hop to the client; means nothing where the server answers it directly.
     pub to_client: u32,
@@ -220,7 +220,7 @@ impl Flow {
         Rewrite { src, dst, src_port, dst_port, next_hop }
     }
 
-    /// Where packets of this direction go next: index into the snapshot's next hops.
+    /// Where packets of this direction go next: index into the plan's next hops.
     #[inline]
     pub fn next_hop(&self, direction: Direction) -> u32 {
         match self.next_hops[direction as usize] {

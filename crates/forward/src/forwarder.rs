@@ -30,11 +30,11 @@ use super::{
     Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
     Workers,
 };
+use crate::plan::Plan;
+use convey_model::NextHops;
 use convey_model::{
     Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, Rewrite, Shortage, Timestamp, UDP, Wanted,
 };
-use convey_model::NextHops;
-use convey_snapshot::Snapshot;
 use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind};
 
 /// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose
@@ -68,6 +68,14 @@ pub struct Settings {
     pub loops: Loops,
 }
 
+impl Settings {
+    /// Of the only worker, without SNAT ports or a flow cache; `seed` is a secret.
+    pub fn alone(capacity: u32, seed: u64) -> Settings {
+        let (workers, loops) = (Workers::alone(), Loops::new(seed));
+        Settings { ports: None, capacity, workers, seed, cache: None, loops }
+    }
+}
+
 /// The flows of one worker and what is done to their packets.
 #[derive(Debug)]
 pub struct Forwarder {
@@ -99,14 +107,14 @@ pub struct Forwarder {
     looked_at: Vec<(Timestamp, FlowId)>,
     /// Where none gives way because all are in use.
     in_use: InUse,
-    /// What is derived from the snapshot of this generation.
+    /// What is derived from the plan of this generation.
     generation: Option<u64>,
     served: Served,
-    /// Where packets went by that snapshot.
+    /// Where packets went by that plan.
     network: Arc<NextHops>,
-    /// Where the look at every flow has got to that a new snapshot asks for.
+    /// Where the look at every flow has got to that a new plan asks for.
     sweep: Option<u32>,
-    /// Whether another has to follow, for a snapshot that came meanwhile.
+    /// Whether another has to follow, for a plan that came meanwhile.
     sweep_again: bool,
     /// When entries in the cache of a flow that begins were last replaced.
     handshakes_replaced: Option<Timestamp>,
@@ -136,7 +144,7 @@ pub struct News {
 #[derive(Clone, Copy)]
 struct Packet<'a> {
     headers: &'a Headers,
-    snapshot: &'a Snapshot,
+    plan: &'a Plan,
     now: Timestamp,
 }
 
@@ -194,7 +202,7 @@ impl Forwarder {
     }
 
     /// Parses, classifies, looks the flow up or begins one, and rewrites.
-    pub fn handle_frame(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot, now: Timestamp) -> Verdict {
+    pub fn handle_frame(&mut self, frame: &mut Frame<'_>, plan: &Plan, now: Timestamp) -> Verdict {
         // Read where they were written: to move them would wait for that to be done.
         let mut parsed = wire::parse(frame.bytes);
         let headers = match &mut parsed {
@@ -207,12 +215,12 @@ impl Forwarder {
             headers.key.protocol = lead.protocol;
         }
         let headers = &*headers;
-        let packet = Packet { headers, snapshot, now };
+        let packet = Packet { headers, plan, now };
         let found = self.flows.lookup(&headers.key);
         if let Some((id, Direction::ToClient)) = found
-            && let Some(interface) = self.unusual_way(id, frame, snapshot)
+            && let Some(interface) = self.unusual_way(id, frame, plan)
         {
-            if snapshot.network.is_spoofed(headers.key.src.ip(), interface) {
+            if plan.network.is_spoofed(headers.key.src.ip(), interface) {
                 return Verdict::Drop(DropReason::WrongInterface);
             }
             if !headers.is_error() {
@@ -274,8 +282,8 @@ impl Forwarder {
 
     /// Where a packet of a flow's server, or an ICMP error about one to it, came in, if packets to that server go out elsewhere.
     #[inline]
-    fn unusual_way(&self, id: FlowId, frame: &Frame<'_>, snapshot: &Snapshot) -> Option<u32> {
-        let usual = snapshot.network.get(self.flows.get(id).next_hop(Direction::ToServer));
+    fn unusual_way(&self, id: FlowId, frame: &Frame<'_>, plan: &Plan) -> Option<u32> {
+        let usual = plan.network.get(self.flows.get(id).next_hop(Direction::ToServer));
         frame.interface.filter(|interface| usual.is_none_or(|hop| hop.interface != *interface))
     }
 
@@ -312,13 +320,13 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
-        let cut = fit(frame, headers, Path::of(flow, direction, headers, hop, packet.snapshot))?;
+        let cut = fit(frame, headers, Path::of(flow, direction, headers, hop, packet.plan))?;
         let parties = parties(flow);
         let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
         let mut part =
             if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
         if part == Part::Later && (opens(direction, headers) || asks(direction, headers)) {
-            self.ask_for_client_again(id, packet.snapshot);
+            self.ask_for_client_again(id, packet.plan);
         }
         let flow = self.flows.get(id);
         if part == Part::First {
@@ -327,7 +335,7 @@ impl Forwarder {
             }
             self.follow_in_cache(id);
         } else if matches!(headers.kind, Kind::LaterFragment { .. }) {
-        } else if self.is_stream_beyond(id, direction, packet.snapshot) {
+        } else if self.is_stream_beyond(id, direction, packet.plan) {
             self.flows.keep(id, packet.now);
         } else {
             self.hear(id, direction, segment(headers), packet.now);
@@ -414,16 +422,16 @@ impl Forwarder {
         &mut self,
         id: FlowId,
         direction: Direction,
-        Packet { snapshot, now, .. }: Packet<'a>,
+        Packet { plan, now, .. }: Packet<'a>,
     ) -> Result<(Rewrite, &'a NextHop), Stop> {
         let mut rewrite = self.flows.get(id).rewrite(direction);
-        if let Some(hop) = snapshot.network.get(rewrite.next_hop) {
+        if let Some(hop) = plan.network.get(rewrite.next_hop) {
             return Ok((rewrite, hop));
         }
-        rewrite.next_hop = self.find_hop(To::end(self.flows.get(id), direction), snapshot)?;
+        rewrite.next_hop = self.find_hop(To::end(self.flows.get(id), direction), plan)?;
         self.flows.set_next_hop(id, direction, rewrite.next_hop);
         self.reroute_in_cache(id, now);
-        let hop = snapshot.network.get(rewrite.next_hop);
+        let hop = plan.network.get(rewrite.next_hop);
         Ok((rewrite, hop.ok_or(Stop::Silent(DropReason::NextHopUnresolved))?))
     }
 

@@ -1,4 +1,47 @@
 //! The forwarding core of the packet modes. Pure: frames and the time in, verdicts out.
+//!
+//! A [`Plan`] says what is forwarded. Whoever drives a [`Forwarder`] gives it each frame, the plan and the time, does as the
+//! [`Verdict`] says, and calls [`Forwarder::handle_timeout`] now and then. So a test needs no network:
+//!
+//! ```
+//! use std::net::{Ipv4Addr, SocketAddr};
+//! use std::sync::Arc;
+//!
+//! use convey_forward::plan::{Frontend, Pick, Picked, Plan, Pool, Server};
+//! use convey_forward::{Forwarder, Frame, Settings, Verdict, View};
+//! use convey_model::{Interface, Neighbour, NextHops, Protocol, Route, RouteHop, Timestamp};
+//! use convey_wire::{TestPacket, parse};
+//!
+//! /// Always the first.
+//! struct First;
+//!
+//! impl Pick for First {
+//!     fn pick(&self, _client: SocketAddr, _vip: SocketAddr) -> Picked {
+//!         Picked::Server(0)
+//!     }
+//!     fn hash(&self, _client: SocketAddr, _vip: SocketAddr) -> u64 {
+//!         0
+//!     }
+//! }
+//!
+//! let eth0 = Interface::ethernet(1, "eth0", [2, 0, 0, 0, 0, 0xfe], vec![[10, 0, 0, 254].into()]);
+//! let hops = vec![RouteHop { interface: 1, gateway: None, mtu: None }];
+//! let all = Route { table: Route::MAIN, prefix: Ipv4Addr::UNSPECIFIED.into(), prefix_len: 0, metric: 0, hops };
+//! let server = Neighbour { interface: 1, ip: [10, 0, 0, 1].into(), mac: [2, 0, 0, 0, 0, 1] };
+//! let network = NextHops::new(&[eth0], [all], &[server]);
+//!
+//! let servers = vec![Arc::new(Server::new(1, "10.0.0.1:8080".parse().unwrap()))];
+//! let pool = Arc::new(Pool::new(servers, Arc::new(First)));
+//! let vip = "192.0.2.1:80".parse().unwrap();
+//! let web = Frontend::new(1, View::ClientSide, Protocol::Tcp, vip, pool);
+//! let plan = Plan::new(1, vec![Arc::new(web)], Arc::new(network));
+//!
+//! let mut forwarder = Forwarder::new(Settings::alone(1_000, 7));
+//! let mut syn = TestPacket::from("203.0.113.9:4242").to("192.0.2.1:80").syn().bytes();
+//! let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn), &plan, Timestamp(0));
+//! assert!(matches!(verdict, Verdict::Transmit(_)));
+//! assert_eq!(parse(&syn).unwrap().key.destination(), "10.0.0.1:8080".parse().unwrap());
+//! ```
 
 mod cache;
 mod clients;
@@ -15,6 +58,7 @@ mod list;
 mod loops;
 mod nat_ports;
 mod numbers;
+pub mod plan;
 mod port_pools;
 mod port_ranges;
 mod queues;
@@ -36,6 +80,7 @@ pub use fragments::{Fragments, Later, Lead};
 pub use ids::Ids;
 pub use loops::Loops;
 pub use nat_ports::{NatPorts, PortSplit};
+pub use plan::Plan;
 pub use shares::Share;
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};

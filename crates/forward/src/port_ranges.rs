@@ -1,4 +1,4 @@
-//! Ports by what they are of, as ranges: a frontend may have thousands, and each snapshot is held against the last.
+//! Ports by what they are of, as ranges: a frontend may have thousands, and each plan is held against the last.
 
 use std::collections::HashMap;
 use std::hash::Hash;

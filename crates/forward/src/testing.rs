@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::plan::Plan;
 use crate::{CachedRoute, Direction, FlowCache, Frame, Progress, Seen, Segment, View};
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
-use convey_snapshot::Snapshot;
 use convey_wire::{self as wire, Headers, Kind, TcpFlags};
 
 thread_local! {
@@ -65,7 +65,7 @@ impl Kernel {
         &self,
         frame: &mut Frame<'_>,
         fits: impl FnOnce(&Frame<'_>, &Headers, &NextHop) -> bool,
-        snapshot: &Snapshot,
+        plan: &Plan,
         now: Timestamp,
     ) -> Option<u32> {
         let headers = wire::parse(frame.bytes).ok().filter(|headers| headers.kind == Kind::Whole)?;
@@ -109,7 +109,7 @@ impl Kernel {
         if !goes_on {
             return None;
         }
-        let hop = snapshot.network.get(entry.route.rewrite.next_hop)?;
+        let hop = plan.network.get(entry.route.rewrite.next_hop)?;
         if !fits(frame, &headers, hop) {
             return None;
         }
@@ -157,7 +157,7 @@ impl Kernel {
     }
 
     /// How many keys it knows.
-    pub fn len(&self) -> usize {
+    pub fn entries(&self) -> usize {
         self.entries.lock().unwrap().len()
     }
 

@@ -39,6 +39,14 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
+impl Interface {
+    /// One that is up and carries Ethernet frames with 1,500 bytes of payload.
+    pub fn ethernet(index: u32, name: &str, mac: [u8; 6], addresses: Vec<IpAddr>) -> Interface {
+        let (name, mac, mtu, mtu_v6) = (name.to_owned(), Some(mac), 1_500, 1_500);
+        Interface { index, name, mac, mtu, mtu_v6, up: true, loopback: false, hands_over: false, addresses }
+    }
+}
+
 /// An entry of a routing table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {

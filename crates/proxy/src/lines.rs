@@ -1,4 +1,5 @@
 //! Which lines of the log clients may cause, and how often.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::collections::HashMap;
 use std::fmt;

@@ -3,6 +3,7 @@
 //! Whoever ends a connection first keeps its port for a minute (TIME-WAIT). A client that half-closes has convey do so, and 470
 //! short connections a second would use up all ports towards a server. For sockets without a port the kernel passes over all of these,
 //! unless `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect: timestamps tell old segments from new.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::Cell;
 use std::io;

@@ -3,6 +3,7 @@
 //! One future moves both directions through a buffer that the whole thread shares, so an idle connection
 //! holds no memory for bytes; only what the other side would not take is kept. A direction that fills the
 //! buffer is bulk: it moves inside the kernel ([`Pipe`]) until it no longer is.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
 use std::future::poll_fn;

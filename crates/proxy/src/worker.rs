@@ -1,4 +1,5 @@
 //! One worker thread: its listeners, its connections, its end.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;

@@ -22,8 +22,8 @@ use tokio::sync::Notify;
 
 use crate::stats::Traffic;
 use convey_model::{
-    self as model, Draining, DsrKind, Endpoint, FlowTimeouts, Mode, NextHops, PacketSettings, ServerEndpoints, ServerKey,
-    Slots, Timeouts, Timestamp, Unreachable,
+    self as model, Draining, DsrKind, Endpoint, FlowTimeouts, Mode, NextHops, PacketSettings,
+    ServerEndpoints, ServerKey, Slots, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -82,7 +82,7 @@ pub struct FrontendLive {
     /// Its counters.
     pub traffic: Traffic,
     /// Its open connections.
-    pub slots: Slots,
+    pub slots: Arc<Slots>,
     /// Of these, the UDP sessions that give way to any new one.
     pub questions: Slots,
     /// Notified when one of them ends.
@@ -102,7 +102,7 @@ impl Frontend {
 impl FrontendLive {
     /// The frontend number `id`, which nobody has connected to, counted by `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
-        let (slots, questions) = (Slots::default(), Slots::default());
+        let (slots, questions) = (Arc::default(), Slots::default());
         let (freed, share_changed) = (Notify::new(), Notify::new());
         FrontendLive { id, traffic: Traffic::new(cores), slots, questions, freed, share_changed }
     }

@@ -64,7 +64,7 @@ pub struct ServerLive {
     /// Its counters.
     pub traffic: Traffic,
     /// Its open connections.
-    pub slots: Slots,
+    pub slots: Arc<Slots>,
     failures: AtomicU32,
     row: AtomicU32,
     ejections: AtomicU64,
@@ -186,7 +186,7 @@ impl ServerLive {
         ServerLive {
             id,
             traffic: Traffic::new(cores),
-            slots: Slots::default(),
+            slots: Arc::default(),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),
             ejections: AtomicU64::new(0),

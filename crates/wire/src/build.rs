@@ -15,7 +15,7 @@ use convey_model::{Addr, TCP, UDP};
 /// from an ordinary host: TTL 64, "don't fragment", no options, no payload, checksums valid and complete.
 ///
 /// ```
-/// use convey::wire::{TestPacket, parse};
+/// use convey_wire::{TestPacket, parse};
 ///
 /// let syn = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().seq(7).bytes();
 /// assert!(parse(&syn).unwrap().flags.syn());

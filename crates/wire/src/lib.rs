@@ -3,6 +3,15 @@
 //!
 //! Checksums are carried along, not verified: they are updated by what a rewrite changes (RFC 1624), so a
 //! packet damaged on its way here is as damaged when it leaves, and its receiver drops it.
+//!
+//! ```
+//! use convey_wire::{TestPacket, parse};
+//!
+//! let syn = TestPacket::from("203.0.113.9:4242").to("192.0.2.1:80").syn().bytes();
+//! let headers = parse(&syn).unwrap();
+//! assert!(headers.flags.syn());
+//! assert_eq!(headers.key.destination(), "192.0.2.1:80".parse().unwrap());
+//! ```
 
 mod answer;
 mod build;

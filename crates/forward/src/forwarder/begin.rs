@@ -7,15 +7,15 @@ use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
 use super::refuse::Stop;
 use super::{Forwarder, Packet, begins, segment};
+use crate::plan::{Frontend, Picked, Plan, Server};
 use crate::{
     Cut, Direction, Flow, FlowId, FlowState, Forwarded, Frame, Full, NewFlow, Part, Parties, Share, Verdict,
     View,
 };
 use convey_model::{
-    Addr, DropReason, DsrKind, Endpoint, FlowKey, Mode, NextHop, Rewrite, Shortage, Timestamp, Wanted,
+    Addr, DropReason, DsrKind, Endpoint, FlowKey, NextHop, Rewrite, Shortage, Timestamp, Wanted,
 };
 use convey_model::{NextHops, Unreachable};
-use convey_snapshot::{Frontend, Pick, Server, Snapshot};
 use convey_wire::{self as wire, Headers, Kind};
 
 /// Neighbours asked for at once.
@@ -41,7 +41,7 @@ pub(super) enum To {
 impl To {
     /// The server that a frontend has chosen.
     fn chosen(server: &Server, as_is: bool) -> To {
-        let ip = server.config.addr.ip();
+        let ip = server.addr.ip();
         if as_is { To::ServerOnLink(ip) } else { To::Server(ip) }
     }
 
@@ -66,17 +66,17 @@ impl To {
 impl Forwarder {
     /// A packet without a flow: begins one, or is refused.
     pub(super) fn begin(&mut self, frame: &mut Frame<'_>, packet: Packet<'_>) -> Result<Verdict, Stop> {
-        let (headers, snapshot) = (packet.headers, packet.snapshot);
+        let (headers, plan) = (packet.headers, packet.plan);
         let key = &headers.key;
         let vip = key.destination();
         let endpoint = key.transport().map(|protocol| Endpoint { protocol, addr: vip });
-        let listening = endpoint.and_then(|endpoint| snapshot.listeners.get(&endpoint));
-        let Some(frontend) = listening.filter(|frontend| frontend.config.mode != Mode::Proxy) else {
+        let listening = endpoint.and_then(|endpoint| plan.listeners.get(&endpoint));
+        let Some(frontend) = listening else {
             return Ok(self.without_frontend(key));
         };
-        let (is_new, is_dsr) = (begins(headers), frontend.config.mode == Mode::Dsr);
+        let (is_new, is_dsr) = (begins(headers), frontend.is_dsr());
         let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
-        let is_repeatable = is_dsr && frontend.pool.config.algorithm.hashes();
+        let is_repeatable = is_dsr && frontend.pool.is_hashed;
         if (headers.is_error() || is_later) && !is_repeatable {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
@@ -87,14 +87,14 @@ impl Forwarder {
         if !is_new && (!is_dsr || headers.flags.rst()) {
             return Err(Stop::Refused(DropReason::NoFlow));
         }
-        if is_new && snapshot.stopping {
+        if is_new && plan.stopping {
             return Err(Stop::Refused(DropReason::Stopping));
         }
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
         // Its answer would be a question to us, and so on without end.
-        if is_new && snapshot.server_endpoints.contain(frontend.config.protocol, key.source(), vip.port()) {
+        if is_new && plan.server_endpoints.contain(frontend.protocol, key.source(), vip.port()) {
             return Err(Stop::Silent(DropReason::ClientIsServer));
         }
         // Its sender is told, and with it whoever is before that.
@@ -105,9 +105,9 @@ impl Forwarder {
             Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
             chosen => chosen,
         };
-        let as_is = is_dsr && frontend.pool.config.dsr == DsrKind::L2;
+        let as_is = is_dsr && frontend.pool.dsr == DsrKind::L2;
         let way = server.and_then(|server| {
-            let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
+            let to_server = self.find_hop(To::chosen(server, as_is), plan)?;
             self.check_client(key, frontend, server, packet.now)?;
             Ok((server, to_server))
         });
@@ -121,7 +121,7 @@ impl Forwarder {
             self.begun += 1;
         }
         let (server, to_server) = way?;
-        let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+        let hop = plan.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
         let cut = fit(frame, headers, Path::to(hop, !is_dsr))?;
         if is_later {
             // Its first has gone there, and has been forgotten or was never recorded.
@@ -152,12 +152,12 @@ impl Forwarder {
         frame: &mut Frame<'_>,
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
-        let (headers, snapshot) = (packet.headers, packet.snapshot);
+        let (headers, plan) = (packet.headers, packet.plan);
         check_error(frame, headers)?;
         let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
-        let as_is = frontend.pool.config.dsr == DsrKind::L2;
-        let to_server = self.find_hop(To::chosen(server, as_is), snapshot)?;
-        let hop = snapshot.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+        let as_is = frontend.pool.dsr == DsrKind::L2;
+        let to_server = self.find_hop(To::chosen(server, as_is), plan)?;
+        let hop = plan.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
         fit_error(headers, hop)?;
         Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), None))
     }
@@ -190,19 +190,19 @@ impl Forwarder {
         // A client that tries again after a reset comes back to the same server; see `allocate`.
         let reset = self.replaced.as_ref().filter(|old| old.state() == FlowState::Closed);
         let again = reset.and_then(|old| {
-            let is_same = |server: &Arc<Server>| server.live.id == old.server_id();
+            let is_same = |server: &Arc<Server>| server.id == old.server_id();
             let index = frontend.pool.servers.iter().position(is_same)?;
             let same = &frontend.pool.servers[index];
-            let has_room = same.live.slots.has_room(same.config.settings.max_connections);
-            (frontend.pool.is_eligible(index) && has_room).then_some(same)
+            let has_room = same.slots.has_room(same.max_connections);
+            (frontend.pool.servers[index].is_eligible && has_room).then_some(same)
         });
-        let picked = || match frontend.pool.pick(client, vip, &[]) {
-            Pick::Server(index) => Ok(&frontend.pool.servers[index]),
-            Pick::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
-            Pick::Nobody => Err(Stop::Refused(DropReason::NoServer)),
+        let picked = || match frontend.pool.pick.pick(client, vip) {
+            Picked::Server(index) => Ok(&frontend.pool.servers[index]),
+            Picked::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
+            Picked::Nobody => Err(Stop::Refused(DropReason::NoServer)),
         };
         let server = again.map_or_else(picked, Ok)?;
-        if frontend.config.mode == Mode::Dsr && server.config.addr.ip() == client.ip() {
+        if frontend.is_dsr() && server.addr.ip() == client.ip() {
             return Err(Stop::Silent(DropReason::ClientIsServer));
         }
         Ok(server)
@@ -216,15 +216,14 @@ impl Forwarder {
         to_server: u32,
     ) -> Result<FlowId, Stop> {
         let key = &packet.headers.key;
-        let addr = server.config.addr_for(key.dst_port);
+        let addr = server.addr_for(key.dst_port);
         let endpoint = (addr.ip().into(), addr.port());
-        let is_dsr = frontend.config.mode == Mode::Dsr;
+        let is_dsr = frontend.is_dsr();
         let (view, back, to_client) = match is_dsr {
             true => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
             false => {
                 // Looked up now so that it is resolved by the time of the answer.
-                let to_client =
-                    self.find_hop(To::Client(key.src.ip()), packet.snapshot).unwrap_or(UNRESOLVED);
+                let to_client = self.find_hop(To::Client(key.src.ip()), packet.plan).unwrap_or(UNRESOLVED);
                 (View::BothSides, self.allocate(endpoint, key.protocol, packet.now)?, to_client)
             }
         };
@@ -232,9 +231,9 @@ impl Forwarder {
             client: *key,
             server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
             view,
-            as_is: is_dsr && frontend.pool.config.dsr == DsrKind::L2,
-            server_id: server.live.id,
-            frontend_id: frontend.live.id,
+            as_is: is_dsr && frontend.pool.dsr == DsrKind::L2,
+            server_id: server.id,
+            frontend_id: frontend.id,
             to_server,
             to_client,
             segment: segment(packet.headers),
@@ -281,22 +280,22 @@ impl Forwarder {
     }
 
     /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
-    pub(super) fn find_hop(&mut self, to: To, snapshot: &Snapshot) -> Result<u32, Stop> {
-        self.look_for_hop(to, snapshot, false)
+    pub(super) fn find_hop(&mut self, to: To, plan: &Plan) -> Result<u32, Stop> {
+        self.look_for_hop(to, plan, false)
     }
 
     /// A client has sent its SYN or datagram again: it is there, other than most of those that are asked for in vain.
-    pub(super) fn ask_for_client_again(&mut self, id: FlowId, snapshot: &Snapshot) {
+    pub(super) fn ask_for_client_again(&mut self, id: FlowId, plan: &Plan) {
         let flow = self.flows.get(id);
         let hop = flow.rewrite(Direction::ToClient).next_hop;
-        if flow.view() == View::BothSides && snapshot.network.get(hop).is_none() {
+        if flow.view() == View::BothSides && plan.network.get(hop).is_none() {
             // When the answer comes, or came already, it finds what is known then.
-            let _ = self.look_for_hop(To::end(flow, Direction::ToClient), snapshot, true);
+            let _ = self.look_for_hop(To::end(flow, Direction::ToClient), plan, true);
         }
     }
 
-    fn look_for_hop(&mut self, to: To, snapshot: &Snapshot, is_repeated: bool) -> Result<u32, Stop> {
-        to.lookup(&snapshot.network).map_err(|unreachable| match unreachable {
+    fn look_for_hop(&mut self, to: To, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
+        to.lookup(&plan.network).map_err(|unreachable| match unreachable {
             Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
             Unreachable::NotOnLink => Stop::Silent(DropReason::ServerNotOnLink),
             Unreachable::Unresolved { ip, interface } => {
@@ -322,8 +321,8 @@ pub(super) struct Slots<'a> {
 
 impl Slots<'_> {
     pub(super) fn give_back(self) {
-        self.frontend.live.slots.release();
-        self.server.live.slots.release();
+        self.frontend.slots.release();
+        self.server.slots.release();
     }
 }
 
@@ -338,14 +337,14 @@ fn forward_unrecorded(
     cut: Option<Cut>,
 ) -> Verdict {
     let key = &headers.key;
-    let addr = server.config.addr_for(key.dst_port);
-    let (dst, dst_port) = match frontend.pool.config.dsr {
+    let addr = server.addr_for(key.dst_port);
+    let (dst, dst_port) = match frontend.pool.dsr {
         DsrKind::Nat => (addr.ip().into(), addr.port()),
         DsrKind::L2 => (key.dst, key.dst_port),
     };
     let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };
     wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-    let flow = Parties { server: server.live.id, frontend: frontend.live.id };
+    let flow = Parties { server: server.id, frontend: frontend.id };
     let (interface, direction, part) = (hop.interface, Direction::ToServer, Part::Unrecorded);
     Verdict::Transmit(Forwarded { interface, direction, flow, part, cut })
 }

@@ -13,12 +13,12 @@ use super::adopt::share;
 use super::give_way::CROWD;
 use super::{Forwarder, Stop};
 use crate::flow::Class;
+use crate::plan::{Frontend, Plan, Server};
 use crate::queues::Held;
 use crate::shares::Room;
 use crate::{Direction, End, Flow, FlowId, FlowState, NatPorts, Share, View};
-use convey_model::{Addr, DropReason, Endpoint, FlowKey, Mode, Timestamp, fits};
 use convey_model::Slots;
-use convey_snapshot::{Frontend, Server, Snapshot};
+use convey_model::{Addr, DropReason, Endpoint, FlowKey, Timestamp, fits};
 
 /// A flow that is to begin or to be open, and what it is to hold.
 struct Claim<'a> {
@@ -32,13 +32,13 @@ struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
-    fn of_open(flow: &Flow, snapshot: &'a Snapshot) -> Option<Claim<'a>> {
+    fn of_open(flow: &Flow, plan: &'a Plan) -> Option<Claim<'a>> {
         let key = flow.client();
         let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
-        let frontend = snapshot.listeners.get(&endpoint)?;
-        let server = snapshot.servers.get(&flow.server_id())?;
+        let frontend = plan.listeners.get(&endpoint)?;
+        let server = plan.servers.get(&flow.server_id())?;
         // A flow of before a reload may have begun at another frontend: that one's slots are no longer limited.
-        let is_its = frontend.live.id == flow.frontend_id() && flow.view() == View::BothSides;
+        let is_its = frontend.id == flow.frontend_id() && flow.view() == View::BothSides;
         let (port, own) = (flow.server_place(), u32::from(flow.class().is_open()));
         is_its.then_some(Claim { client: key.src, protocol: key.protocol, port, frontend, server, own })
     }
@@ -53,10 +53,10 @@ impl Forwarder {
         server: &Server,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        if frontend.config.mode != Mode::Passthrough {
+        if frontend.is_dsr() {
             return Ok(());
         }
-        let addr = server.config.addr_for(key.dst_port);
+        let addr = server.addr_for(key.dst_port);
         let port = (addr.ip().into(), addr.port());
         let claim = Claim { client: key.src, protocol: key.protocol, port, frontend, server, own: 0 };
         let own = Share::new(View::BothSides, key.protocol);
@@ -70,25 +70,25 @@ impl Forwarder {
 
     /// Whether a datagram of a client would make a stream of a flow beyond the client's share.
     #[inline]
-    pub(super) fn is_stream_beyond(&self, id: FlowId, direction: Direction, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_stream_beyond(&self, id: FlowId, direction: Direction, plan: &Plan) -> bool {
         let flow = self.flows.get(id);
         flow.state() == FlowState::UdpAnswered
             && direction == Direction::ToServer
-            && Claim::of_open(flow, snapshot).is_some_and(|claim| self.beyond(&claim).is_some())
+            && Claim::of_open(flow, plan).is_some_and(|claim| self.beyond(&claim).is_some())
     }
 
     /// Ends connections that were opened beyond their client's share, the newest first.
     pub(super) fn end_those_beyond(
         &mut self,
-        snapshot: &Snapshot,
+        plan: &Plan,
         now: Timestamp,
         mut reset: impl FnMut(&[u8], u32),
     ) {
         while let Some(id) = self.flows.next_opened() {
-            let claim = Claim::of_open(self.flows.get(id), snapshot);
+            let claim = Claim::of_open(self.flows.get(id), plan);
             if claim.is_some_and(|claim| self.beyond(&claim).is_some()) {
                 let mut flow = self.flows.remove(id);
-                self.take_leave(&mut flow, snapshot, now, &mut reset);
+                self.take_leave(&mut flow, plan, now, &mut reset);
                 self.let_go(&flow, End::ClientLimit);
             }
         }
@@ -96,23 +96,23 @@ impl Forwarder {
 
     /// Of what its client has its share; `None` if it has of nothing, or needs none.
     fn beyond(&self, claim: &Claim<'_>) -> Option<Held> {
-        self.beyond_share(claim).filter(|_| !claim.frontend.config.trusts(claim.client.ip()))
+        self.beyond_share(claim).filter(|_| !claim.frontend.trusts(claim.client.ip()))
     }
 
     fn beyond_share(&self, claim: &Claim<'_>) -> Option<Held> {
         let Claim { protocol, port, frontend, server, .. } = *claim;
-        let limits = (frontend.config.max_connections, server.config.settings.max_connections);
+        let limits = (frontend.max_connections, server.max_connections);
         // Who has its share of one server's slots is to get another server, as where that one is full; it has chosen already.
         let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
         let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Room::of(limit, slots.open()));
         let rooms = [
-            (Held::Place, share(&frontend.config).map(|kind| self.flows.room(kind))),
+            (Held::Place, Some(self.flows.room(share(frontend)))),
             (
                 Held::Port(port.0, port.1),
                 self.ports.as_ref().map(|ports: &NatPorts| ports.room(port, protocol)),
             ),
-            (Held::FrontendSlot(frontend.live.id), slots(limits.0, &frontend.live.slots)),
-            (Held::ServerSlot(server.live.id), slots(of_server, &server.live.slots)),
+            (Held::FrontendSlot(frontend.id), slots(limits.0, &frontend.slots)),
+            (Held::ServerSlot(server.id), slots(of_server, &server.slots)),
         ];
         let short = rooms.into_iter().find(|(held, room)| {
             // While there is so much that one client could hold all that is taken, nobody needs to be looked up.

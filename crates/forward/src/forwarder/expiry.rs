@@ -1,12 +1,12 @@
-//! What time does: flows that have been silent for too long end, and after a new snapshot all are looked at.
+//! What time does: flows that have been silent for too long end, and after a new plan all are looked at.
 
 use std::time::Duration;
 
 use super::adopt::reroute;
 use super::{Forwarder, cached, refuse};
+use crate::plan::Plan;
 use crate::{End, Flow, View};
 use convey_model::Timestamp;
-use convey_snapshot::Snapshot;
 
 /// How long after a FIN that is not believed yet it is looked whether it has been acknowledged.
 pub(super) const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
@@ -18,43 +18,38 @@ const BUDGET: u32 = 4_096;
 const POOLS: usize = 1_024;
 
 impl Forwarder {
-    /// Lets time pass: expires flows, and after a new snapshot looks at every flow once, a slice at a time.
+    /// Lets time pass: expires flows, and after a new plan looks at every flow once, a slice at a time.
     /// `reset` is given frames that tell clients their server is gone, and both sides of a connection that they have been
     /// silent for too long or that it is beyond its client's share, with the interface to send them on.
     /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
     /// more to be done that need not wait.
-    pub fn handle_timeout(
-        &mut self,
-        snapshot: &Snapshot,
-        now: Timestamp,
-        mut reset: impl FnMut(&[u8], u32),
-    ) -> bool {
-        self.adopt(snapshot);
+    pub fn handle_timeout(&mut self, plan: &Plan, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) -> bool {
+        self.adopt(plan);
         self.widen(now);
-        self.give_way_to_others(snapshot, now);
-        self.end_those_beyond(snapshot, now, &mut reset);
+        self.give_way_to_others(plan, now);
+        self.end_those_beyond(plan, now, &mut reset);
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
         for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {
-            self.take_leave(flow, snapshot, now, &mut reset);
+            self.take_leave(flow, plan, now, &mut reset);
         }
         if let Some(from) = self.sweep {
             let (served, answer) = (&self.served, &mut self.answer);
             let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
             self.sweep = self.flows.sweep(now, from, BUDGET, |flow| {
                 let end = served.end_of(flow);
-                let is_rerouted = reroute(flow, snapshot);
+                let is_rerouted = reroute(flow, plan);
                 match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                     Some(cache) if end.is_some() => cached::catch_up(cache, flow),
                     Some(cache) if is_rerouted => {
-                        cached::put(cache, flow, cached::server_side(flow, &snapshot.network));
+                        cached::put(cache, flow, cached::server_side(flow, &plan.network));
                         is_replaced |= flow.state().is_handshake();
                     }
                     _ => {}
                 }
                 if let Some(end) = end {
                     if end != End::Left
-                        && let Some(interface) = refuse::farewell(flow, snapshot, answer)
+                        && let Some(interface) = refuse::farewell(flow, plan, answer)
                     {
                         reset(answer, interface);
                     }
@@ -104,7 +99,7 @@ impl Forwarder {
     pub(super) fn take_leave(
         &mut self,
         flow: &mut Flow,
-        snapshot: &Snapshot,
+        plan: &Plan,
         now: Timestamp,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
@@ -115,7 +110,7 @@ impl Forwarder {
             cached::catch_up(cache, flow);
         }
         for tell in [refuse::farewell, refuse::farewell_to_server] {
-            if let Some(interface) = tell(flow, snapshot, &mut self.answer) {
+            if let Some(interface) = tell(flow, plan, &mut self.answer) {
                 reset(&self.answer, interface);
             }
         }

@@ -2,9 +2,9 @@
 
 use super::narrow::{NARROW, longest_to};
 use super::refuse::Stop;
+use crate::plan::Plan;
 use crate::{Cut, Direction, Flow, Frame, View};
 use convey_model::{DropReason, NextHop};
-use convey_snapshot::Snapshot;
 use convey_wire::{self as wire, Headers, Kind, TcpFlags};
 
 /// How long packets may be on a way.
@@ -31,7 +31,7 @@ impl Path {
         direction: Direction,
         headers: &Headers,
         hop: &NextHop,
-        snapshot: &Snapshot,
+        plan: &Plan,
     ) -> Path {
         let is_nat = flow.view() == View::BothSides;
         if direction == Direction::ToServer || !is_nat {
@@ -39,7 +39,7 @@ impl Path {
         }
         let mtu = hop.mtu.min(longest_to(flow));
         // Of our own links nobody can lie.
-        let is_short = headers.is_v4() && mtu < snapshot.min_path_mtu.unwrap_or(NARROW).min(NARROW);
+        let is_short = headers.is_v4() && mtu < plan.min_path_mtu.unwrap_or(NARROW).min(NARROW);
         Path { mtu, is_secret: mtu < hop.mtu || is_short, is_nat }
     }
 }

@@ -11,11 +11,11 @@ use super::begin::Slots;
 use super::cached::MOST_ASKED;
 use super::refuse::Stop;
 use crate::flow::Class;
+use crate::plan::{Frontend, Plan, Server};
 use crate::queues::Held;
 use crate::workers::Others;
 use crate::{Direction, End, Flow, FlowId, Full, Share, View, Workers};
-use convey_model::{Addr, DropReason, FlowKey, Mode, Shortage, Timestamp};
-use convey_snapshot::{self as snapshot, Frontend, Server, Snapshot};
+use convey_model::{Addr, DropReason, FlowKey, Shortage, Timestamp};
 use convey_wire as wire;
 
 /// Half-open flows are too many when they are more than this part of all that there may be. If there are fewer, those
@@ -94,9 +94,9 @@ impl Forwarder {
         limited: bool,
         now: Timestamp,
     ) -> Result<Slots<'a>, Stop> {
-        let limits = [frontend.config.max_connections, server.config.settings.max_connections];
-        let slots = [&frontend.live.slots, &server.live.slots];
-        let held = [Held::FrontendSlot(frontend.live.id), Held::ServerSlot(server.live.id)];
+        let limits = [frontend.max_connections, server.max_connections];
+        let slots = [&frontend.slots, &server.slots];
+        let held = [Held::FrontendSlot(frontend.id), Held::ServerSlot(server.id)];
         let mut wanted = [None; 2];
         for n in 0..2 {
             if !slots[n].try_take(limits[n].filter(|_| limited)) {
@@ -106,7 +106,7 @@ impl Forwarder {
             }
         }
         let taken = Slots { frontend, server };
-        if self.free_slots(wanted, share(&frontend.config), now) {
+        if self.free_slots(wanted, share(frontend), now) {
             return Ok(taken);
         }
         taken.give_back();
@@ -120,11 +120,9 @@ impl Forwarder {
         key: &FlowKey,
     ) -> Result<&'a Server, Stop> {
         let pool = &frontend.pool;
-        let is_client = |server: &Server| {
-            frontend.config.mode == Mode::Dsr && Addr::from(server.config.addr.ip()) == key.src
-        };
+        let is_client = |server: &Server| frontend.is_dsr() && Addr::from(server.addr.ip()) == key.src;
         let weight = |index: usize| {
-            let held = Held::ServerSlot(pool.servers[index].live.id);
+            let held = Held::ServerSlot(pool.servers[index].id);
             let of_share = |share: Share| {
                 let more: &[Class] = if share.is_udp() { &[Class::Closing, Class::Doubtful] } else { &[] };
                 let classes = [Class::HalfOpen].iter().chain(more);
@@ -134,9 +132,9 @@ impl Forwarder {
             (Share::all().map(of_share).sum::<u32>(), others.unestablished, others.streams)
         };
         // Each client begins at one of its own.
-        let from = pool.hash(key.source(), key.destination());
+        let from = pool.pick.hash(key.source(), key.destination());
         let some = from_on(from, pool.servers.len())
-            .filter(|&n| pool.is_eligible(n) && !is_client(&pool.servers[n]));
+            .filter(|&n| pool.servers[n].is_eligible && !is_client(&pool.servers[n]));
         let most = some.map(|n| (weight(n), n)).reduce(|a, b| if b.0 > a.0 { b } else { a });
         let server = most.filter(|(flows, _)| *flows != (0, 0, 0)).map(|(_, n)| &*pool.servers[n]);
         server.ok_or(Stop::Refused(DropReason::MaxConnections))
@@ -144,7 +142,7 @@ impl Forwarder {
 
     /// Ends flows for slots that other workers have taken beyond a limit because we have more that may give way; no more of
     /// them than there are slots beyond the limit, whatever was asked for.
-    pub(super) fn give_way_to_others(&mut self, snapshot: &Snapshot, now: Timestamp) {
+    pub(super) fn give_way_to_others(&mut self, plan: &Plan, now: Timestamp) {
         if !self.workers.are_asking() {
             return;
         }
@@ -152,7 +150,7 @@ impl Forwarder {
         let mut left = MOST_FAREWELLS;
         for mut request in workers.requests() {
             // Nobody has more than the limit now, or there is none.
-            let wanted = wanted(request.held(), snapshot);
+            let wanted = wanted(request.held(), plan);
             let Some(wanted) = wanted.filter(|wanted| wanted.slots.open() > wanted.limit) else {
                 workers.withdraw(request);
                 continue;
@@ -179,8 +177,8 @@ impl Forwarder {
     }
 
     /// Has flows give way for each of these slots. Returns whether there are enough.
-    fn free_slots(&mut self, wanted: [Option<Wanted<'_>>; 2], new: Option<Share>, now: Timestamp) -> bool {
-        let shares = || new.into_iter().chain(Share::all().filter(|share| Some(*share) != new));
+    fn free_slots(&mut self, wanted: [Option<Wanted<'_>>; 2], new: Share, now: Timestamp) -> bool {
+        let shares = || std::iter::once(new).chain(Share::all().filter(move |share| *share != new));
         let mut victims = [None; 2];
         for (victim, slot) in victims.iter_mut().zip(&wanted) {
             let Some(slot) = slot else { continue };
@@ -392,9 +390,9 @@ impl Forwarder {
     /// A frame to be sent before that of the last verdict, and the interface; to be asked until there is none. It tells a
     /// server that the handshake of a flow that gave way is over.
     #[inline]
-    pub fn next_farewell(&mut self, snapshot: &Snapshot) -> Option<(&[u8], u32)> {
+    pub fn next_farewell(&mut self, plan: &Plan) -> Option<(&[u8], u32)> {
         while let Some(Farewell { key, seq, next_hop }) = self.farewells.pop() {
-            if let Some(hop) = snapshot.network.get(next_hop) {
+            if let Some(hop) = plan.network.get(next_hop) {
                 wire::reset(&key, seq, hop, &mut self.farewell);
                 return Some((&self.farewell, hop.interface));
             }
@@ -404,15 +402,15 @@ impl Forwarder {
 }
 
 /// What is wanted of the frontend or server that has this slot; `None` if it is gone or has no limit.
-fn wanted(held: Held, snapshot: &Snapshot) -> Option<Wanted<'_>> {
+fn wanted(held: Held, plan: &Plan) -> Option<Wanted<'_>> {
     let (slots, limit) = match held {
         Held::FrontendSlot(id) => {
-            let frontend = snapshot.frontends.iter().find(|frontend| frontend.live.id == id)?;
-            (&frontend.live.slots, frontend.config.max_connections)
+            let frontend = plan.frontends.iter().find(|frontend| frontend.id == id)?;
+            (&frontend.slots, frontend.max_connections)
         }
         Held::ServerSlot(id) => {
-            let server = snapshot.servers.get(&id)?;
-            (&server.live.slots, server.config.settings.max_connections)
+            let server = plan.servers.get(&id)?;
+            (&server.slots, server.max_connections)
         }
         Held::Place | Held::Port(..) => return None,
     };

@@ -27,7 +27,7 @@ impl Forwarder {
         let parties = parties(flow);
         let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
         // Whom the kernel of a client hears it from is no matter there: its socket fails.
-        let server = packet.snapshot.network.get(flow.next_hop(Direction::ToServer));
+        let server = packet.plan.network.get(flow.next_hop(Direction::ToServer));
         let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
         if part == Part::Refusal && !is_servers {
             return Err(Stop::Silent(DropReason::WrongInterface));

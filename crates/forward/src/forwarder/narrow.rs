@@ -90,7 +90,7 @@ impl Forwarder {
         id: FlowId,
         direction: Direction,
         frame: &Frame<'_>,
-        Packet { headers, snapshot, now }: Packet<'_>,
+        Packet { headers, plan, now }: Packet<'_>,
     ) -> Result<(), Stop> {
         let flow = self.flows.get(id);
         if direction != Direction::ToServer || flow.view() != View::BothSides {
@@ -98,10 +98,10 @@ impl Forwarder {
         }
         let Some(told) = wire::told_mtu(frame.bytes, headers) else { return Ok(()) };
         let is_possible = headers.is_v4() || told >= NARROW;
-        if is_possible && snapshot.min_path_mtu.is_some_and(|least| told >= least) {
+        if is_possible && plan.min_path_mtu.is_some_and(|least| told >= least) {
             return Ok(());
         }
-        let own = snapshot.network.get(flow.next_hop(Direction::ToClient));
+        let own = plan.network.get(flow.next_hop(Direction::ToClient));
         if is_possible && own.is_none_or(|hop| told < hop.mtu) {
             let gives_way = if flow.is_narrow() { None } else { self.narrowed.push(id, now) };
             self.flows.set_narrow(id, narrowness_of(told));

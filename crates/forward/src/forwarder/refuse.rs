@@ -1,9 +1,9 @@
 //! What is not forwarded, and who is told.
 
 use super::{Forwarder, Packet};
+use crate::plan::Plan;
 use crate::{Flow, Frame, Verdict, View};
 use convey_model::{Addr, DropReason};
-use convey_snapshot::Snapshot;
 use convey_wire::{self as wire, Headers, IcmpError, Kind, ParseError};
 
 /// Why a packet goes no further, and whether its sender is told.
@@ -55,7 +55,7 @@ impl Forwarder {
             }
             Stop::Refused(_) | Stop::Silent(_) => (IcmpError::PortUnreachable, asked),
             Stop::TooBig { mtu } => (IcmpError::TooBig { mtu }, asked),
-            Stop::Expired => (IcmpError::TimeExceeded, own_address(headers, packet.snapshot)),
+            Stop::Expired => (IcmpError::TimeExceeded, own_address(headers, packet.plan)),
         };
         wire::icmp_error(frame.bytes, headers, error, from, &mut self.answer);
         Verdict::Reply(reason)
@@ -78,37 +78,36 @@ pub(super) fn unparsed(error: ParseError) -> Verdict {
 
 /// The reset that tells a client its server is gone, if the client can be told: before its first
 /// acknowledgement there is no number that it would believe. Returns the interface to send it on.
-pub(super) fn farewell(flow: &Flow, snapshot: &Snapshot, answer: &mut Vec<u8>) -> Option<u32> {
+pub(super) fn farewell(flow: &Flow, plan: &Plan, answer: &mut Vec<u8>) -> Option<u32> {
     if flow.last_ack() == 0 || flow.is_over() {
         return None;
     }
     let key = flow.client().reversed();
-    let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
+    let hop = plan.network.get(plan.network.lookup(key.dst.ip()).ok()?)?;
     wire::reset(&key, flow.last_ack(), hop, answer);
     Some(hop.interface)
 }
 
 /// The reset that tells a server, where its packets pass, that the connection is no longer forwarded. Returns the interface
 /// to send it on.
-pub(super) fn farewell_to_server(flow: &Flow, snapshot: &Snapshot, answer: &mut Vec<u8>) -> Option<u32> {
+pub(super) fn farewell_to_server(flow: &Flow, plan: &Plan, answer: &mut Vec<u8>) -> Option<u32> {
     if flow.view() == View::ClientSide {
         return None;
     }
     let key = flow.server().reversed();
-    let hop = snapshot.network.get(snapshot.network.lookup(key.dst.ip()).ok()?)?;
+    let hop = plan.network.get(plan.network.lookup(key.dst.ip()).ok()?)?;
     wire::reset(&key, flow.expected_of_client(), hop, answer);
     Some(hop.interface)
 }
 
 /// The address that traceroute is to show: our own on the way back to the sender, as routers do, and not that of the
 /// VIP, which would look like the end of the way. What was asked if there is no other.
-fn own_address(headers: &Headers, snapshot: &Snapshot) -> Addr {
-    let network = &snapshot.network;
+fn own_address(headers: &Headers, plan: &Plan) -> Addr {
+    let network = &plan.network;
     let towards = network.hop_to(headers.key.src.ip()).map(|hop| hop.interface);
     let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
     // Who proxies on an address of ours makes it the end of no way that a packet is forwarded on.
-    let forwarded = || snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_packet());
-    let listen = || forwarded().flat_map(|frontend| &frontend.config.listen);
+    let listen = || plan.frontends.iter().flat_map(|frontend| &frontend.listen);
     let is_vip = |addr: &Addr| listen().any(|listen| listen.ip() == addr.ip());
     let is_local = |addr: &Addr| addr.bytes()[..2] == [0xfe, 0x80];
     of_interface

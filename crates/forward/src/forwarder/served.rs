@@ -1,14 +1,14 @@
-//! Whose flows go on: what a snapshot implies for those that have begun.
+//! Whose flows go on: what a plan implies for those that have begun.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::plan::{Plan, Pool};
 use crate::port_ranges::PortRanges;
 use crate::{End, Flow, NatPorts, View};
-use convey_model::{Addr, DsrKind, Endpoint, Listen, Mode, OnDown, UDP};
 use convey_model::Draining;
-use convey_snapshot::{Pool, Snapshot};
+use convey_model::{Addr, DsrKind, Endpoint, Listen, OnDown, UDP};
 
 /// An address, a port and a protocol, as flows have them.
 type Place = (Addr, u16, u8);
@@ -16,12 +16,12 @@ type Place = (Addr, u16, u8);
 /// The port of a server that has none of its own: its flows keep that of the frontend.
 const ANY_PORT: u16 = 0;
 
-/// The addresses a snapshot knows. What drains is among them.
+/// The addresses a plan knows. What drains is among them.
 ///
 /// Flows are held against addresses and not against the numbers of frontends and servers: those change when
 /// something is renamed or moved to another backend, which must not cut a connection.
 ///
-/// There is one for each snapshot, and each change of a server's health makes a snapshot: no port of a range is looked at for
+/// There is one for each plan, and each change of a server's health makes a plan: no port of a range is looked at for
 /// itself.
 #[derive(Debug, Default)]
 pub(super) struct Served {
@@ -45,49 +45,48 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// What this snapshot knows, and who has these SNAT ports.
-    pub(super) fn new(snapshot: &Snapshot, ports: Option<&NatPorts>, before: &Served) -> Served {
-        let draining = &snapshot.draining;
+    /// What this plan knows, and who has these SNAT ports.
+    pub(super) fn new(plan: &Plan, ports: Option<&NatPorts>, before: &Served) -> Served {
+        let draining = &plan.draining;
         let drained = match Arc::ptr_eq(draining, &before.draining) {
             true => before.drained.clone(),
             false => Arc::new(draining.listen.iter().map(one_port).collect()),
         };
-        let frontends = || snapshot.frontends.iter().filter(|frontend| frontend.config.mode != Mode::Proxy);
-        let listen = frontends().flat_map(|frontend| {
-            let protocol = frontend.config.protocol as u8;
-            frontend.config.listen.iter().map(move |listen| ((listen.ip().into(), protocol), listen.ports()))
+        let listen = plan.frontends.iter().flat_map(|frontend| {
+            let protocol = frontend.protocol as u8;
+            frontend.listen.iter().map(move |listen| ((listen.ip().into(), protocol), listen.ports()))
         });
         let asked = listen.clone().map(|((_, protocol), ports): ((Addr, u8), _)| (protocol, ports));
         let still = drained.iter().map(|(of, ports)| (*of, ports.clone()));
-        let servers = frontends().flat_map(|frontend| {
-            let protocol = frontend.config.protocol;
-            frontend.pool.servers.iter().map(move |server| Endpoint { protocol, addr: server.config.addr })
+        let servers = plan.frontends.iter().flat_map(|frontend| {
+            let protocol = frontend.protocol;
+            frontend.pool.servers.iter().map(move |server| Endpoint { protocol, addr: server.addr })
         });
-        let interfaces = snapshot.network.interfaces().iter();
+        let interfaces = plan.network.interfaces().iter();
         let held = interfaces.flat_map(|interface| interface.addresses.iter().copied()).map(Addr::from);
-        let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
+        let vips = plan.frontends.iter().flat_map(|frontend| &frontend.listen).map(Listen::ip);
+        let vips = vips.chain(plan.proxied.iter().map(Listen::ip));
         let vips = vips.map(Addr::from).chain(drained.iter().map(|((addr, _), _)| *addr));
         let snat = ports.iter().flat_map(|ports| ports.addresses().iter().copied());
         let down = |pool: &Arc<Pool>| {
-            let down = pool.servers.iter().filter(|server| !server.health.up);
-            down.map(|server| server.live.id).collect::<Vec<_>>()
+            let down = pool.servers.iter().filter(|server| !server.is_up);
+            down.map(|server| server.id).collect::<Vec<_>>()
         };
-        let resetting =
-            snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Passthrough) == OnDown::Reset);
+        let resetting = plan.pools.iter().filter(|pool| pool.on_down == OnDown::Reset);
         let way = |pool: &Arc<Pool>| {
-            let (servers, way) = (pool.servers.iter(), pool.config.dsr);
-            servers.map(|server| (server.live.id, way)).collect::<Vec<_>>()
+            let (servers, way) = (pool.servers.iter(), pool.dsr);
+            servers.map(|server| (server.id, way)).collect::<Vec<_>>()
         };
         Served {
             own: held.chain(vips).chain(snat).collect(),
             asked: asked.collect(),
             listen: listen.chain(still).collect(),
             draining: draining.clone(),
-            outlasting: snapshot.outlasting.iter().copied().map(place).collect(),
+            outlasting: plan.outlasting.iter().copied().map(place).collect(),
             servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
-            down: snapshot.pools.iter().flat_map(down).collect(),
+            down: plan.pools.iter().flat_map(down).collect(),
             reset: resetting.flat_map(down).collect(),
-            ways: snapshot.pools.iter().flat_map(way).collect(),
+            ways: plan.pools.iter().flat_map(way).collect(),
             drained,
         }
     }

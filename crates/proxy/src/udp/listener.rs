@@ -1,4 +1,5 @@
 //! The task of one listening socket: it waits for datagrams, for time to pass and to be told to stop.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::SocketAddr;
 use std::pin::pin;

@@ -1,4 +1,5 @@
 //! One client's session: its place at the frontend and at a server, and the socket between.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

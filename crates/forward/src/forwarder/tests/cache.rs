@@ -60,7 +60,7 @@ mod stories {
     pub(super) fn all_of_a_connection_but_its_syn_passes_through_the_cache(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.send(lab.client(1).syn().seq(100));
-        assert_eq!((kernel(&lab).len(), state(&lab)), (2, FlowState::SynSent));
+        assert_eq!((kernel(&lab).entries(), state(&lab)), (2, FlowState::SynSent));
         let answer = lab.send(syn.reply().syn().seq(500).ack(101));
         assert_eq!(answer.route(), (family.vip().to_owned(), family.client_addr(1)));
         assert_eq!(state(&lab), FlowState::SynReceived);
@@ -82,7 +82,7 @@ mod stories {
             lab.send(lab.client(1).seq(101).ack(501));
             assert_eq!(state(&lab), FlowState::HandshakeOnly);
             let get = lab.send(lab.client(1).seq(101).ack(501).payload(b"GET"));
-            assert_eq!((get.route(), get.mac, kernel(&lab).len()), (syn.route(), syn.mac, 1));
+            assert_eq!((get.route(), get.mac, kernel(&lab).entries()), (syn.route(), syn.mac, 1));
             assert_eq!(kernel(&lab).forwarded(&client_key(&lab, 1)), Some(2));
         }
     }
@@ -157,7 +157,7 @@ mod stories {
             lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
             let reset = if by_client { lab.client(1).seq(103) } else { syn.reply().seq(501) };
             lab.send(reset.rst());
-            assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::Closed, 0, 1));
+            assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::Closed, 0, 1));
             lab.hear_cache();
             assert_eq!(state(&lab), FlowState::Closed);
         }
@@ -191,25 +191,25 @@ mod stories {
         let mut lab = Lab::passthrough(family).udp();
         let question = lab.send(lab.client(1).udp().payload(b"?"));
         lab.send(question.reply().payload(b"!"));
-        assert_eq!(kernel(&lab).len(), 0, "mostly that was all");
+        assert_eq!(kernel(&lab).entries(), 0, "mostly that was all");
         lab.send(lab.client(1).udp().payload(b"more"));
-        assert_eq!(kernel(&lab).len(), 2);
+        assert_eq!(kernel(&lab).entries(), 2);
         lab.send(question.reply().payload(b"more"));
         lab.wait(Duration::from_secs(290));
         lab.send(lab.client(1).udp().payload(b"still here"));
         lab.wait(Duration::from_secs(290));
-        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (1, 2));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (1, 2));
         lab.wait(Duration::from_secs(20));
-        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (0, 0));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (0, 0));
     }
 
     pub(super) fn a_connection_comes_back_when_both_sides_have_finished(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.send(syn.reply().seq(501).ack(101).fin());
-        assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::HalfClosedByServer, 2));
+        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::HalfClosedByServer, 2));
         lab.send(lab.client(1).seq(101).ack(502).fin());
-        assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::Closing, 0));
+        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Closing, 0));
         lab.send(syn.reply().seq(502).ack(102));
         assert_eq!((state(&lab), lab.ended()), (FlowState::TimeWait, 1));
     }
@@ -221,7 +221,7 @@ mod stories {
         lab.send(syn.reply().seq(501).ack(101).fin());
         lab.send(lab.client(1).seq(102).ack(502));
         lab.send(syn.reply().seq(502).ack(102));
-        assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::TimeWait, 0, 1));
+        assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::TimeWait, 0, 1));
     }
 
     pub(super) fn a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for(family: Family) {
@@ -268,7 +268,7 @@ mod stories {
         }
         assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(12), Some(11)), FlowState::HalfClosedByClient));
         lab.send(syn.reply().seq(10_501).ack(102).fin());
-        assert_eq!((state(&lab), kernel(&lab).len()), (FlowState::Closing, 0));
+        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Closing, 0));
     }
 
     pub(super) fn a_reset_of_either_side_takes_the_connection_back(family: Family) {
@@ -278,7 +278,7 @@ mod stories {
             let (client, server) = go_far(&mut lab, &syn);
             let reset = if by_client { lab.client(1).seq(client) } else { syn.reply().seq(server) };
             lab.send(reset.rst());
-            assert_eq!((state(&lab), kernel(&lab).len(), lab.ended()), (FlowState::Closed, 0, 1));
+            assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::Closed, 0, 1));
         }
     }
 
@@ -288,7 +288,7 @@ mod stories {
         lab.close(1, &first);
         let second = lab.connect(1);
         assert_eq!((second.from, lab.opened, lab.ended()), (first.from, 2, 1), "by the same SNAT port");
-        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len()), (1, 2));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (1, 2));
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)));
     }
@@ -342,7 +342,7 @@ mod stories {
         lab.wait(Duration::from_secs(7_400));
         assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 0));
         lab.wait(Duration::from_secs(50));
-        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len(), lab.ended()), (0, 0, 1));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries(), lab.ended()), (0, 0, 1));
         assert_eq!(lab.forwarder.snat_ports_in_use(), 0);
     }
 
@@ -357,7 +357,7 @@ mod stories {
         lab.send(syn.reply().seq(501).ack(101).payload(b"hello"));
         assert_eq!(forwarded(&lab, 1), (Some(1), Some(2)));
         lab.wait(Duration::from_secs(7_500));
-        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).len(), lab.ended()), (0, 0, 1));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries(), lab.ended()), (0, 0, 1));
     }
 
     pub(super) fn a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table(family: Family) {
@@ -385,7 +385,7 @@ mod stories {
             world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
             world.router = Some(other.parse().unwrap());
         });
-        lab.forwarder.handle_timeout(&lab.snapshot, lab.now, |_, _| {});
+        lab.forwarder.handle_timeout(&lab.plan, lab.now, |_, _| {});
         lab.is_deaf = true;
         lab.send(syn.reply().syn().seq(500).ack(101));
         lab.send(lab.client(1).seq(101).ack(501));
@@ -421,7 +421,7 @@ mod stories {
         });
         let reset = (family.vip().into(), family.client_addr(1), "R", server, 0);
         assert_eq!(resets.iter().map(Seen::reset).collect::<Vec<_>>(), [reset]);
-        assert_eq!(kernel(&lab).len(), 0);
+        assert_eq!(kernel(&lab).entries(), 0);
         assert_eq!(lab.connect(1).mac, 12);
     }
 

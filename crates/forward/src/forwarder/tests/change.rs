@@ -204,7 +204,7 @@ fn a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given(family: Family
         lab.change(|world| world.neighbours.clear());
     }
     lab.change(|world| world.neighbours = hosts(2_000..3_300).collect());
-    let taken = (0..4).all(|index| lab.snapshot.network.get(index).is_some_and(|hop| hop.dst_mac[5] == 200));
+    let taken = (0..4).all(|index| lab.plan.network.get(index).is_some_and(|hop| hop.dst_mac[5] == 200));
     assert!(taken, "the indices of servers and router are others' now");
     assert_eq!(lab.handle(&lab.client(1).ack(501)), Outcome::Dropped(DropReason::NextHopUnresolved));
     lab.change(|world| world.neighbours.extend(known));

@@ -111,7 +111,7 @@ fn who_opens_all_it_began_at_once_loses_what_is_beyond_its_share(family: Family)
     assert!(clients.iter().all(|told| told.flags == "R" && told.seq == 501), "it is told");
     assert!(servers.iter().all(|told| told.flags == "R" && told.seq == 101), "and so is its server");
     assert_eq!(lab.forwarder.snat_ports_in_use(), 89);
-    assert!(lab.kernel.as_ref().is_none_or(|kernel| kernel.len() == 2 * 89));
+    assert!(lab.kernel.as_ref().is_none_or(|kernel| kernel.entries() == 2 * 89));
     assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
     nothing_stays(&mut lab);
 }

@@ -39,7 +39,7 @@ fn handshakes_that_nobody_finishes_are_forgotten_although_servers_repeat_their_a
         let flows = lab.forwarder.flows();
         let kept = (flows.len(), lab.frontend_slots(), lab.forwarder.snat_ports_in_use());
         assert_eq!(kept, (0, 0, 0), "half_open is {half_open} s");
-        assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.len()), 0);
+        assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.entries()), 0);
     }
 }
 
@@ -70,7 +70,7 @@ fn who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects(fami
     assert_eq!(resets, [(vip, client, "R", 506, 0), (snat, server, "R", 104, 0)]);
     assert_eq!((told[0].interface, told[1].interface, told[1].mac), (WAN, LAN, syn.mac));
     assert_eq!((lab.ends(), lab.forwarder.flows().len()), (vec![End::Silent], 0));
-    assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.len()), 0);
+    assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.entries()), 0);
 }
 
 fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {

@@ -64,7 +64,7 @@ fn a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_
 
 fn a_server_is_told_what_happened_to_its_answer_as_if_it_had_happened_at_our_address(family: Family) {
     for (mut lab, first) in conversations(Lab::passthrough(family), Lab::passthrough(family)) {
-        lab.snapshot.min_path_mtu = Some(1_280);
+        lab.plan.min_path_mtu = Some(1_280);
         for error in ERRORS {
             let sent = first.reply().payload(b"too much");
             let sent = if first.is_udp { sent } else { sent.seq(501).ack(101) };

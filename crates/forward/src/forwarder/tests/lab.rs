@@ -10,17 +10,17 @@ use std::time::Duration;
 
 pub(super) use self::seen::Seen;
 pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
+use crate::Plan;
 use crate::forwarder::{Path, fit};
 pub(super) use crate::testing::{Kernel, told_with_cache};
 use crate::{
     Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, PortSplit, Settings,
     Verdict, Workers, cut, number_segments,
 };
+use convey_model::Draining;
 use convey_model::{
     Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol, Timestamp,
 };
-use convey_model::Draining;
-use convey_snapshot::Snapshot;
 use convey_wire::{self as wire, Checksum, Headers, IcmpError, Kind, TestPacket};
 
 /// Of addresses. Its stories are told over each.
@@ -86,7 +86,7 @@ pub(super) struct Lab {
     pub(super) family: Family,
     pub(super) forwarder: Forwarder,
     pub(super) now: Timestamp,
-    pub(super) snapshot: Snapshot,
+    pub(super) plan: Plan,
     pub(super) world: World,
     /// What forwards in the balancer's place, if the story is told so.
     pub(super) kernel: Option<Kernel>,
@@ -186,7 +186,7 @@ impl Lab {
             family,
             forwarder: Forwarder::new(settings),
             now: Timestamp(0),
-            snapshot: Snapshot::empty(1),
+            plan: Plan::default(),
             world,
             kernel,
             is_deaf: false,
@@ -224,17 +224,17 @@ impl Lab {
         TestPacket::from(self.family.client_addr(n)).to(self.family.vip())
     }
 
-    /// Changes the world, publishes the snapshot and has the balancer notice it. Returns the frames this made
+    /// Changes the world, publishes the plan and has the balancer notice it. Returns the frames this made
     /// it send.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut World)) -> Vec<Seen> {
         self.publish(change);
         self.tick()
     }
 
-    /// Changes the world and publishes the snapshot.
+    /// Changes the world and publishes the plan.
     pub(super) fn publish(&mut self, change: impl FnOnce(&mut World)) {
         change(&mut self.world);
-        self.snapshot = self.world.publish(&self.snapshot, self.now);
+        self.plan = self.world.publish(&self.plan, self.now);
     }
 
     /// Lets time pass.
@@ -246,7 +246,7 @@ impl Lab {
     /// Has the balancer do what time asks for. Returns the frames it sends.
     pub(super) fn tick(&mut self) -> Vec<Seen> {
         let mut sent = Vec::new();
-        self.forwarder.handle_timeout(&self.snapshot, self.now, |frame, interface| {
+        self.forwarder.handle_timeout(&self.plan, self.now, |frame, interface| {
             sent.push(Seen::read(frame, interface));
         });
         self.hear_farewells();
@@ -297,7 +297,7 @@ impl Lab {
             matches!(fit(frame, headers, Path::to(hop, true)), Ok(None))
         };
         if let Some(interface) =
-            self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, fits, &self.snapshot, self.now))
+            self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, fits, &self.plan, self.now))
         {
             if !self.is_deaf {
                 self.hear_cache();
@@ -305,7 +305,7 @@ impl Lab {
             return Outcome::Sent(Seen::read(frame.bytes, interface));
         }
         let before = frame.bytes.to_vec();
-        let verdict = self.forwarder.handle_frame(frame, &self.snapshot, self.now);
+        let verdict = self.forwarder.handle_frame(frame, &self.plan, self.now);
         self.hear_farewells();
         self.forwarder.flush_cache();
         let forwarded = match verdict {
@@ -345,7 +345,7 @@ impl Lab {
     }
 
     fn hear_farewells(&mut self) {
-        while let Some((frame, interface)) = self.forwarder.next_farewell(&self.snapshot) {
+        while let Some((frame, interface)) = self.forwarder.next_farewell(&self.plan) {
             self.farewells.push(Seen::read(frame, interface));
         }
     }
@@ -410,9 +410,9 @@ impl Lab {
         let ended: Vec<Ended> = self.forwarder.news().ended.drain(..).collect();
         for Ended { flow, .. } in &ended {
             let frontends = self.world.frontends.iter();
-            frontends.filter(|f| f.live.id == flow.frontend).for_each(|f| f.live.slots.release());
+            frontends.filter(|f| f.id == flow.frontend).for_each(|f| f.slots.release());
             let servers = self.world.servers.iter();
-            servers.filter(|s| s.live.id == flow.server).for_each(|s| s.live.slots.release());
+            servers.filter(|s| s.id == flow.server).for_each(|s| s.slots.release());
         }
         // It is done.
         self.forwarder.news();
@@ -421,7 +421,7 @@ impl Lab {
 
     /// Places taken at the frontend.
     pub(super) fn frontend_slots(&self) -> u32 {
-        self.world.frontends[0].live.slots.open()
+        self.world.frontends[0].slots.open()
     }
 }
 

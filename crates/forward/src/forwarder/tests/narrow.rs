@@ -49,7 +49,7 @@ fn a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured(family: Fa
         (576, 575, false),
     ] {
         let mut lab = Lab::passthrough(family).udp();
-        lab.snapshot.min_path_mtu = Some(least);
+        lab.plan.min_path_mtu = Some(least);
         let (_, answer) = stream(&mut lab);
         match too_big(&mut lab, family, &answer, mtu) {
             Outcome::Sent(told) => {

@@ -66,11 +66,11 @@ fn an_error_about_a_packet_to_a_server_is_believed_from_the_servers_side_alone(f
 fn what_comes_by_another_route_that_is_as_good_is_the_servers(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp());
-    let network = &lab.snapshot.network;
+    let network = &lab.plan.network;
     let server = question.to.ip();
     assert!(network.is_spoofed(server, WAN) && !network.is_spoofed(server, LAN));
     lab.change(|world| world.servers_by_both = true);
-    assert!(!lab.snapshot.network.is_spoofed(server, WAN));
+    assert!(!lab.plan.network.is_spoofed(server, WAN));
     assert!(matches!(lab.handle_from(WAN, &question.reply().bytes()), Outcome::Sent(_)));
 }
 

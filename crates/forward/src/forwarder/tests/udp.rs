@@ -68,7 +68,7 @@ fn a_datagram_that_says_it_comes_from_a_server_begins_nothing(family: Family) {
             let addr = SocketAddr::new(family.server_ip(id), port);
             TestPacket::from(addr).to(family.vip()).udp().payload(b"!")
         };
-        let port = lab.snapshot.pools[0].servers[0].config.addr.port();
+        let port = lab.plan.pools[0].servers[0].addr.port();
         for id in [11, 12, 13] {
             assert_eq!(lab.handle(&from(id, port)), Outcome::Dropped(DropReason::ClientIsServer));
         }

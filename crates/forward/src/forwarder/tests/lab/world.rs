@@ -1,16 +1,20 @@
-//! What is around the balancer, and the snapshot that it makes.
+//! What is around the balancer, and the plan that it makes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use super::Family;
+use convey_balance::{Balancer, Identity, Loads, Member, build, flow_hash};
+use convey_model::fixture;
 use convey_model::{
-    Algorithm, DsrKind, Endpoint, FlowTimeouts, HashOn, Interface, Listen, Mode, Neighbour, OnDown, Prefix,
-    Protocol, Route, RouteHop, ServerSettings, Timestamp, Wanted,
+    Algorithm, Draining, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Interface, Listen, Mode,
+    Neighbour, OnDown, Prefix, Protocol, Route, RouteHop, ServerEndpoints, Slots, Timestamp, WHOLE, Wanted,
 };
-use convey_model::Draining;
-use convey_snapshot::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot, fixture};
+
+use crate::View;
+use crate::plan::{Frontend, Pick, Picked, Plan, Pool, Server};
 
 /// Towards the clients, MTU 1500. It holds the VIP.
 pub(crate) const WAN: u32 = 1;
@@ -50,8 +54,9 @@ pub(crate) struct TestFrontend {
     pub(crate) keeps_port: bool,
     pub(crate) max_connections: Option<u32>,
     pub(crate) trusted_clients: Vec<Prefix>,
-    pub(crate) live: Arc<FrontendLive>,
-    pub(crate) pool: Arc<PoolLive>,
+    pub(crate) id: u32,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) turn: Arc<AtomicUsize>,
 }
 
 impl TestFrontend {
@@ -65,8 +70,9 @@ impl TestFrontend {
             keeps_port: false,
             max_connections: None,
             trusted_clients: vec![],
-            live: Arc::new(FrontendLive::new(id, 1)),
-            pool: Arc::new(PoolLive::new(1)),
+            id,
+            slots: Arc::default(),
+            turn: Arc::default(),
         }
     }
 
@@ -85,26 +91,61 @@ pub(crate) struct TestServer {
     pub(crate) weight: u16,
     pub(crate) up: bool,
     pub(crate) max_connections: Option<u32>,
-    pub(super) live: Arc<ServerLive>,
+    pub(super) id: u32,
+    pub(super) slots: Arc<Slots>,
 }
 
 impl TestServer {
     /// The server with this number in its address.
     pub(crate) fn new(family: Family, id: u8) -> TestServer {
-        let live = Arc::new(ServerLive::new(id.into(), 1));
-        TestServer { ip: family.server_ip(id), weight: 1, up: true, max_connections: None, live }
+        let (id, ip, slots) = (id.into(), family.server_ip(id), Arc::default());
+        TestServer { ip, weight: 1, up: true, max_connections: None, id, slots }
     }
 
     /// Makes it another one at the same address, as a new name does.
     pub(crate) fn rename(&mut self) {
-        self.live = Arc::new(ServerLive::new(self.live.id + 100, 1));
+        (self.id, self.slots) = (self.id + 100, Arc::default());
     }
 
-    fn config(&self, port: u16) -> convey_model::Server {
-        let server = fixture::server(&format!("s{}", self.ip), &SocketAddr::new(self.ip, port).to_string());
-        let (weight, max_connections) = (self.weight, self.max_connections);
-        let settings = ServerSettings { weight, max_connections, ..server.settings };
-        convey_model::Server { settings, ..server }
+    fn at(&self, port: u16) -> Arc<Server> {
+        Arc::new(Server {
+            id: self.id,
+            addr: SocketAddr::new(self.ip, port),
+            is_up: self.up,
+            is_eligible: self.up && self.weight > 0,
+            max_connections: self.max_connections,
+            slots: self.slots.clone(),
+        })
+    }
+}
+
+/// Chooses as the program does.
+struct Chooser {
+    table: Box<dyn Balancer>,
+    servers: Vec<Arc<Server>>,
+}
+
+impl Pick for Chooser {
+    fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
+        match self.table.pick(flow_hash(HashOn::Tuple, client, vip), self) {
+            Some(index) => Picked::Server(index),
+            None if self.servers.iter().any(|server| server.is_eligible) => Picked::Busy,
+            None => Picked::Nobody,
+        }
+    }
+
+    fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
+        flow_hash(HashOn::Tuple, client, vip).0
+    }
+}
+
+impl Loads for Chooser {
+    fn usable(&self, index: usize) -> bool {
+        self.servers[index].slots.has_room(self.servers[index].max_connections)
+    }
+
+    fn active(&self, index: usize) -> u32 {
+        self.servers[index].slots.open()
     }
 }
 
@@ -118,10 +159,13 @@ pub(crate) const fn wanted(interface: u32, ip: IpAddr) -> Wanted {
 }
 
 impl World {
-    /// The snapshot after `before`.
-    pub(super) fn publish(&self, before: &Snapshot, now: Timestamp) -> Snapshot {
-        let frontends: Vec<_> = self.frontends.iter().map(|frontend| self.frontend(frontend)).collect();
-        let pools = frontends.iter().map(|frontend| frontend.pool.clone()).collect();
+    /// The plan after `before`.
+    pub(super) fn publish(&self, before: &Plan, now: Timestamp) -> Plan {
+        let (proxied, forwarded): (Vec<_>, Vec<_>) =
+            self.frontends.iter().partition(|frontend| frontend.mode == Mode::Proxy);
+        let frontends = forwarded.into_iter().map(|frontend| self.frontend(frontend)).collect();
+        let proxied = proxied.iter().flat_map(|frontend| &frontend.listen);
+        let proxied = proxied.map(|listen| listen.parse::<Listen>().unwrap()).collect();
         let mut routes = routes(self.router, self.server_router);
         if self.servers_by_both {
             let to_servers = routes.iter_mut().filter(|route| route.hops[0].interface == LAN);
@@ -134,42 +178,62 @@ impl World {
         let mut network =
             before.network.update(&interfaces(self.wan_mtu, self.lan_mtu), routes, &self.neighbours);
         network.recycle(now);
-        Snapshot {
-            generation: before.generation + 1,
-            network: Arc::new(network),
+        Plan {
             draining: Arc::new(self.draining.clone()),
+            server_endpoints: Arc::new(self.server_endpoints()),
+            proxied,
             stopping: self.stopping,
             outlasting: self.outlasting.clone(),
             flow_timeouts: self.flow_timeouts,
-            ..fixture::snapshot(frontends, pools)
+            min_path_mtu: None,
+            ..Plan::new(before.generation + 1, frontends, Arc::new(network))
         }
     }
 
     fn frontend(&self, frontend: &TestFrontend) -> Arc<Frontend> {
-        let name = format!("frontend{}", frontend.live.id);
-        let configs: Vec<_> = self.servers.iter().map(|s| s.config(frontend.server_port())).collect();
-        let backend = convey_model::Backend {
-            algorithm: self.algorithm,
-            hash: HashOn::Tuple,
-            on_down: Some(self.on_down),
+        let servers: Vec<_> = self.servers.iter().map(|server| server.at(frontend.server_port())).collect();
+        let member = |(server, known): (&Arc<Server>, &TestServer)| Member {
+            identity: Identity::new(HashKey::default(), &format!("s{}", known.ip), server.addr),
+            weight: known.weight,
+            percent: WHOLE,
+            eligible: server.is_eligible,
+        };
+        let members: Vec<_> = servers.iter().zip(&self.servers).map(member).collect();
+        let table = build(self.algorithm, &members, frontend.turn.clone());
+        let pool = Pool {
+            pick: Arc::new(Chooser { table, servers: servers.clone() }),
+            servers,
+            is_hashed: self.algorithm.hashes(),
             dsr: frontend.dsr,
-            ..fixture::backend(&name, configs.clone())
+            on_down: self.on_down,
         };
-        let server = |(server, config): (&TestServer, convey_model::Server)| {
-            let health = Health { up: server.up, ..fixture::up() };
-            Arc::new(Server { config, health, live: server.live.clone() })
-        };
-        let servers = self.servers.iter().zip(configs).map(server).collect();
-        let pool = Arc::new(Pool::new(Arc::new(backend), servers, frontend.pool.clone(), None));
-        let config = convey_model::Frontend {
-            mode: frontend.mode,
+        Arc::new(Frontend {
+            id: frontend.id,
+            view: if frontend.mode == Mode::Dsr { View::ClientSide } else { View::BothSides },
             protocol: frontend.protocol,
             listen: frontend.listen.iter().map(|listen| listen.parse().unwrap()).collect(),
             max_connections: frontend.max_connections,
             trusted_clients: frontend.trusted_clients.clone(),
-            ..fixture::frontend(&name, &[], &pool).config.clone()
-        };
-        Arc::new(Frontend { config, pool, live: frontend.live.clone() })
+            slots: frontend.slots.clone(),
+            pool: Arc::new(pool),
+        })
+    }
+
+    fn server_endpoints(&self) -> ServerEndpoints {
+        let configured: Vec<_> = self.frontends.iter().map(|frontend| self.configured(frontend)).collect();
+        ServerEndpoints::of(configured.iter().map(|(frontend, backend)| (frontend, backend)))
+    }
+
+    /// The same as a file has it.
+    fn configured(&self, frontend: &TestFrontend) -> (convey_model::Frontend, convey_model::Backend) {
+        let name = format!("frontend{}", frontend.id);
+        let addr = |server: &TestServer| SocketAddr::new(server.ip, frontend.server_port()).to_string();
+        let servers = self.servers.iter().map(|server| fixture::server("s", &addr(server))).collect();
+        let backend = convey_model::Backend { dsr: frontend.dsr, ..fixture::backend(&name, servers) };
+        let listen: Vec<&str> = frontend.listen.iter().map(String::as_str).collect();
+        let (mode, protocol) = (frontend.mode, frontend.protocol);
+        let config = fixture::frontend(&name, &listen, &name);
+        (convey_model::Frontend { mode, protocol, ..config }, backend)
     }
 }
 

@@ -1,0 +1,126 @@
+//! What workers go by: a snapshot, and the plan that the forwarding core makes of it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use convey_forward::View;
+use convey_forward::plan::{Frontend, Pick, Picked, Plan, Pool, Server};
+use convey_model::Mode;
+use convey_snapshot::{self as snapshot, Snapshot};
+
+/// One snapshot as workers see it. It is made once for all of them, by whoever publishes the snapshot.
+#[derive(Debug)]
+pub struct Sight {
+    /// Counters and settings.
+    pub(super) snapshot: Arc<Snapshot>,
+    /// What is forwarded, and where to.
+    pub(super) plan: Plan,
+}
+
+impl Sight {
+    /// Of this snapshot.
+    pub fn new(snapshot: Arc<Snapshot>) -> Sight {
+        let plan = plan(&snapshot);
+        Sight { snapshot, plan }
+    }
+}
+
+/// What packet modes forward.
+pub fn plan(snapshot: &Snapshot) -> Plan {
+    let servers: HashMap<u32, Arc<Server>> = snapshot.pools.iter().flat_map(servers).collect();
+    let pools: Vec<Arc<Pool>> =
+        snapshot.pools.iter().map(|pool| Arc::new(self::pool(pool, &servers))).collect();
+    let pool_of: HashMap<*const snapshot::Pool, &Arc<Pool>> =
+        snapshot.pools.iter().map(Arc::as_ptr).zip(&pools).collect();
+    let frontends: HashMap<u32, Arc<Frontend>> = snapshot
+        .frontends
+        .iter()
+        .filter_map(|frontend| {
+            let pool = pool_of.get(&Arc::as_ptr(&frontend.pool))?;
+            Some((frontend.live.id, Arc::new(self::frontend(frontend, pool)?)))
+        })
+        .collect();
+    let known = |frontend: &Arc<snapshot::Frontend>| frontends.get(&frontend.live.id).cloned();
+    let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode == Mode::Proxy);
+    Plan {
+        generation: snapshot.generation,
+        frontends: snapshot.frontends.iter().filter_map(known).collect(),
+        listeners: snapshot
+            .listeners
+            .iter()
+            .filter_map(|(at, frontend)| Some((*at, known(frontend)?)))
+            .collect(),
+        pools,
+        servers,
+        server_endpoints: snapshot.server_endpoints.clone(),
+        proxied: proxied.flat_map(|frontend| &frontend.config.listen).cloned().collect(),
+        draining: snapshot.draining.clone(),
+        stopping: snapshot.stopping,
+        outlasting: snapshot.outlasting.clone(),
+        network: snapshot.network.clone(),
+        flow_timeouts: snapshot.flow_timeouts,
+        min_path_mtu: snapshot.min_path_mtu,
+    }
+}
+
+/// `None` if it is proxied.
+fn frontend(frontend: &snapshot::Frontend, pool: &Arc<Pool>) -> Option<Frontend> {
+    let config = &frontend.config;
+    Some(Frontend {
+        id: frontend.live.id,
+        view: match config.mode {
+            Mode::Proxy => return None,
+            Mode::Passthrough => View::BothSides,
+            Mode::Dsr => View::ClientSide,
+        },
+        protocol: config.protocol,
+        listen: config.listen.clone(),
+        max_connections: config.max_connections,
+        trusted_clients: config.trusted_clients.clone(),
+        slots: frontend.live.slots.clone(),
+        pool: pool.clone(),
+    })
+}
+
+fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<Server>>) -> Pool {
+    Pool {
+        servers: pool.servers.iter().map(|server| servers[&server.live.id].clone()).collect(),
+        pick: Arc::new(By(pool.clone())),
+        is_hashed: pool.config.algorithm.hashes(),
+        dsr: pool.config.dsr,
+        // Both packet modes have the same default.
+        on_down: pool.config.on_down_in(Mode::Passthrough),
+    }
+}
+
+fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = (u32, Arc<Server>)> {
+    pool.servers.iter().enumerate().map(|(index, server)| {
+        let planned = Server {
+            id: server.live.id,
+            addr: server.config.addr,
+            is_up: server.health.up,
+            is_eligible: pool.is_eligible(index),
+            max_connections: server.config.settings.max_connections,
+            slots: server.live.slots.clone(),
+        };
+        (planned.id, Arc::new(planned))
+    })
+}
+
+/// Picks by the table of a backend.
+struct By(Arc<snapshot::Pool>);
+
+impl Pick for By {
+    fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
+        match self.0.pick(client, vip, &[]) {
+            snapshot::Pick::Server(index) => Picked::Server(index),
+            snapshot::Pick::Busy => Picked::Busy,
+            snapshot::Pick::Nobody => Picked::Nobody,
+        }
+    }
+
+    fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
+        self.0.hash(client, vip)
+    }
+}

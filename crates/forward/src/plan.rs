@@ -1,0 +1,188 @@
+//! What the forwarding core goes by: frontends, their servers, and where packets go next. Whoever drives the core makes a new
+//! [`Plan`] whenever something changes, and gives it with each frame.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::state::View;
+use convey_model::{
+    Draining, DsrKind, Endpoint, FlowTimeouts, Listen, NextHops, OnDown, Prefix, Protocol, ServerEndpoints,
+    Slots,
+};
+
+/// All that decides about packets besides their flows. Flows that have begun go on by it, too.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Another number than the plan before had.
+    pub generation: u64,
+    /// The frontends whose packets are forwarded.
+    pub frontends: Vec<Arc<Frontend>>,
+    /// The same, by where they listen.
+    pub listeners: HashMap<Endpoint, Arc<Frontend>>,
+    /// All pools, those without a frontend too.
+    pub pools: Vec<Arc<Pool>>,
+    /// The servers of all pools, by their number.
+    pub servers: HashMap<u32, Arc<Server>>,
+    /// Where the servers listen: nobody who sends from there is a client.
+    pub server_endpoints: Arc<ServerEndpoints>,
+    /// Where other programs of this host listen: its addresses are no client's, and its ports no SNAT ports.
+    pub proxied: Vec<Listen>,
+    /// What clients and servers of flows may still be at, though nothing begins there any more.
+    pub draining: Arc<Draining>,
+    /// Whether nothing may begin any more.
+    pub stopping: bool,
+    /// Where flows that cannot go on are left as they are, for another balancer forwards them.
+    pub outlasting: BTreeSet<Endpoint>,
+    /// Where packets go next.
+    pub network: Arc<NextHops>,
+    /// How long silent flows are remembered.
+    pub flow_timeouts: FlowTimeouts,
+    /// Shortest path MTU to a client that servers are told of, in bytes; `None`: they are told of none.
+    pub min_path_mtu: Option<u32>,
+}
+
+/// Where clients connect to.
+#[derive(Debug)]
+pub struct Frontend {
+    /// No other frontend has it.
+    pub id: u32,
+    /// Which packets of a flow pass here: those of both sides (NAT), or its client's (direct server return).
+    pub view: View,
+    /// What its clients speak.
+    pub protocol: Protocol,
+    /// Its addresses (VIPs) and ports.
+    pub listen: Vec<Listen>,
+    /// Flows at once; `None`: no limit.
+    pub max_connections: Option<u32>,
+    /// Clients that have no share.
+    pub trusted_clients: Vec<Prefix>,
+    /// Its flows, of all workers.
+    pub slots: Arc<Slots>,
+    /// Who serves its clients.
+    pub pool: Arc<Pool>,
+}
+
+/// Servers, and how one is chosen.
+pub struct Pool {
+    /// Those that [`Pick`] has the indices of.
+    pub servers: Vec<Arc<Server>>,
+    /// Chooses one.
+    pub pick: Arc<dyn Pick>,
+    /// Whether the choice follows from addresses and ports alone, so that it need not be remembered.
+    pub is_hashed: bool,
+    /// How packets get to the servers in direct server return.
+    pub dsr: DsrKind,
+    /// What becomes of flows whose server goes down.
+    pub on_down: OnDown,
+}
+
+/// Who answers clients.
+#[derive(Debug)]
+pub struct Server {
+    /// No other server has it.
+    pub id: u32,
+    /// Its address; with port 0, it listens on whatever port a client asks for.
+    pub addr: SocketAddr,
+    /// Whether it answers.
+    pub is_up: bool,
+    /// Whether new flows may go to it.
+    pub is_eligible: bool,
+    /// Flows at once; `None`: no limit.
+    pub max_connections: Option<u32>,
+    /// Its flows, of all workers and frontends.
+    pub slots: Arc<Slots>,
+}
+
+/// Chooses a server for a new flow.
+pub trait Pick: Send + Sync {
+    /// The server for a client of `vip`.
+    fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked;
+
+    /// A number that is always the same for a client of `vip`.
+    fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64;
+}
+
+/// The answer to "which server?".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Picked {
+    /// The one with this index in its pool.
+    Server(usize),
+    /// All that could be chosen have as many flows as they may.
+    Busy,
+    /// None can be chosen.
+    Nobody,
+}
+
+impl Plan {
+    /// What these frontends forward over this network, with defaults for the rest.
+    pub fn new(generation: u64, frontends: Vec<Arc<Frontend>>, network: Arc<NextHops>) -> Plan {
+        let endpoints = |frontend: &Arc<Frontend>| {
+            let frontend = frontend.clone();
+            let addrs: Vec<SocketAddr> = frontend.listen.iter().flat_map(Listen::addrs).collect();
+            addrs
+                .into_iter()
+                .map(move |addr| (Endpoint { protocol: frontend.protocol, addr }, frontend.clone()))
+        };
+        let pools: Vec<_> = frontends.iter().map(|frontend| frontend.pool.clone()).collect();
+        let servers = pools.iter().flat_map(|pool| &pool.servers);
+        Plan {
+            generation,
+            listeners: frontends.iter().flat_map(endpoints).collect(),
+            servers: servers.map(|server| (server.id, server.clone())).collect(),
+            frontends,
+            pools,
+            network,
+            ..Plan::default()
+        }
+    }
+}
+
+impl Frontend {
+    /// Number `id`, at one address and port, without limits.
+    pub fn new(id: u32, view: View, protocol: Protocol, vip: SocketAddr, pool: Arc<Pool>) -> Frontend {
+        let (listen, trusted_clients, slots) = (vec![vip.into()], Vec::new(), Arc::default());
+        Frontend { id, view, protocol, listen, max_connections: None, trusted_clients, slots, pool }
+    }
+
+    /// Whether servers answer its clients themselves.
+    pub fn is_dsr(&self) -> bool {
+        self.view == View::ClientSide
+    }
+
+    /// Whether a client has no share.
+    pub fn trusts(&self, client: IpAddr) -> bool {
+        self.trusted_clients.iter().any(|network| network.contains(client))
+    }
+}
+
+impl Pool {
+    /// Servers chosen by hash; what goes straight to them has its destination rewritten, and flows of one that is down are
+    /// reset.
+    pub fn new(servers: Vec<Arc<Server>>, pick: Arc<dyn Pick>) -> Pool {
+        Pool { servers, pick, is_hashed: true, dsr: DsrKind::Nat, on_down: OnDown::Reset }
+    }
+}
+
+impl Server {
+    /// Number `id`, which answers and has no limit.
+    pub fn new(id: u32, addr: SocketAddr) -> Server {
+        Server { id, addr, is_up: true, is_eligible: true, max_connections: None, slots: Arc::default() }
+    }
+
+    /// Where it listens for clients that ask for this port.
+    pub fn addr_for(&self, port: u16) -> SocketAddr {
+        let mut addr = self.addr;
+        if addr.port() == 0 {
+            addr.set_port(port);
+        }
+        addr
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
