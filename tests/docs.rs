@@ -87,7 +87,9 @@ fn the_book_lists_each_of_its_pages_once() {
 fn each_line_of_the_page_on_limits_names_a_test_that_exists() {
     let top = root();
     let mut code = String::new();
-    read_all(&top.join("src"), &mut code);
+    for place in ["src", "crates"] {
+        read_all(&top.join(place), &mut code);
+    }
     read_all(&top.join("tests"), &mut code);
     let page = fs::read_to_string(top.join("docs/state-and-limits.md")).unwrap();
     let rows = page
