@@ -25,7 +25,8 @@ pub(crate) fn stories() -> Vec<Story> {
         forged_syns_leave_clients_their_snat_ports,
         forged_datagrams_leave_clients_their_snat_ports,
         forged_streams_leave_clients_their_snat_ports,
-        one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports];
+        one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports,
+        forged_syns_leave_clients_what_one_client_leaves_of_the_slots];
     let of_slots = stories![when |case| is_told(case) =>
         forged_syns_leave_clients_the_slots_of_a_frontend,
         forged_syns_leave_clients_the_slots_of_a_server];
@@ -45,7 +46,8 @@ const FEW: u64 = 1_000;
 const FEW_PORTS: &str = "snat_ports = \"40000-40999\"";
 const FEW_SLOTS: &str = "max_connections = 1000";
 
-/// Forged packets at once: 1,000 a second, and 20,000.
+/// Forged packets at once: 400 a second, 1,000 and 20,000.
+const SMALL_BURST: u32 = 2;
 const BURST: u32 = 5;
 const LARGE_BURST: u32 = 100;
 
@@ -249,6 +251,29 @@ fn one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports(ca
     assert_eq!(served.len(), OTHERS, "{:#}", network.stat("/packets"));
     let count = |pointer: &str| network.stat(pointer).as_u64().unwrap();
     assert!(count("/packets/drops/client_limit") > 50);
+}
+
+/// 500 slots, of which one client may have 445. The rest is too little to be an eighth.
+fn forged_syns_leave_clients_what_one_client_leaves_of_the_slots(case: Case) {
+    let _alone = alone();
+    let mut network = Network::new(case, 3, 1);
+    let frontend = "max_connections = 500";
+    network.balance(&Config { frontend, health: UNCHECKED, ..Config::new(1) });
+    let network = &network;
+    let _server = network.server(1, Server::echo);
+    let vip = network.vip();
+    let used = || network.stat("/frontends/web/current_connections").as_u64().unwrap();
+    // One after another: of what it opens at once more would be reset.
+    let held: Vec<TcpStream> = network.inside(Role::Client(1), || (0..440).map(|_| connect(vip)).collect());
+    wait_for("its connections to be known", || (used() == 440).then_some(()));
+    let mut random = fastrand::Rng::with_seed(7);
+    let forge = || forge(vip, &mut random);
+    let served = attacked(network, SMALL_BURST, forge, || {
+        wait_for("all to be used up", || (used() >= 500).then_some(()));
+        (0..CLIENTS).filter(|_| network.inside(Role::Client(3), || is_served(vip))).count()
+    });
+    assert!(served >= SERVED, "{served} of {CLIENTS} clients were served: {:#}", network.stat("/packets"));
+    assert!(held.into_iter().all(|mut stream| ping(&mut stream).is_ok()), "established connections stay");
 }
 
 /// A connection that is not waited for.

@@ -10,7 +10,7 @@
 //! In DSR all that opens a flow can be forged, in any client's name. There nobody has a share.
 
 use super::adopt::share;
-use super::give_way::CROWD;
+use super::give_way::is_crowd;
 use super::{Forwarder, Stop};
 use crate::flow::Class;
 use crate::plan::{Frontend, Plan, Server};
@@ -149,7 +149,6 @@ impl Forwarder {
                 (answered, begun.saturating_add(self.workers.others(held).unestablished))
             }
         };
-        let is_crowd = begun.saturating_mul(CROWD) > all;
-        over.saturating_add(if is_crowd { begun } else { 0 })
+        over.saturating_add(if is_crowd(begun, all) { begun } else { 0 })
     }
 }

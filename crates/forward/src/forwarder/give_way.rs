@@ -18,12 +18,18 @@ use crate::{Direction, End, Flow, FlowId, Full, Share, View, Workers};
 use convey_model::{Addr, DropReason, FlowKey, Shortage, Timestamp};
 use convey_wire as wire;
 
-/// Half-open flows are too many when they are more than this part of all that there may be. If there are fewer, those
+/// Half-open flows are a crowd when they are more than this part of all that there may be. If there are fewer, those
 /// that are under way finish first: in a balancer that is only busy, clients would push out each other.
-pub(super) const CROWD: u32 = 8;
+const CROWD: u32 = 8;
 
-/// A handshake takes less: who is silent for longer gives way, however few there are. So does a stream, and a flow of UDP
-/// that was answered and has not become one.
+/// So many half-open connections are a crowd, however many there may be. Established ones may have left them little, and
+/// who forges as many a second would keep every client out.
+const MANY: u32 = 32;
+
+/// Most handshakes take less: a connection that has been half-open for longer gives way, however few there are.
+const HANDSHAKE: Duration = Duration::from_millis(100);
+
+/// So does a flow of UDP that has been silent for longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How many servers of a frontend are looked at for one with flows that may give way.
@@ -216,7 +222,7 @@ impl Forwarder {
     /// opened untold, and streams may be in use: so no more are asked for at once than there are workers, and of streams one.
     fn ask_others(&self, slot: &Wanted<'_>, now: Timestamp) -> bool {
         let Others { unestablished, streams } = self.workers.others(slot.held);
-        let is_crowd = unestablished.saturating_mul(CROWD) > slot.limit;
+        let is_crowd = is_crowd(unestablished, slot.limit) || unestablished >= MANY;
         let most = if is_crowd { unestablished.min(self.workers.len()) } else { streams.min(1) };
         self.workers.ask(slot.held, most, now)
     }
@@ -278,14 +284,15 @@ impl Forwarder {
             let id = self.flows.first_of(held, share, Class::HalfOpen)?;
             if !self.has_got_further(id) {
                 let half_open = half_open.saturating_add(scarce.others.unestablished);
-                let is_crowd = half_open.saturating_mul(CROWD) > scarce.all;
+                let are_many = !share.is_udp() && half_open >= MANY;
+                let is_crowd = are_many || is_crowd(half_open, scarce.all);
                 return if is_crowd { Some(id) } else { self.find_idle(held, share, Class::HalfOpen, now) };
             }
         }
         None
     }
 
-    /// Of some flows of this class, the one that has not been in use for longest; none of those that were within a second.
+    /// Of some flows of this class, the one that has not been in use for longest; none of those that were until just now.
     ///
     /// Packets do not move their flow. One that is found to have been in use since it was put in its queue goes to the end,
     /// so the next that was not is mostly the one that has been idle for longest.
@@ -299,7 +306,9 @@ impl Forwarder {
         if self.in_use.are_all(held, share, class, now) {
             return None;
         }
-        let idle = |last: Timestamp| now.since(last) >= PATIENCE;
+        let is_handshake = class == Class::HalfOpen && !share.is_udp();
+        let patience = if is_handshake { HANDSHAKE } else { PATIENCE };
+        let idle = |last: Timestamp| now.since(last) >= patience;
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();
         let count = self.flows.count_of(held, share, class);
@@ -399,6 +408,11 @@ impl Forwarder {
         }
         None
     }
+}
+
+/// Whether so many half-open flows are a crowd among all that there may be.
+pub(super) fn is_crowd(half_open: u32, all: u32) -> bool {
+    half_open.saturating_mul(CROWD) > all
 }
 
 /// What is wanted of the frontend or server that has this slot; `None` if it is gone or has no limit.
