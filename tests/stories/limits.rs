@@ -27,6 +27,7 @@ stories!("limits":
     an_idle_connection_is_closed_and_counted,
     a_connection_that_talks_is_not_idle,
     one_client_with_all_connections_it_can_get_leaves_some_for_others [Need::Prlimit],
+    forged_questions_beside_a_client_with_its_share_leave_others_some_connections [Need::Prlimit],
     one_client_with_all_sessions_it_can_get_leaves_some_for_others,
     a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share,
     streams_whose_server_is_silent_give_way_to_new_clients,
@@ -240,6 +241,31 @@ fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
     assert!(balancer.stat("/frontends/web/ended/client_limit").as_u64().unwrap() > 100);
     balancer.wait_for_log(&format!("client {} has its share of connections", lab.ip(99)));
     drop(greedy);
+}
+
+fn forged_questions_beside_a_client_with_its_share_leave_others_some_connections() {
+    let lab = Lab::new();
+    let (_server, _udp) = (Server::echo(lab.server(1)), UdpServer::start(lab.server(2), |_, _| {}));
+    let udp = format!(
+        "[frontends.udp]\nprotocol = \"udp\"\nlisten_addr = \"{}\"\nbackend = \"udp\"\n\
+         [backends.udp]\nhealth_check.kind = \"none\"\nservers.u.addr = \"{}\"\n",
+        lab.second_vip(),
+        lab.server(2)
+    );
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&udp);
+    let balancer = Balancer::start_with(&lab, &setup, limited("1000:1000"));
+    let _greedy: Vec<TcpStream> = (0..500).filter_map(|_| half_a_request(lab.ip(99), lab.vip())).collect();
+    let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
+    wait_for("its share to be what it has", || {
+        (number("/frontends/web/ended/client_limit") > 100).then_some(())
+    });
+    wait_for("questions to push out each other", || {
+        forge(&lab, lab.second_vip(), 50);
+        (number("/frontends/udp/ended/evicted") > 0).then_some(())
+    });
+    let mut others: Vec<TcpStream> =
+        (100..110).map(|n| connect_from(lab.ip(n), lab.vip()).unwrap()).collect();
+    others.iter_mut().for_each(|other| ping(other).unwrap());
 }
 
 /// A connection with something sent, if it was not reset yet.

@@ -38,6 +38,12 @@ impl Sessions {
         self.ports.min(u32::try_from(connections / 2).unwrap_or(u32::MAX)).max(1)
     }
 
+    /// Whether another question leaves enough for connections of TCP, where so many more `connections` of any kind fit: as
+    /// many as there are questions. Anybody can forge questions, and what forged ones hold is idle for minutes.
+    fn leave(&self, connections: u64) -> bool {
+        u64::from(self.questions.open()) < connections
+    }
+
     /// How many more of so many there may be if all questions give way, where so many more `connections` of any kind fit.
     fn left(&self, most: u32, connections: u64) -> u64 {
         let questions = self.questions.open();
@@ -63,5 +69,16 @@ mod tests {
         (0..30).for_each(|_| sessions.questions.release());
         assert_eq!([100, 0].map(|connections| sessions.left(most, connections)), [70, 70], "30 are streams");
         assert_eq!(Sessions::share(800).left(most, 7), 7, "TCP has the rest");
+    }
+
+    #[test]
+    fn questions_take_half_of_what_is_left() {
+        let sessions = Sessions::share(800);
+        let taken =
+            (0..100).take_while(|taken| sessions.leave(100 - taken) && sessions.questions.try_take(None));
+        assert_eq!(taken.count(), 50);
+        sessions.questions.release();
+        assert!(!sessions.leave(49) && sessions.leave(50));
+        assert!(!Sessions::share(800).leave(0));
     }
 }

@@ -182,7 +182,7 @@ impl Seat {
             Some(counted) => counted,
             None => return Err(Counter::DroppedClientLimit),
         };
-        if connections == 0 || !shared.udp_sessions.open.try_take(Some(most)) {
+        if !shared.udp_sessions.leave(connections) || !shared.udp_sessions.open.try_take(Some(most)) {
             return Err(Counter::DroppedNoResources);
         }
         if !frontend.live.slots.try_take(frontend.config.max_connections) {
