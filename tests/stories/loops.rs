@@ -13,6 +13,7 @@ stories!("loops":
     a_name_that_stands_for_a_frontend_that_leads_back_is_left_out [Need::Dnsmasq],
     an_address_of_this_host_behind_a_wildcard_is_refused [Need::Namespace],
     a_connection_that_comes_back_by_a_way_nobody_sees_is_reset [Need::Namespace],
+    a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset [Need::Namespace],
     a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped [Need::Namespace],
 );
 
@@ -104,6 +105,22 @@ fn a_connection_that_comes_back_by_a_way_nobody_sees_is_reset() {
         // The first meets one more of ours before they are remembered.
         let total = balancer.stat("/frontends/web/total_connections").as_u64().unwrap();
         assert!(total <= 2 * CLIENTS as u64, "{total} connections for {CLIENTS} clients");
+        wait_for("the descriptors to be given back", || (balancer.fds().sockets == base).then_some(()));
+    });
+}
+
+const ROUTE: &str = "ip addr add 10.9.9.1/24 dev lo
+    ip route add local 192.0.2.0/24 dev lo";
+
+fn a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset() {
+    in_namespace("loops::a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset", ROUTE, || {
+        let lab = Lab::new();
+        let trusting = wildcard(&lab, "192.0.2.1:8080").frontend("trusted_clients = [\"192.0.2.0/24\"]");
+        let balancer = Balancer::start(&lab, &trusting);
+        let base = balancer.fds().sockets;
+        (0..3).for_each(|_| assert!(is_refused_with_reset("10.9.9.1:8080".parse().unwrap())));
+        let total = balancer.stat("/frontends/web/total_connections").as_u64().unwrap();
+        assert!(total <= 9, "{total} connections for 3 clients");
         wait_for("the descriptors to be given back", || (balancer.fds().sockets == base).then_some(()));
     });
 }

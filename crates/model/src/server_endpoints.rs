@@ -10,6 +10,7 @@ use crate::{self as model, DsrKind, Endpoint, Listen, Mode, Protocol};
 /// forged: its answer would be answered, and so on without end.
 #[derive(Debug, Default)]
 pub struct ServerEndpoints {
+    ips: HashSet<IpAddr>,
     own: HashSet<Endpoint>,
     /// Ports of frontends, by the addresses of servers that listen on whatever port a client asks for.
     asked: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
@@ -31,6 +32,7 @@ impl ServerEndpoints {
                 }
                 for server in &backend.servers {
                     let (ip, own) = (server.addr.ip(), server.addr.port());
+                    endpoints.ips.insert(ip);
                     if own != 0 {
                         endpoints.own.insert(endpoint(protocol, ip, own));
                     }
@@ -41,6 +43,11 @@ impl ServerEndpoints {
             }
         }
         endpoints
+    }
+
+    /// Whether a server has this address.
+    pub fn have_ip(&self, ip: IpAddr) -> bool {
+        self.ips.contains(&ip)
     }
 
     /// Whether a client that asks for this port sends from where a server listens.

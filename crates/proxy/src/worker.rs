@@ -154,8 +154,10 @@ impl Context {
 
     /// Sockets of ours that a client may be.
     pub(super) fn own_sockets_at(&self, protocol: Protocol, client: SocketAddr) -> Vec<Towards> {
-        let is_local = self.shared.snapshot.load().is_own(client.ip());
-        if is_local { self.shared.own_sockets.at(protocol, client) } else { Vec::new() }
+        let snapshot = self.shared.snapshot.load();
+        // What is sent to an address that is this host's by a route alone (`ip route add local`) comes from that address.
+        let may_be_ours = snapshot.is_own(client.ip()) || snapshot.server_endpoints.have_ip(client.ip());
+        if may_be_ours { self.shared.own_sockets.at(protocol, client) } else { Vec::new() }
     }
 }
 
