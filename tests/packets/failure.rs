@@ -74,9 +74,8 @@ fn refused_connects_have_a_server_probed_and_taken_out_at_once(case: Case) {
     }
     let refused = network.stat("/backends/pool/servers/s1/connect_failures").as_u64().unwrap();
     eprintln!("{case}: {refused} clients were refused, out after {took:?}");
-    // A hundred asked a second.
-    let all = took.as_millis() as u64 / 10;
-    assert!(refused >= 3 && refused <= all.max(20), "{refused} clients were refused of {all}");
+    // In 0.2 s it is ten. On a busy machine probes take longer; until the next one in an hour it would be half of all.
+    assert!((3..60).contains(&refused), "{refused} clients were refused in {took:?}");
 }
 
 /// Else it would take a minute.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use convey::demo::lab::Role;
 use convey::wire::TestPacket;
+use rustix::process::Signal;
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -20,7 +21,8 @@ pub(crate) fn stories() -> Vec<Story> {
     let anyhow = stories![forged_syns_push_no_established_connection_out];
     // Where the kernel forwards open flows, it refuses the SYNs, too: see `siege`.
     let by_workers = stories![when |case| !case.is_cached() =>
-        a_running_download_keeps_a_quarter_of_its_speed_in_a_flood];
+        a_running_download_keeps_a_quarter_of_its_speed_in_a_flood,
+        what_the_capture_buffer_has_no_room_for_is_counted];
     [anyhow, by_workers].concat()
 }
 
@@ -190,6 +192,21 @@ fn in_bursts(times: u32, mut burst: impl FnMut()) {
 struct Flood {
     wire: Wire,
     syns: std::vec::IntoIter<Vec<u8>>,
+}
+
+/// The balancer stands still while more comes than the buffer takes.
+fn what_the_capture_buffer_has_no_room_for_is_counted(case: Case) {
+    let _alone = alone();
+    let network = attacked(case);
+    let _server = network.server(1, Server::echo);
+    let mut flood = Flood::new(&network);
+    network.convey(|convey| convey.signal(Signal::STOP));
+    (0..SYNS / BURST).for_each(|_| flood.burst());
+    network.convey(|convey| convey.signal(Signal::CONT));
+    let lost = || network.stat("/packets/drops/capture_overrun").as_u64().filter(|lost| *lost > 0);
+    let lost = wait_for("what was lost to be counted", lost);
+    assert!(lost < SYNS.into(), "{lost}");
+    network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
 
 impl Flood {

@@ -28,17 +28,21 @@ fn slots_that_forged_syns_hold_are_free_soon_although_the_server_answers(case: C
 
 /// More SYNs than there are slots, of clients that the server answers and that do not exist.
 pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
-    let (frontend, passthrough) = ("max_connections = 50", "timeouts.half_open = 2");
+    let (frontend, passthrough) = ("max_connections = 1000", "timeouts.half_open = 2");
     let nobody = nobody_on_the_link(network);
     network.balance(&Config { health: UNCHECKED, frontend, passthrough, ..Config::new(1) });
     let _server = network.server(1, Server::echo);
+    // So that the server's Ethernet address is known.
+    network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
     let mut wire = network.inside(Role::Client(2), Wire::open);
-    for port in 5_000..5_060 {
+    for port in 5_000..6_100 {
         let syn = TestPacket::from(SocketAddr::new(nobody, port)).to(network.vip()).syn().seq(7);
         wire.send(&syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes());
     }
-    wait_for("all slots to be held", || (open(network) == 50).then_some(()));
+    wait_for("all slots to be held", || (open(network) == 1_000).then_some(()));
     wait_for("all slots to be free", || (open(network) == 0).then_some(()));
+    let count = |state: &str| network.stat(&format!("/packets/flows/{state}")).as_u64().unwrap();
+    wait_for("all to be forgotten", || (count("syn_sent") + count("syn_received") == 0).then_some(()));
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
 
