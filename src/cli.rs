@@ -18,8 +18,7 @@ use crate::model::Mode;
         --servers, one that needs no file but a list of servers. Saving the file reloads it; established \
         connections are never cut.",
     after_help = AFTER_HELP,
-    args_conflicts_with_subcommands = false,
-    disable_help_subcommand = true
+    args_conflicts_with_subcommands = false
 )]
 pub struct Cli {
     /// What to do; running the balancer if left out.
@@ -40,7 +39,7 @@ pub enum Command {
     /// Remove what a convey that no longer runs has left on this host
     ///
     /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, and, before Linux 6.6, the
-    /// filters of a killed process. What belongs to a convey that runs stays.
+    /// filters of a killed process. What belongs to a convey that runs stays. Options change nothing here.
     Clear,
 }
 
