@@ -12,7 +12,7 @@ pub struct PacketSettings {
     pub capacity: u32,
     /// Worker threads, at least 1; `None`: one less than there are cores.
     pub workers: Option<u16>,
-    /// Seconds between two reports of the workers' counters, at least 1.
+    /// Seconds between two counts of frames that the kernel dropped, at least 1.
     pub stats_update_frequency: u64,
     /// Names of the interfaces that traffic passes; empty: those that hold a VIP or lead to a server.
     pub interfaces: Vec<String>,
