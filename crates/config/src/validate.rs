@@ -94,7 +94,7 @@ fn probed_ports(backend: &Backend, report: &Report<'_>) {
     for addr in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
         if addr.value.keeps_port() {
             let message = format!(
-                "the port is missing, found \"{}\"; add it, or set health_check.port: then clients' ports are kept",
+                "the port is missing, found \"{}\"; add it, or set health_check.port to use the port that each client connects to",
                 addr.value
             );
             report.error(&addr.place, message);

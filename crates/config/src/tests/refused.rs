@@ -47,7 +47,7 @@ idle = -1
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
             "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
-            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; add it, or set health_check.port: then clients' ports are kept",
+            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; add it, or set health_check.port to use the port that each client connects to",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
             "config.toml:21:8: stats.port: found \"http\"; allowed: a port from 1 to 65535",
             "config.toml:23:8: timeouts.idle: found -1; allowed: seconds from 0.001 to 31536000",
@@ -123,7 +123,7 @@ fn a_server_without_a_port_is_probed_at_one_that_the_file_names() {
     let missing = |found: &str| {
         format!(
             "config.toml:6:8: backends.web.servers.a.addr: the port is missing, found \"{found}\"; add it, or set \
-             health_check.port: then clients' ports are kept"
+             health_check.port to use the port that each client connects to"
         )
     };
     for (value, found) in
