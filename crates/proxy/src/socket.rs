@@ -16,10 +16,31 @@ use convey_model::Endpoint;
 
 /// An address cannot be listened on.
 #[derive(Debug, Error)]
-#[error("cannot listen on {at}: {cause}")]
+#[error("cannot listen on {at}: {cause}{}", remedy(*at, cause))]
 pub struct BindError {
     pub(super) at: Endpoint,
     pub(super) cause: io::Error,
+}
+
+/// What an operator can do about it; empty if the cause says it.
+fn remedy(at: Endpoint, cause: &io::Error) -> String {
+    let (ip, port) = (at.addr.ip(), at.addr.port());
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            let kind = if at.protocol == convey_model::Protocol::Tcp { "t" } else { "u" };
+            format!(" (`sudo ss -{kind}lnp 'sport = :{port}'` shows by which process)")
+        }
+        io::ErrorKind::AddrNotAvailable if ip.is_ipv4() => {
+            format!("; no interface has this address: add it (`ip addr add {ip}/32 dev INTERFACE`)")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("; no interface has this address: add it (`ip -6 addr add {ip}/128 dev INTERFACE nodad`)")
+        }
+        io::ErrorKind::PermissionDenied if port < 1024 => {
+            "; ports below 1024 need root or CAP_NET_BIND_SERVICE".to_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 /// A connection to one side. Dropped without an orderly close it is reset, so that whoever is there
@@ -193,7 +214,34 @@ mod tests {
         let _other_balancer = listen(addr, 1, []).unwrap();
         let cause = listen(addr, 1, []).unwrap_err();
         let error = BindError { at: Endpoint::tcp(addr), cause }.to_string();
-        assert_eq!(error, format!("cannot listen on {addr}: Address already in use (os error 98)"));
+        let port = addr.port();
+        assert_eq!(
+            error,
+            format!(
+                "cannot listen on {addr}: Address already in use (os error 98) (`sudo ss -tlnp 'sport = :{port}'` shows by \
+                 which process)"
+            )
+        );
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let said = |at: &str, cause: Errno| {
+            let error = BindError { at: Endpoint::tcp(at.parse().unwrap()), cause: cause.into() };
+            error.to_string()
+        };
+        assert!(
+            said("0.0.0.0:80", Errno::ACCESS)
+                .ends_with("; ports below 1024 need root or CAP_NET_BIND_SERVICE")
+        );
+        assert!(
+            said("10.0.0.250:80", Errno::ADDRNOTAVAIL)
+                .ends_with("(`ip addr add 10.0.0.250/32 dev INTERFACE`)")
+        );
+        assert!(
+            said("[2001:db8::1]:80", Errno::ADDRNOTAVAIL).ends_with("2001:db8::1/128 dev INTERFACE nodad`)")
+        );
+        assert!(said("0.0.0.0:8080", Errno::ACCESS).ends_with("(os error 13)"));
     }
 
     #[test]
