@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     let log = Log::start();
     let ran = app::run(&cli);
     let code = ran.unwrap_or_else(|failure| {
-        failure.lines().iter().for_each(|line| log.say(line));
+        failure.lines(&cli.options).iter().for_each(|line| log.say(line));
         ExitCode::FAILURE
     });
     log.flush();

@@ -69,8 +69,8 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
-    /// What to tell whoever has started this.
-    pub fn lines(&self) -> Vec<String> {
+    /// What to tell whoever has started this with these options.
+    pub fn lines(&self, options: &Options) -> Vec<String> {
         match self {
             Failure::Config(LoadError::Invalid(problems)) => {
                 let count = problems.len();
@@ -78,14 +78,22 @@ impl Failure {
                 let problems = problems.iter().map(|problem| format!("error: {problem}"));
                 problems.chain([format!("convey: {count} {errors} in the configuration")]).collect()
             }
-            Failure::Config(unreadable) => vec![
-                format!("convey: {unreadable}"),
-                "Name a file with --config, a list of servers with --servers, or try `convey demo`."
-                    .to_owned(),
-            ],
+            Failure::Config(unreadable) => {
+                let says = format!("convey: {unreadable}");
+                let hint =
+                    "Name a file with --config, a list of servers with --servers, or try `convey demo`.";
+                match is_missing(unreadable) && options.servers.is_none() {
+                    true => vec![says, hint.to_owned()],
+                    false => vec![says],
+                }
+            }
             Failure::Start(error) => vec![format!("convey: {error:#}")],
         }
     }
+}
+
+fn is_missing(error: &LoadError) -> bool {
+    matches!(error, LoadError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 fn balance(options: &Options) -> Result<ExitCode, Failure> {

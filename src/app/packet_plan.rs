@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 use crate::config::Config;
 use crate::dataplane::Selection;
@@ -71,6 +71,11 @@ pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Res
     let address = |is_ipv6: bool| {
         let of_family: Vec<IpAddr> = servers.iter().copied().filter(|ip| ip.is_ipv6() == is_ipv6).collect();
         let towards = network.interfaces_for(&[], &of_family);
+        ensure!(
+            !towards.is_empty(),
+            "no route over an Ethernet interface leads to a server, so convey cannot choose a SNAT address: add a route to the servers, or set \
+             passthrough.snat_addresses"
+        );
         let interfaces = network.interfaces().iter().filter(|interface| towards.contains(&interface.index));
         let usable = |ip: &IpAddr| match ip {
             IpAddr::V4(_) => !is_ipv6,
@@ -79,7 +84,12 @@ pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Res
         let own: Vec<IpAddr> =
             interfaces.flat_map(|interface| interface.addresses.iter().copied()).filter(usable).collect();
         let chosen = own.iter().find(|ip| !vips.contains(ip)).or(own.first()).copied();
-        chosen.context("no own address on the way to the servers: set passthrough.snat_addresses")
+        let family = if is_ipv6 { "global IPv6" } else { "IPv4" };
+        chosen.with_context(|| {
+            format!(
+                "the interfaces towards the servers have no {family} address: add one, or set passthrough.snat_addresses"
+            )
+        })
     };
     families.into_iter().map(address).collect()
 }

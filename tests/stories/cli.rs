@@ -23,6 +23,7 @@ fn help_explains_commands_signals_and_exit_codes() {
         assert!(ran.stdout.contains(part), "no {part:?} in\n{}", ran.stdout);
     }
     assert!(convey(&["-h"]).stdout.contains("Usage: convey"));
+    assert_eq!(convey(&["help"]).stdout, ran.stdout);
 }
 
 fn the_version_is_the_packages() {
@@ -69,6 +70,13 @@ fn a_missing_file_is_named() {
              Name a file with --config, a list of servers with --servers, or try `convey demo`.\n"
         );
     }
+    let ran = convey(&["--listen", "7777", "--servers", "/nowhere/hosts.txt"]);
+    assert_eq!(
+        ran.stderr,
+        "convey: cannot read /nowhere/hosts.txt: No such file or directory (os error 2)\n"
+    );
+    let ran = convey(&["--config", "/"]);
+    assert_eq!(ran.stderr, "convey: cannot read /: it is a directory, not a regular file\n");
 }
 
 fn a_busy_port_is_named_at_the_start() {
@@ -80,6 +88,7 @@ fn a_busy_port_is_named_at_the_start() {
         ran.stderr.contains(&format!("cannot listen on {}: Address already in use", lab.vip())),
         "{ran:?}"
     );
+    assert!(ran.stderr.contains("shows by which process"), "{ran:?}");
 }
 
 fn a_busy_statistics_port_is_named_at_the_start() {
