@@ -58,6 +58,11 @@ impl LeftOver {
         LastingGuard::is_filter(&self.filter.name)
     }
 
+    /// What it is; of a guard also which frontends it guards, for an interface may have several.
+    fn told(&self) -> String {
+        if self.is_guard() { format!("{self}: {}", self.filter.name) } else { self.to_string() }
+    }
+
     /// How an operator removes it.
     fn by_hand(&self) -> String {
         let BpfFilter { priority, handle, .. } = &self.filter;
@@ -188,7 +193,7 @@ pub(super) async fn clear(
     let mut removed = Vec::new();
     for left in left {
         netlink.remove_filter(&left.filter).await?;
-        removed.push(left.to_string());
+        removed.push(left.told());
     }
     Ok(Cleared { removed, in_use })
 }
