@@ -1,5 +1,4 @@
-//! Which directions may have a wide receive window, and how much those may hold that are blocked. Each worker has an equal
-//! part.
+//! Which directions of one thread may have a wide receive window, and how much those may hold that are blocked.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,19 +7,22 @@ use std::fs;
 use super::window::WIDEST;
 use convey_model::Prefix;
 
-/// What the directions that have what the kernel thinks right (`net.ipv4.tcp_rmem`) may hold together, should they all be
-/// blocked: with the usual 6 MB those are 42. All others stay at [`WIDEST`], which is 128 MB/s at a millisecond's distance,
-/// but 3 MB/s at fifty.
+/// What the directions of one thread that have what the kernel thinks right (`net.ipv4.tcp_rmem`) may hold together, should
+/// they all be blocked: with the usual 6 MB those are 42. All others stay at [`WIDEST`], which is 128 MB/s at a
+/// millisecond's distance, but 3 MB/s at fifty.
 const UNLIMITED: u64 = 256 * 1024 * 1024;
 
-/// So many directions are unlimited, however much that is; and one of each worker.
+/// So many directions in one thread are unlimited, however much that is.
 const FEWEST: u64 = 8;
 
 /// What directions that are blocked may hold beside that, once they have given their slots back.
 const HELD: u64 = 256 * 1024 * 1024;
 
 thread_local! {
-    static BUDGET: RefCell<Budget> = RefCell::new(Budget::new(0, 0));
+    static BUDGET: RefCell<Budget> = RefCell::new(Budget::new(
+        slots(fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").as_deref().unwrap_or("")),
+        HELD,
+    ));
 }
 
 #[derive(Debug)]
@@ -43,13 +45,6 @@ pub(super) struct Slot {
 #[derive(Debug)]
 pub(super) struct Held {
     bytes: u64,
-}
-
-/// Gives this thread its part of what so many workers have.
-pub(super) fn divide(workers: usize) {
-    let tcp_rmem = fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default();
-    let workers = (workers as u64).max(1);
-    BUDGET.set(Budget::new((slots(&tcp_rmem) / workers).max(1), HELD / workers));
 }
 
 impl Budget {
@@ -106,7 +101,7 @@ impl Drop for Held {
     }
 }
 
-/// How many directions are unlimited, with this `net.ipv4.tcp_rmem`.
+/// How many directions of a thread are unlimited, with this `net.ipv4.tcp_rmem`.
 fn slots(tcp_rmem: &str) -> u64 {
     let widest = tcp_rmem.split_whitespace().nth(2).and_then(|most| most.parse().ok());
     (UNLIMITED / widest.unwrap_or(u64::MAX).max(WIDEST)).max(FEWEST)

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::own_sockets::Towards;
-use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch, window_budget};
+use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch};
 use convey_model::{ConnectFailures, Endpoint, Protocol};
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -182,7 +182,6 @@ pub(super) fn start(core: usize, shared: Shared) -> io::Result<Worker> {
 
 async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<Command>) {
     pipe::limit(shared.descriptors.pipes);
-    window_budget::divide(shared.columns.len());
     let (_alive, mut all_ended) = mpsc::channel(1);
     let context = Arc::new(Context { core, shared, started: Instant::now(), _alive });
     let mut listeners = HashMap::new();
