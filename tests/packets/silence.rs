@@ -28,7 +28,7 @@ fn slots_that_forged_syns_hold_are_free_soon_although_the_server_answers(case: C
 
 /// More SYNs than there are slots, of clients that the server answers and that do not exist.
 pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
-    let (frontend, passthrough) = ("max_connections = 1000", "timeouts.half_open = 2");
+    let (frontend, passthrough) = ("max_connections = 1000", "timeouts.half_open = 4");
     let nobody = nobody_on_the_link(network);
     network.balance(&Config { health: UNCHECKED, frontend, passthrough, ..Config::new(1) });
     let _server = network.server(1, Server::echo);

@@ -89,7 +89,7 @@ pub struct Forwarder {
     /// Connections whose sides are told that they have been silent for too long.
     silence: Limiter,
     news: News,
-    /// SYNs that were to begin a flow.
+    /// SYNs that were to begin a flow, those that came again among them.
     begun: u64,
     /// Flows that gave way to others before they were over, by what for.
     evicted: [u64; Shortage::ALL.len()],
@@ -230,6 +230,8 @@ impl Forwarder {
         let verdict = match found {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
+                // A flood may be of the same SYNs again and again, and takes as much.
+                self.begun += u64::from(headers.flags.syn() && !headers.flags.ack());
                 self.forward(id, direction, Part::Later, frame, packet)
             }
             found => {

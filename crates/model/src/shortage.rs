@@ -3,7 +3,7 @@
 /// What has become of TCP handshakes since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Handshakes {
-    /// Those that clients have begun, whether or not there was room for their flow.
+    /// Those that clients have begun, whether or not there was room for their flow; each time that their SYN came.
     pub begun: u64,
     /// Those that were completed.
     pub finished: u64,
