@@ -326,12 +326,14 @@ fn a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share() {
     };
     forge(300);
     wait_for("forged questions to hold all", || (number("/frontends/web/ended/evicted") > 0).then_some(()));
-    let new: Vec<UdpSocket> = (0..10).map(|_| udp_client(lab.ip(99), lab.vip())).collect();
-    let served = new.iter().filter(|client| {
+    let is_served = || {
         forge(20);
-        is_answered(client)
-    });
-    let served = served.count();
+        let client = udp_client(lab.ip(99), lab.vip());
+        client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        is_answered(&client)
+    };
+    // Each worker ends sessions of its own: a client whose worker has none tries from another port.
+    let served = (0..10).filter(|_| (0..5).any(|_| is_served())).count();
     assert!(served >= 9, "{served}: {}", balancer.stat("/frontends/web"));
     assert_eq!(number("/frontends/web/drops/client_limit"), 0);
     assert!(streams.iter().all(is_answered));
