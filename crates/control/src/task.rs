@@ -38,8 +38,8 @@ pub trait DataPath {
     /// cannot be had, and why.
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
 
-    /// Stops serving what is no longer wanted, sees the snapshot, calls `publish`, which publishes `snapshot`, starts serving what is
-    /// new: so each connection meets a snapshot that knows its frontend. Returns what `publish` does.
+    /// Stops serving what is no longer wanted, sees `snapshot` and has it published by `publish`. Then it starts to serve what
+    /// is new: so each connection meets a snapshot that knows its frontend. Returns what `publish` does.
     fn switch<T>(
         &mut self,
         ready: Self::Ready,
