@@ -15,10 +15,9 @@ use super::names::{NameChange, Names};
 use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
-    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, ProbeKind, Server, ServerKey, Timestamp,
-    WHOLE,
+    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, Server,
+    ServerEndpoints, ServerKey, Timestamp, WHOLE,
 };
-use convey_model::{NextHops, ServerEndpoints};
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
     self as snapshot, Ejected, Frontend, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot,

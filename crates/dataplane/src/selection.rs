@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use convey_model::Draining;
-use convey_model::{Backend, Endpoint, Frontend, Mode};
+use convey_model::{Backend, Draining, Endpoint, Frontend, Mode};
 
 /// The traffic that is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -31,9 +31,9 @@ use super::{
     Workers,
 };
 use crate::plan::Plan;
-use convey_model::NextHops;
 use convey_model::{
-    Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, Rewrite, Shortage, Timestamp, UDP, Wanted,
+    Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, NextHops, Rewrite, Shortage, Timestamp,
+    UDP, Wanted,
 };
 use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind};
 
@@ -231,7 +231,7 @@ impl Forwarder {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
                 // A flood may be of the same SYNs again and again, and takes as much.
-                self.begun += u64::from(headers.flags.syn() && !headers.flags.ack());
+                self.begun += u64::from(opens(direction, headers));
                 self.forward(id, direction, Part::Later, frame, packet)
             }
             found => {

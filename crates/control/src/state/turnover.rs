@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::{PoolEntry, ServerEntry, State, key, number};
 use convey_config::Config;
-use convey_model::ServerEndpoints;
-use convey_model::{Backend, HealthCheck, ProbeKind, ServerKey, Timestamp};
+use convey_model::{Backend, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Timestamp};
 use convey_snapshot::{PoolLive, ServerLive};
 
 impl State {

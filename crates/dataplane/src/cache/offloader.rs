@@ -11,8 +11,7 @@ use super::writer::{Failures, Writer};
 use super::{CacheError, KernelCache, Sizes, SynGate, TC, Told};
 use crate::Selection;
 use convey_forward::FlowCache;
-use convey_model::NextHops;
-use convey_model::{Interface, Layer, NextHop};
+use convey_model::{Interface, Layer, NextHop, NextHops};
 
 /// Has the kernel forward packets of open flows that come in on some interfaces. Detached when dropped, and but for
 /// kernels before 6.6, where it takes filters of tc, with the process.

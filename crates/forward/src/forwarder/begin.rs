@@ -13,9 +13,9 @@ use crate::{
     View,
 };
 use convey_model::{
-    Addr, DropReason, DsrKind, Endpoint, FlowKey, NextHop, Rewrite, Shortage, Timestamp, Wanted,
+    Addr, DropReason, DsrKind, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Timestamp,
+    Unreachable, Wanted,
 };
-use convey_model::{NextHops, Unreachable};
 use convey_wire::{self as wire, Headers, Kind};
 
 /// Neighbours asked for at once.

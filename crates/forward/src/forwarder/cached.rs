@@ -8,8 +8,7 @@ use crate::{
     ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full, Progress, SYN, Seen, Segment,
     Share, View,
 };
-use convey_model::NextHops;
-use convey_model::{FlowKey, Timestamp};
+use convey_model::{FlowKey, NextHops, Timestamp};
 
 /// By when the cache has told of what it forwards.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);

@@ -17,8 +17,7 @@ use crate::plan::{Frontend, Plan, Server};
 use crate::queues::Held;
 use crate::shares::Room;
 use crate::{Direction, End, Flow, FlowId, FlowState, NatPorts, Share, View};
-use convey_model::Slots;
-use convey_model::{Addr, DropReason, Endpoint, FlowKey, Timestamp, fits};
+use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
 
 /// A flow that is to begin or to be open, and what it is to hold.
 struct Claim<'a> {

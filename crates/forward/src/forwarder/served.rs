@@ -7,8 +7,7 @@ use std::sync::Arc;
 use crate::plan::{Plan, Pool};
 use crate::port_ranges::PortRanges;
 use crate::{End, Flow, NatPorts, View};
-use convey_model::Draining;
-use convey_model::{Addr, DsrKind, Endpoint, Listen, OnDown, UDP};
+use convey_model::{Addr, Draining, DsrKind, Endpoint, Listen, OnDown, UDP};
 
 /// An address, a port and a protocol, as flows have them.
 type Place = (Addr, u16, u8);

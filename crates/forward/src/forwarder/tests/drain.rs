@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use super::change::{assert_go_on, busy, is_of_first};
 use super::lab::{Family, Lab, Outcome, Seen, TestServer, World};
 use crate::End;
-use convey_model::Draining;
-use convey_model::{DropReason, Endpoint};
+use convey_model::{Draining, DropReason, Endpoint};
 use convey_wire::TestPacket;
 
 told_over_both_families! {

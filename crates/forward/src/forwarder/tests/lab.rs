@@ -17,9 +17,9 @@ use crate::{
     Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, PortSplit, Settings,
     Verdict, Workers, cut, number_segments,
 };
-use convey_model::Draining;
 use convey_model::{
-    Algorithm, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol, Timestamp,
+    Algorithm, Draining, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol,
+    Timestamp,
 };
 use convey_wire::{self as wire, Checksum, Headers, IcmpError, Kind, TestPacket};
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, Lab, Outcome, Size, TestFrontend};
 use crate::{End, FlowState};
-use convey_model::Draining;
-use convey_model::{Algorithm, DropReason, DsrKind, Endpoint, Mode, Protocol};
+use convey_model::{Algorithm, Draining, DropReason, DsrKind, Endpoint, Mode, Protocol};
 use convey_wire::IcmpError;
 
 told_over_both_families! {

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicUsize;
 
 use super::Family;
 use convey_balance::{Balancer, Identity, Loads, Member, build, flow_hash};
-use convey_model::fixture;
 use convey_model::{
     Algorithm, Draining, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Interface, Listen, Mode,
     Neighbour, OnDown, Prefix, Protocol, Route, RouteHop, ServerEndpoints, Slots, Timestamp, WHOLE, Wanted,
+    fixture,
 };
 
 use crate::View;
