@@ -41,6 +41,19 @@ fn the_core_says_that_it_is_pure() {
     }
 }
 
+/// A comparison would take a new mode for one of the others. A `match` without `_` does not compile until it has an arm.
+#[test]
+fn a_mode_is_matched_and_never_compared() {
+    let compares = |(path, text): (PathBuf, String)| {
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let found =
+            ["== Mode::", "!= Mode::", "matches!(mode"].into_iter().find(|found| code.contains(found));
+        found.map(|found| format!("{}: {found}", path.display()))
+    };
+    let faults: Vec<String> = sources().into_iter().filter_map(compares).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 #[test]
 fn the_check_finds_impurities_however_they_are_written() {
     for text in [

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 
 use super::{NameReport, PacketReport};
-use crate::model::{Listen, Mode, ServerAddr, Timestamp};
+use crate::model::{Listen, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
@@ -192,7 +192,7 @@ impl Report {
         let totals = TrafficReport::new(&snapshot.totals);
         let frontends = snapshot.frontends.iter();
         let is_proxied = |name: &str| {
-            let mut proxies = snapshot.frontends.iter().filter(|f| f.config.mode == Mode::Proxy);
+            let mut proxies = snapshot.frontends.iter().filter(|f| f.config.mode.is_proxied());
             proxies.any(|f| f.config.backend == name)
         };
         let backend = |pool: &Arc<Pool>| {

@@ -158,7 +158,7 @@ impl Balancer {
                 info!("frontend {name} on {listen} in {mode} mode -> backend {backend}");
             }
         }
-        if config.frontends_in(Mode::Dsr).next().is_some() {
+        if config.frontends_where(Mode::is_dsr).next().is_some() {
             info!(
                 "servers answer clients of dsr mode themselves, with the frontend's address: see tc/README.md"
             );

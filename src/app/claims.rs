@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use anyhow::Context;
 
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend};
+use crate::model::{Endpoint, Frontend, Mode};
 use crate::net::Claim;
 
 /// The frontends of packet modes that are ours.
@@ -16,7 +16,8 @@ pub(super) struct Claims(BTreeMap<Endpoint, Claim>);
 impl Claims {
     /// Claims what is wanted and not ours yet. Errors leave nothing claimed.
     pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Claims> {
-        let wanted: BTreeSet<Endpoint> = config.packet_frontends().flat_map(Frontend::endpoints).collect();
+        let wanted: BTreeSet<Endpoint> =
+            config.frontends_where(Mode::forwards_packets).flat_map(Frontend::endpoints).collect();
         let new: Vec<Endpoint> =
             wanted.into_iter().filter(|endpoint| !self.0.contains_key(endpoint)).collect();
         let claims = Claim::all(&new).map_err(|refused| {

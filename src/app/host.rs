@@ -9,8 +9,7 @@ use super::Failure;
 use crate::config::{self, LoadError, Loaded, Network};
 use crate::control::File;
 use crate::control::{own_addresses, own_addresses_for};
-use crate::model::NextHops;
-use crate::model::Table;
+use crate::model::{Mode, NextHops, Table};
 use crate::net::Netlink;
 
 /// What the kernel knows of the network. Read once: routers have tables with a million routes.
@@ -26,7 +25,7 @@ pub(super) struct Kernel {
 /// tokio runtime, outside of which the kernel is no use.
 pub(super) async fn load(file: &File) -> Result<(Loaded, Option<Kernel>), Failure> {
     let mut loaded = file.load().map_err(Failure::Config)?;
-    let kernel = match loaded.config.packet_frontends().next() {
+    let kernel = match loaded.config.frontends_where(Mode::forwards_packets).next() {
         Some(_) => Some(ask().await.context("cannot ask the kernel for its routes")?),
         None => None,
     };

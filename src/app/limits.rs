@@ -49,9 +49,9 @@ pub(super) fn local_ports() -> PortRanges {
 
 /// A line for an operator if proxy mode has few local ports. SNAT ports of the same file are none of them, reserved or not yet.
 pub(super) fn few_local_ports(config: &Config) -> Option<String> {
-    config.frontends_in(Mode::Proxy).next()?;
+    config.frontends_where(Mode::is_proxied).next()?;
     let mut ports = local_ports();
-    if config.frontends_in(Mode::Passthrough).next().is_some() {
+    if config.frontends_where(Mode::has_snat).next().is_some() {
         ports = ports.without(&config.passthrough.snat_ports.clone().into());
     }
     let count = ports.count();

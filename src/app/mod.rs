@@ -39,7 +39,7 @@ use crate::config::{self, Config, LeftOut, List, LoadError};
 use crate::control::File;
 use crate::control::{Resolver, own_addresses};
 use crate::demo::{self, PacketDemo};
-use crate::model::{Fault, Lookup, Missing, Mode, Records};
+use crate::model::{Fault, Lookup, Missing, Records};
 
 /// Carries out the command line.
 ///
@@ -137,7 +137,7 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
 }
 
 fn try_out(options: &Options) -> Result<ExitCode, Failure> {
-    if let Some(mode) = options.mode().filter(|mode| *mode != Mode::Proxy) {
+    if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
         let file = File { path: demo.path(), list: None, mode: Some(mode) };
         return balancer::run(file, &Show::Lab(demo.clone()));

@@ -275,7 +275,7 @@ impl PacketPath {
 
 /// The addresses of all servers that packets are forwarded to.
 fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
-    let forwarded = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_packet());
+    let forwarded = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.forwards_packets());
     let servers = forwarded.flat_map(|frontend| &frontend.pool.servers).map(|server| server.config.addr);
     let draining = snapshot.draining.servers.iter().map(|endpoint| endpoint.addr);
     servers.chain(draining).map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()

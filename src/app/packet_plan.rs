@@ -33,7 +33,7 @@ pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) 
 /// The interfaces to capture on: those named, or those that hold a VIP or lead to a server.
 pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
     let named = &config.passthrough.interfaces;
-    let chosen = passed(named, &vips(config), &servers(config, Mode::is_packet), network);
+    let chosen = passed(named, &vips(config), &servers(config, Mode::forwards_packets), network);
     if let Some(missing) = named.iter().find(|name| chosen.iter().all(|interface| interface.name != **name)) {
         bail!("there is no interface {missing}");
     }
@@ -61,13 +61,13 @@ pub(super) fn passed(
 /// Whom servers see: the addresses named, or for each family that passthrough is used with the first one of the
 /// interfaces towards its servers which is no VIP; the VIP if there is no other.
 pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpAddr>> {
-    let passthrough = config.frontends_in(Mode::Passthrough).flat_map(|frontend| &frontend.listen);
+    let passthrough = config.frontends_where(Mode::has_snat).flat_map(|frontend| &frontend.listen);
     let families: BTreeSet<bool> = passthrough.map(|listen| !listen.is_ipv4()).collect();
     let named = &config.passthrough.snat_addresses;
     if families.is_empty() || !named.is_empty() {
         return Ok(if families.is_empty() { Vec::new() } else { named.clone() });
     }
-    let (vips, servers) = (vips(config), servers(config, |mode| mode == Mode::Passthrough));
+    let (vips, servers) = (vips(config), servers(config, Mode::has_snat));
     let address = |is_ipv6: bool| {
         let of_family: Vec<IpAddr> = servers.iter().copied().filter(|ip| ip.is_ipv6() == is_ipv6).collect();
         let towards = network.interfaces_for(&[], &of_family);
@@ -114,7 +114,7 @@ pub(super) fn selection<'a>(
 
 /// Where those of these frontends listen that are in DSR mode.
 pub(super) fn dsr<'a>(frontends: impl IntoIterator<Item = &'a Frontend>) -> BTreeSet<Endpoint> {
-    let dsr = frontends.into_iter().filter(|frontend| frontend.mode == Mode::Dsr);
+    let dsr = frontends.into_iter().filter(|frontend| frontend.mode.is_dsr());
     dsr.flat_map(Frontend::endpoints).collect()
 }
 
@@ -167,7 +167,7 @@ fn taken(config: &Config, snat_addresses: &[IpAddr]) -> BTreeSet<u16> {
 }
 
 fn vips(config: &Config) -> Vec<IpAddr> {
-    let listen = config.packet_frontends().flat_map(|frontend| &frontend.listen);
+    let listen = config.frontends_where(Mode::forwards_packets).flat_map(|frontend| &frontend.listen);
     listen.map(Listen::ip).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -198,7 +198,7 @@ mod tests {
         );
         let snat_addresses: &[IpAddr] = match mode {
             Mode::Passthrough => &["10.0.0.1".parse().unwrap()],
-            _ => &[],
+            Mode::Proxy | Mode::Dsr => &[],
         };
         workers(&parse(&text), cores, snat_addresses)
     }

@@ -171,7 +171,7 @@ impl Paths {
 
 /// One for each core if there is a frontend in proxy mode.
 pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
-    config.frontends_in(Mode::Proxy).next().map_or(0, |_| cores)
+    config.frontends_where(Mode::is_proxied).next().map_or(0, |_| cores)
 }
 
 /// Returns when no flow is open.

@@ -159,5 +159,5 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
 }
 
 fn endpoints(config: &Config) -> BTreeSet<Endpoint> {
-    config.frontends_in(Mode::Proxy).flat_map(Frontend::endpoints).collect()
+    config.frontends_where(Mode::is_proxied).flat_map(Frontend::endpoints).collect()
 }

@@ -39,7 +39,8 @@ impl Snat<'_> {
 impl Started<'_> {
     /// Why `wanted` can only take the place of `running` by a restart, in words for an operator.
     pub(super) fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
-        let forwarded = running.packet_frontends().flat_map(Frontend::endpoints).collect();
+        let forwarded =
+            running.frontends_where(Mode::forwards_packets).flat_map(Frontend::endpoints).collect();
         let of_mode = wanted.frontends.iter().find_map(|frontend| {
             let why = self.obstacle(frontend, &forwarded)?;
             Some(format!("frontend {}: {} mode needs a restart: {why}", frontend.name, frontend.mode.name()))
@@ -72,15 +73,19 @@ impl Started<'_> {
     }
 
     fn obstacle(&self, frontend: &Frontend, forwarded: &BTreeSet<Endpoint>) -> Option<String> {
-        if frontend.mode == Mode::Proxy {
-            return (!self.proxies).then(|| "no frontend was in it at the start".to_owned());
+        match frontend.mode {
+            Mode::Proxy => (!self.proxies).then(|| "no frontend was in it at the start".to_owned()),
+            Mode::Passthrough | Mode::Dsr => self.obstacle_to_packets(frontend, forwarded),
         }
+    }
+
+    fn obstacle_to_packets(&self, frontend: &Frontend, forwarded: &BTreeSet<Endpoint>) -> Option<String> {
         if !self.forwards {
             return Some("no frontend was in a packet mode at the start".to_owned());
         }
         let addresses = self.snat.map_or(&[][..], |snat| snat.addresses);
         let has_snat = |listen: &Listen| addresses.iter().any(|ip| ip.is_ipv4() == listen.is_ipv4());
-        if frontend.mode == Mode::Passthrough && !frontend.listen.iter().all(has_snat) {
+        if frontend.mode.has_snat() && !frontend.listen.iter().all(has_snat) {
             return Some("there was no SNAT address of its family at the start".to_owned());
         }
         // The host's stack would no longer see what belongs to connections that it has.
@@ -123,11 +128,11 @@ mod tests {
     /// What is said to a reload, where the process was started with the frontends that run.
     fn refused(running: &[&str], snat_address: &str, wanted: &[&str]) -> Option<String> {
         let running = config(running);
-        let proxied = running.frontends_in(Mode::Proxy).flat_map(Frontend::endpoints).collect();
+        let proxied = running.frontends_where(Mode::is_proxied).flat_map(Frontend::endpoints).collect();
         let split = PortSplit::new(40_000..=40_008, 3).without([40_000]);
         let started = Started {
-            proxies: running.frontends_in(Mode::Proxy).next().is_some(),
-            forwards: running.packet_frontends().next().is_some(),
+            proxies: running.frontends_where(Mode::is_proxied).next().is_some(),
+            forwards: running.frontends_where(Mode::forwards_packets).next().is_some(),
             snat: Some(Snat { addresses: &[snat_address.parse().unwrap()], split: &split }),
             proxied: &proxied,
         };

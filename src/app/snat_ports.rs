@@ -8,7 +8,7 @@ use crate::net::{NotReserved, ReservedPorts, SnatPorts};
 /// those are not the ones that it says.
 pub(super) fn choose(config: &Config) -> Result<(Config, Option<String>), NotReserved> {
     let mut config = config.clone();
-    if config.frontends_in(Mode::Passthrough).next().is_none() {
+    if config.frontends_where(Mode::has_snat).next().is_none() {
         return Ok((config, None));
     }
     let SnatPorts { ports, instead_of } = ReservedPorts::choose(config.passthrough.snat_ports.clone())?;

@@ -39,7 +39,7 @@ impl PacketDemo {
     /// What is missing (root, iproute2, nftables for DSR), or what the system refused.
     pub fn new(mode: Mode) -> Result<Arc<PacketDemo>, DemoError> {
         let lab = Lab::new(1, WEIGHTS.len() as u8)?;
-        if mode == Mode::Dsr {
+        if mode.is_dsr() {
             lab.answer_directly(&[PORT])?;
         }
         let refused = |source| LabError::System { what: "write the demo's configuration".to_owned(), source };

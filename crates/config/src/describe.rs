@@ -27,13 +27,13 @@ pub fn describe(config: &Config) -> String {
         text.push_str(&table(servers.into_iter()));
     }
     text.push_str(&timeouts(config));
-    if config.packet_frontends().next().is_some() {
+    if config.frontends_where(Mode::forwards_packets).next().is_some() {
         text.push_str(&packets(config));
     }
-    if config.frontends_in(Mode::Passthrough).next().is_some() {
+    if config.frontends_where(Mode::has_snat).next().is_some() {
         text.push_str(&snat(config));
     }
-    if config.frontends_in(Mode::Dsr).next().is_some() {
+    if config.frontends_where(Mode::is_dsr).next().is_some() {
         text.push_str(
             "dsr servers answer clients themselves, with the frontend's address: see tc/README.md\n",
         );
@@ -44,7 +44,8 @@ pub fn describe(config: &Config) -> String {
 
 fn timeouts(config: &Config) -> String {
     let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain } = config.timeouts;
-    let proxied = |protocol| config.frontends_in(Mode::Proxy).any(|frontend| frontend.protocol == protocol);
+    let proxied =
+        |protocol| config.frontends_where(Mode::is_proxied).any(|frontend| frontend.protocol == protocol);
     let of_tcp = match proxied(Protocol::Tcp) {
         true => format!("connect {connect:?}, idle {idle:?}, tcp_user_timeout {tcp_user_timeout:?}, "),
         false => String::new(),
@@ -101,7 +102,7 @@ fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
         [one] => format!("; on down {one}"),
         _ => "; on down reset, proxied keep".to_owned(),
     };
-    let dsr = match modes.contains(&Mode::Dsr) {
+    let dsr = match modes.iter().any(|mode| mode.is_dsr()) {
         true => format!("; dsr {}", backend.dsr.name()),
         false => String::new(),
     };

@@ -164,7 +164,7 @@ impl File {
     /// What the program uses if each frontend has this mode. Right only if nothing was reported.
     pub(super) fn config(&self, mode_of: impl Fn(&Frontend) -> Mode) -> Config {
         let frontends: Vec<_> = self.frontends.iter().filter_map(|f| f.model(mode_of(f))).collect();
-        let packets = frontends.iter().filter(|frontend| frontend.mode.is_packet());
+        let packets = frontends.iter().filter(|frontend| frontend.mode.forwards_packets());
         let gets_packets: HashSet<&str> = packets.map(|frontend| &*frontend.backend).collect();
         let model = |backend: &Backend| backend.model(gets_packets.contains(&*backend.name));
         Config {

@@ -53,20 +53,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// The frontends in this mode.
-    pub fn frontends_in(&self, mode: Mode) -> impl Iterator<Item = &Frontend> {
-        self.frontends.iter().filter(move |frontend| frontend.mode == mode)
+    /// The frontends in modes of this kind, such as [`Mode::is_proxied`].
+    pub fn frontends_where(&self, kind: fn(Mode) -> bool) -> impl Iterator<Item = &Frontend> {
+        self.frontends.iter().filter(move |frontend| kind(frontend.mode))
     }
 
     /// The backend of this name.
     pub fn backend(&self, name: &str) -> Option<&Backend> {
         let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));
         found.ok().map(|index| &self.backends[index])
-    }
-
-    /// The frontends in packet modes.
-    pub fn packet_frontends(&self) -> impl Iterator<Item = &Frontend> {
-        self.frontends.iter().filter(|frontend| frontend.mode.is_packet())
     }
 }
 

@@ -102,14 +102,14 @@ impl Check<'_> {
             }
         }
         self.file.backends.iter().for_each(|backend| self.backend(backend));
-        let proxied = self.frontends.iter().filter(|(_, mode)| *mode == Mode::Proxy);
+        let proxied = self.frontends.iter().filter(|(_, mode)| mode.is_proxied());
         let proxied = proxied.map(|(frontend, _)| *frontend);
         validate::loops(proxied, &self.file.backends, self.network.own, self.report);
         let TimeLimits { connect, idle, tcp_user_timeout, udp_idle, .. } = &self.file.timeouts;
         self.of_proxy(Protocol::Tcp, [connect, idle, tcp_user_timeout]);
         self.of_proxy(Protocol::Udp, [udp_idle]);
         self.ports();
-        if self.config.packet_frontends().next().is_some() {
+        if self.config.frontends_where(Mode::forwards_packets).next().is_some() {
             self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
         }
         if self.has_snat() {
@@ -123,14 +123,14 @@ impl Check<'_> {
         for (frontend, mode) in &self.frontends {
             for Placed { value, place } in &frontend.listen {
                 let ports = value.ports().len();
-                forwarded += if mode.is_packet() { ports } else { 0 };
-                if *mode == Mode::Proxy && ports > MAX_PROXIED_PORTS {
+                forwarded += if mode.forwards_packets() { ports } else { 0 };
+                if mode.is_proxied() && ports > MAX_PROXIED_PORTS {
                     let message = format!(
                         "{value} has {ports} ports; a range in proxy mode has {MAX_PROXIED_PORTS} at most, for each port is a \
                          socket in each worker (packet modes have no sockets)"
                     );
                     self.report.error(place, message);
-                } else if mode.is_packet() && forwarded > MAX_FORWARDED_PORTS {
+                } else if mode.forwards_packets() && forwarded > MAX_FORWARDED_PORTS {
                     let message = format!(
                         "with {value} the frontends in packet modes have {forwarded} ports; they may have {MAX_FORWARDED_PORTS}"
                     );
@@ -142,8 +142,8 @@ impl Check<'_> {
 
     /// Time limits that only proxied connections of this protocol have.
     fn of_proxy<const N: usize>(&self, protocol: Protocol, limits: [&Option<Placed<Duration>>; N]) {
-        let mut proxied = self.config.frontends_in(Mode::Proxy).map(|frontend| frontend.protocol);
-        let why = if self.config.frontends_in(Mode::Proxy).next().is_none() {
+        let mut proxied = self.config.frontends_where(Mode::is_proxied).map(|frontend| frontend.protocol);
+        let why = if self.config.frontends_where(Mode::is_proxied).next().is_none() {
             "has no effect: no frontend is in proxy mode".to_owned()
         } else if proxied.all(|other| other != protocol) {
             format!("has no effect: no frontend in proxy mode has protocol = {:?}", protocol.name())
@@ -157,7 +157,7 @@ impl Check<'_> {
     /// number. In DSR strangers make up all that opens a flow, in any client's name.
     fn of_single_clients(&self, frontend: &Frontend, mode: Mode) {
         let limit = frontend.max_connections_per_client.iter().map(|limit| &limit.place);
-        let trusted = frontend.trusted_clients.first().filter(|_| mode == Mode::Dsr);
+        let trusted = frontend.trusted_clients.first().filter(|_| mode.is_dsr());
         for place in limit.chain(trusted.map(|network| &network.place)) {
             self.report.warning(place, format!("has no effect in {} mode", mode.name()));
         }
@@ -209,17 +209,17 @@ impl Check<'_> {
     /// A backend is held against every packet mode that its frontends are in.
     fn backend(&self, backend: &Backend) {
         let used = self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice);
-        let in_dsr = || used.iter().filter(|(_, mode)| *mode == Mode::Dsr);
+        let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());
         let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value == DsrKind::L2);
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
             self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
         }
-        let only_in_dsr = !used.is_empty() && used.iter().all(|(_, mode)| *mode == Mode::Dsr);
+        let only_in_dsr = !used.is_empty() && used.iter().all(|(_, mode)| mode.is_dsr());
         if let Some(outlier) = backend.outlier_detection.as_ref().filter(|_| only_in_dsr) {
             let message = "has no effect: in dsr mode servers answer clients directly, and convey does not see how they fare";
             self.report.warning(&outlier.place, message);
         }
-        let Some((_, mode)) = used.iter().find(|(_, mode)| mode.is_packet()) else { return };
+        let Some((_, mode)) = used.iter().find(|(_, mode)| mode.forwards_packets()) else { return };
         for server in backend.servers.iter().filter_map(Server::ip) {
             self.server(&server, *mode);
             in_dsr().for_each(|(frontend, _)| self.same_port(frontend, &server));
@@ -306,7 +306,7 @@ impl Check<'_> {
     }
 
     fn has_snat(&self) -> bool {
-        self.config.frontends_in(Mode::Passthrough).next().is_some()
+        self.config.frontends_where(Mode::has_snat).next().is_some()
     }
 
     /// The interface that has this address.

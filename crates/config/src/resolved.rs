@@ -60,7 +60,7 @@ impl Config {
         addresses: impl Fn(&str) -> BTreeSet<IpAddr>,
         own: &BTreeSet<IpAddr>,
     ) -> (Vec<Backend>, BTreeSet<LeftOut>) {
-        let proxied = self.frontends_in(Mode::Proxy).map(|frontend| Listens {
+        let proxied = self.frontends_where(Mode::is_proxied).map(|frontend| Listens {
             name: &frontend.name,
             protocol: frontend.protocol,
             listen: frontend.listen.clone(),

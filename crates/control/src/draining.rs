@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use convey_config::Config;
-use convey_model::{Endpoint, Timestamp};
+use convey_model::{Endpoint, Mode, Timestamp};
 
 /// Places of the packet modes that are no longer configured, and until when they are served.
 #[derive(Debug, Default)]
@@ -75,12 +75,12 @@ fn follow(
 }
 
 fn listen(config: &Config) -> impl Iterator<Item = Endpoint> {
-    config.packet_frontends().flat_map(|frontend| frontend.endpoints())
+    config.frontends_where(Mode::forwards_packets).flat_map(|frontend| frontend.endpoints())
 }
 
 /// Those of a backend speak what the frontends that use it speak.
 fn servers(config: &Config) -> impl Iterator<Item = Endpoint> {
-    let used = config.packet_frontends().flat_map(|frontend| {
+    let used = config.frontends_where(Mode::forwards_packets).flat_map(|frontend| {
         let backends = config.backends.iter().filter(|backend| backend.name == frontend.backend);
         backends.map(|backend| (frontend.protocol, backend))
     });

@@ -394,7 +394,7 @@ fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
     let hashes = |frontend: &&model::Frontend| {
         config.backend(&frontend.backend).is_some_and(|backend| backend.algorithm.hashes())
     };
-    config.frontends_in(Mode::Dsr).filter(hashes).flat_map(model::Frontend::endpoints)
+    config.frontends_where(Mode::is_dsr).filter(hashes).flat_map(model::Frontend::endpoints)
 }
 
 /// The next number.

@@ -341,7 +341,7 @@ impl<D: DataPath> Task<D> {
         let next_hops = self.state.network();
         let hop_to = |ip| next_hops.hop_to(ip);
         // What is missing without packet modes was told at the start.
-        let packet_modes = loaded.config.packet_frontends().next().is_some();
+        let packet_modes = loaded.config.frontends_where(Mode::forwards_packets).next().is_some();
         let (own, _) = own_addresses_for(packet_modes, own_addresses())
             .map_err(|error| vec![format!("cannot ask for this host's addresses: {error}")])?;
         let network = Network { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use convey_model::{Backend, Draining, Endpoint, Frontend, Mode};
+use convey_model::{Backend, Draining, Endpoint, Frontend};
 
 /// The traffic that is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +39,10 @@ impl Selection {
         let mut selection =
             Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
         let mut servers = BTreeSet::new();
-        let packet_modes = frontends.into_iter().filter(|(frontend, _)| frontend.mode != Mode::Proxy);
+        let packet_modes = frontends.into_iter().filter(|(frontend, _)| frontend.mode.forwards_packets());
         for (frontend, backend) in packet_modes {
             selection.frontends.extend(frontend.endpoints());
-            if frontend.mode == Mode::Passthrough {
+            if frontend.mode.has_snat() {
                 let (protocol, used) = (frontend.protocol, backend.servers.iter());
                 servers.extend(used.map(|server| Endpoint { protocol, addr: server.addr }));
             }
@@ -78,7 +78,7 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convey_model::Protocol;
+    use convey_model::{Mode, Protocol};
     use convey_snapshot::fixture;
 
     fn frontend(mode: Mode, protocol: Protocol, listen: &[&str], backend: &str) -> Frontend {

@@ -42,7 +42,7 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
         })
         .collect();
     let known = |frontend: &Arc<snapshot::Frontend>| frontends.get(&frontend.live.id).cloned();
-    let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode == Mode::Proxy);
+    let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_proxied());
     Plan {
         generation: snapshot.generation,
         frontends: snapshot.frontends.iter().filter_map(known).collect(),

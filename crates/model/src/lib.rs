@@ -9,6 +9,7 @@ pub mod fixture;
 mod flow;
 mod flow_timeouts;
 mod listen;
+mod mode;
 mod names;
 mod network;
 mod next_hops;
@@ -28,6 +29,7 @@ pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use listen::{Listen, ListenError};
+pub use mode::Mode;
 pub use names::{Fault, Lookup, Missing, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Table, Wanted};
 pub use next_hops::{NextHops, Unreachable};
@@ -45,36 +47,6 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
-
-/// How traffic is forwarded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// TCP is terminated here and relayed to a server; so are datagrams of UDP.
-    Proxy,
-    /// Packets are rewritten in both directions (NAT); servers see our address.
-    Passthrough,
-    /// Only client-to-server packets pass us; servers answer clients directly.
-    Dsr,
-}
-
-impl Mode {
-    /// Every mode, in the order the documentation lists them.
-    pub const ALL: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
-
-    /// The mode's name in the configuration, in logs and in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Proxy => "proxy",
-            Mode::Passthrough => "passthrough",
-            Mode::Dsr => "dsr",
-        }
-    }
-
-    /// Whether packets are forwarded one by one: in every mode but proxy.
-    pub fn is_packet(self) -> bool {
-        self != Mode::Proxy
-    }
-}
 
 /// Where clients connect to, and the backend that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +138,10 @@ impl Backend {
     /// gone, and if it is not, the health check may be what is wrong. HAProxy (`on-marked-down`) and Envoy
     /// (`close_connections_on_host_health_failure`) keep such connections, too, unless told otherwise.
     pub fn on_down_in(&self, mode: Mode) -> OnDown {
-        self.on_down.unwrap_or(if mode == Mode::Proxy { OnDown::Keep } else { OnDown::Reset })
+        self.on_down.unwrap_or(match mode {
+            Mode::Proxy => OnDown::Keep,
+            Mode::Passthrough | Mode::Dsr => OnDown::Reset,
+        })
     }
 
     /// How long a server that comes back takes to its whole share with this algorithm.

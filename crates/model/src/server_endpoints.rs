@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use crate::{self as model, DsrKind, Endpoint, Listen, Mode, Protocol};
+use crate::{self as model, DsrKind, Endpoint, Listen, Protocol};
 
 /// Addresses and ports of the servers of all frontends, by protocol. A datagram that says it comes from one of them is
 /// forged: its answer would be answered, and so on without end.
@@ -23,7 +23,7 @@ impl ServerEndpoints {
         let mut known = HashSet::new();
         for (frontend, backend) in frontends {
             let protocol = frontend.protocol;
-            let is_l2 = frontend.mode == Mode::Dsr && backend.dsr == DsrKind::L2;
+            let is_l2 = frontend.mode.is_dsr() && backend.dsr == DsrKind::L2;
             let ports: HashSet<_> = frontend.listen.iter().map(Listen::ports).collect();
             for port in ports {
                 // Frontends that share a backend and ports add nothing.
@@ -77,7 +77,7 @@ fn endpoint(protocol: Protocol, ip: IpAddr, port: u16) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture;
+    use crate::{Mode, fixture};
 
     fn of(mode: Mode, dsr: DsrKind, addr: &str) -> ServerEndpoints {
         let backend = model::Backend { dsr, ..fixture::backend("b", vec![fixture::server("a", addr)]) };

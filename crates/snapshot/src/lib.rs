@@ -22,8 +22,8 @@ use tokio::sync::Notify;
 
 use crate::stats::Traffic;
 use convey_model::{
-    self as model, Draining, DsrKind, Endpoint, FlowTimeouts, Mode, NextHops, PacketSettings,
-    ServerEndpoints, ServerKey, Slots, Timeouts, Timestamp, Unreachable,
+    self as model, Draining, DsrKind, Endpoint, FlowTimeouts, NextHops, PacketSettings, ServerEndpoints,
+    ServerKey, Slots, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -95,7 +95,7 @@ impl Frontend {
     /// Whether its connections go on without us: any balancer sends a client's packets to the same server, and servers
     /// answer clients themselves.
     pub fn outlasts_us(&self) -> bool {
-        self.config.mode == Mode::Dsr && self.pool.config.algorithm.hashes()
+        self.config.mode.is_dsr() && self.pool.config.algorithm.hashes()
     }
 }
 
@@ -160,7 +160,7 @@ impl Snapshot {
     /// The servers that packets reach as they are (DSR on the link layer), and that only routers lead to.
     pub fn off_link(&self) -> BTreeSet<ServerKey> {
         let is_l2 = |frontend: &&Arc<Frontend>| {
-            frontend.config.mode == Mode::Dsr && frontend.pool.config.dsr == DsrKind::L2
+            frontend.config.mode.is_dsr() && frontend.pool.config.dsr == DsrKind::L2
         };
         let servers = self.frontends.iter().filter(is_l2).flat_map(|frontend| {
             let backend = &frontend.pool.config.name;

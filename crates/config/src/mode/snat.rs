@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Check, can_be_reached, family, is_like};
 use crate::file::Frontend;
 use crate::problem::Placed;
-use convey_model::{Listen, Mode};
+use convey_model::Listen;
 
 impl Check<'_> {
     /// Ports for every worker, and an address for each family.
@@ -25,7 +25,7 @@ impl Check<'_> {
                 self.report.warning(&address.place, self.on_no_interface(address.value));
             }
         }
-        let passthrough = self.frontends.iter().filter(|(_, mode)| *mode == Mode::Passthrough);
+        let passthrough = self.frontends.iter().filter(|(_, mode)| mode.has_snat());
         passthrough.for_each(|(frontend, _)| self.snat_address(frontend));
     }
 
