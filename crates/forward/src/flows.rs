@@ -220,7 +220,7 @@ impl FlowTable {
     }
 
     /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put off. While the flow begins and
-    /// when it is over, few segments do that: see [`Flow::is_kept_by`].
+    /// when it is over, few segments do that: see `Flow::is_kept_by`.
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];

@@ -153,7 +153,7 @@ impl FlowState {
     }
 
     /// The state after a segment of which these flags are believed, or a datagram, which has none. That data passes says
-    /// more: [`FlowState::with_data`].
+    /// more: `FlowState::with_data`.
     pub fn next(self, view: View, direction: Direction, flags: u8) -> FlowState {
         match view {
             _ if self.is_udp() => self.after_datagram(view, direction),

@@ -41,7 +41,7 @@ pub struct Doubt {
 
 impl Doubt {
     /// Clients' failures speak against the server. Returns whether it is to be probed now, by a probe that takes up to
-    /// `timeout`: no other is on its way, and none was asked for within the last [`CONFIRM_EVERY`].
+    /// `timeout`: no other is on its way, and none was asked for within the last `CONFIRM_EVERY`.
     pub fn raise(&mut self, failures: &ConnectFailures, timeout: Duration, now: Timestamp) -> bool {
         let is_being_probed = self.failures.is_some();
         let pause = if is_being_probed { CONFIRM_EVERY.max(timeout) } else { CONFIRM_EVERY };
