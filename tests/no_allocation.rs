@@ -11,7 +11,7 @@ use std::time::Duration;
 use balancer::{Balancer, Setup};
 use convey::forward::{Direction, Part, Verdict};
 use convey::model::Draining;
-use convey::model::{Addr, DropReason, Endpoint, Frontend, Mode, Protocol};
+use convey::model::{Addr, DropReason, Endpoint, FlowKey, Frontend, Mode, Protocol};
 use convey::snapshot::{self, Snapshot};
 use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
 
@@ -125,8 +125,10 @@ fn packets_of_established_flows_allocate_nothing() {
         }
         assert_eq!(frames.len(), if setup.mode == Mode::Dsr { 1_000 } else { 2_000 });
         let mut forwarded = 0;
+        let keys: Vec<FlowKey> =
+            frames.iter().map(|(frame, _)| parse(frame).expect("a packet").key).collect();
         let count = allocations(|| {
-            balancer.forwarder.prefetch(frames.iter().map(|(frame, _)| frame.as_slice()));
+            balancer.forwarder.prefetch(&keys);
             for (frame, direction) in &mut frames {
                 balancer.now.0 += 1_000_000;
                 let verdict = balancer.handle(frame);

@@ -152,7 +152,11 @@ impl Story {
 
     fn handle(&mut self, mut bytes: Vec<u8>, lead: Option<Lead>) {
         let before = bytes.clone();
-        let mut frame = Frame { lead, ..Frame::new(&mut bytes) };
+        let mut headers = parse(&bytes);
+        if let (Some(lead), Ok(headers)) = (lead, &mut headers) {
+            lead.complete(headers);
+        }
+        let mut frame = Frame { lead, ..Frame::new(&mut bytes, &headers) };
         match self.balancer.handle_frame(&mut frame) {
             Verdict::Transmit(forwarded) => self.check_sent(&before, bytes, forwarded),
             Verdict::Reply(_) => {
@@ -164,7 +168,7 @@ impl Story {
         }
     }
 
-    fn check_sent(&mut self, before: &[u8], mut frame: Vec<u8>, forwarded: Forwarded) {
+    fn check_sent(&mut self, before: &[u8], frame: Vec<u8>, forwarded: Forwarded) {
         let (was, is) = (parse(before).expect("forwarded"), parse(&frame).expect("still a packet"));
         assert_eq!((is.ttl + 1, is.packet_len(), is.flags), (was.ttl, was.packet_len(), was.flags));
         assert_eq!((is.is_error(), is.l4), (was.is_error(), was.l4));
@@ -188,7 +192,7 @@ impl Story {
                     14 + mtu as usize
                 }
             };
-            cut(&mut Frame::new(&mut frame.clone()), how, &mut Ids::new(0), |piece| {
+            cut(&mut Frame::new(&mut frame.clone(), &Ok(was)), how, &mut Ids::new(0), |piece| {
                 assert!(piece.len() <= most, "{} bytes of {most}: {how:?}", piece.len());
             });
         }

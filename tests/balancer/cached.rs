@@ -46,10 +46,11 @@ impl Cached {
 
     /// Has a packet arrive. `None`: the cache has sent it on.
     pub(super) fn handle(&mut self, bytes: &mut [u8]) -> Option<Verdict> {
-        let number = self.number(&parse(bytes).expect("a packet").key);
+        let headers = parse(bytes);
+        let number = self.number(&headers.as_ref().expect("a packet").key);
         let worker = &mut self.workers[number];
         let Balancer { plan, now, .. } = worker;
-        let mut frame = Frame::new(bytes);
+        let mut frame = Frame::new(bytes, &headers);
         // None is longer than a link takes.
         let forwards = |kernel: &Kernel| kernel.forward(&mut frame, |_, _, _| true, plan, *now).is_some();
         if self.kernel.as_ref().is_some_and(forwards) {

@@ -17,7 +17,7 @@ use convey::model::{
     ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
 };
 use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
-use convey::wire::TestPacket;
+use convey::wire::{TestPacket, parse};
 
 /// SNAT ports, unless it is a matter of them.
 const PORTS: u16 = 61_000 - FIRST_PORT + 1;
@@ -135,7 +135,8 @@ impl Balancer {
     /// Has a packet arrive.
     #[inline]
     pub(crate) fn handle(&mut self, bytes: &mut [u8]) -> Verdict {
-        self.handle_frame(&mut Frame::new(bytes))
+        let headers = parse(bytes);
+        self.handle_frame(&mut Frame::new(bytes, &headers))
     }
 
     /// Has a frame arrive.

@@ -185,7 +185,9 @@ impl Twin {
     /// What the core makes of it: the frame as it sends it on.
     pub(crate) fn core(&mut self, frame: &[u8], segment_size: Option<u16>) -> Option<Vec<u8>> {
         let mut bytes = frame.to_vec();
-        let verdict = self.balancer.handle_frame(&mut Frame { segment_size, ..Frame::new(&mut bytes) });
+        let headers = wire::parse(&bytes);
+        let mut frame = Frame { segment_size, ..Frame::new(&mut bytes, &headers) };
+        let verdict = self.balancer.handle_frame(&mut frame);
         matches!(verdict, Verdict::Transmit(_)).then_some(bytes)
     }
 

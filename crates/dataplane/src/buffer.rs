@@ -1,6 +1,8 @@
 //! A frame in memory, with what the kernel says about it.
 
-use convey_forward::Lead;
+use convey_forward::{Frame, Lead};
+use convey_model::FlowKey;
+use convey_wire::{Checksum, Headers, ParseError, parse};
 
 /// Length in bytes of the header before each frame: `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), in the
 /// machine's byte order.
@@ -12,28 +14,60 @@ pub(super) const ORDINARY: usize = 2_048;
 const NEEDS_CHECKSUM: u8 = 1;
 
 /// A frame as captured, or to be sent. Its memory is kept when it is filled again.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Buffer {
     bytes: Vec<u8>,
+    /// What a captured frame says; nothing else is ever asked for it.
+    pub(super) headers: Result<Headers, ParseError>,
     /// For a fragment: what is known of its packet.
     pub(super) lead: Option<Lead>,
 }
 
+impl Default for Buffer {
+    fn default() -> Buffer {
+        Buffer { bytes: Vec::new(), headers: Err(ParseError::Truncated), lead: None }
+    }
+}
+
 impl Buffer {
-    /// Takes over what a packet socket delivered: header and frame. `false` if it is too short for the header.
+    /// Takes over what a packet socket delivered, header and frame, and parses it. `false` if it is too short for the header.
     pub(super) fn fill(&mut self, captured: &[u8]) -> bool {
         self.lead = None;
         self.bytes.clear();
         self.bytes.reserve_exact(captured.len().max(ORDINARY));
         self.bytes.extend_from_slice(captured);
+        self.headers = parse(self.frame());
         captured.len() >= VNET_HEADER_LEN
     }
 
     /// Takes over a complete frame of our own, with valid checksums.
     pub fn set_frame(&mut self, frame: &[u8]) {
+        self.headers = Err(ParseError::Truncated);
         self.bytes.clear();
         self.bytes.resize(VNET_HEADER_LEN, 0);
         self.bytes.extend_from_slice(frame);
+    }
+
+    /// The flow that a captured frame belongs to, if it can be read.
+    pub(super) fn key(&self) -> Option<&FlowKey> {
+        self.headers.as_ref().ok().map(|headers| &headers.key)
+    }
+
+    /// Takes note of the first fragment of its packet.
+    pub(super) fn follow(&mut self, lead: Lead) {
+        self.lead = Some(lead);
+        if let Ok(headers) = &mut self.headers {
+            lead.complete(headers);
+        }
+    }
+
+    /// What the forwarding core gets of a frame that came in by this interface.
+    pub(super) fn as_frame(&mut self, interface: u32) -> Frame<'_> {
+        let checksum = if self.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete };
+        let segment_size = self.segment_size();
+        let Buffer { bytes, headers, lead } = self;
+        let bytes = bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default();
+        Frame { bytes, headers, checksum, segment_size, lead: *lead, interface: Some(interface) }
     }
 
     /// The frame from its Ethernet header on, up to 64 KiB.

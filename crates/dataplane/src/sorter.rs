@@ -3,7 +3,7 @@
 use super::Buffer;
 use convey_forward::{Dispatch, Fragments, Ids, Later};
 use convey_model::{DropReason, Timestamp};
-use convey_wire::{self as wire, Kind};
+use convey_wire::Kind;
 
 /// What one capture thread knows. The fragments of a packet are expected to come in by the same interface.
 pub(super) struct Sorter {
@@ -23,7 +23,7 @@ impl Sorter {
     /// Hands the frame to a worker, and with a first fragment those that waited for it; unless it has to wait itself.
     pub(super) fn sort(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
         // What cannot be read goes to the first worker, which says why.
-        let Ok(headers) = wire::parse(frame.frame()) else { return send(0, frame) };
+        let Ok(headers) = frame.headers else { return send(0, frame) };
         let Some(key) = headers.fragment() else { return send(self.dispatch.worker(&headers.key), frame) };
 
         let now = (self.now)();
@@ -31,7 +31,7 @@ impl Sorter {
         if let Kind::LaterFragment { .. } = headers.kind {
             match self.fragments.later(key, frame, now, |_| *unmatched += 1) {
                 Later::Follows(lead, mut frame) => {
-                    frame.lead = Some(lead);
+                    frame.follow(lead);
                     send(lead.worker, frame);
                 }
                 Later::Held => {}
@@ -41,10 +41,10 @@ impl Sorter {
         }
         let worker = self.dispatch.worker(&headers.key);
         let (lead, held) = self.fragments.first(key, &headers.key, worker, now, |_| *unmatched += 1);
-        frame.lead = Some(lead);
+        frame.follow(lead);
         send(worker, frame);
         for mut later in held {
-            later.lead = Some(lead);
+            later.follow(lead);
             send(worker, later);
         }
     }
@@ -70,18 +70,21 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::VNET_HEADER_LEN;
     use convey_wire::TestPacket;
 
     fn sorter(now: fn() -> Timestamp) -> Sorter {
         Sorter::new(Dispatch::new(4, None), Ids::new(0), now)
     }
 
-    /// The workers that frames went to, and whether they know their packet.
-    fn sorted(sorter: &mut Sorter, frame: &[u8]) -> Vec<(u16, bool)> {
+    /// The workers that frames went to, whether they know their packet, and its source port.
+    fn sorted(sorter: &mut Sorter, frame: &[u8]) -> Vec<(u16, bool, u16)> {
         let mut buffer = Buffer::default();
-        buffer.set_frame(frame);
+        buffer.fill(&[&[0; VNET_HEADER_LEN], frame].concat());
         let mut to = Vec::new();
-        sorter.sort(buffer, &mut |worker, buffer| to.push((worker, buffer.lead.is_some())));
+        sorter.sort(buffer, &mut |worker, buffer| {
+            to.push((worker, buffer.lead.is_some(), buffer.key().unwrap().src_port));
+        });
         to
     }
 
@@ -97,8 +100,8 @@ mod tests {
                 panic!("three fragments")
             };
             assert_eq!(sorted(&mut sorter, third), []);
-            assert_eq!(sorted(&mut sorter, first), [(worker, true), (worker, true)]);
-            assert_eq!(sorted(&mut sorter, second), [(worker, true)]);
+            assert_eq!(sorted(&mut sorter, first), [(worker, true, port); 2]);
+            assert_eq!(sorted(&mut sorter, second), [(worker, true, port)]);
             assert_eq!(sorter.take_lost().map(|(_, lost)| lost).sum::<u64>(), 0);
         }
     }

@@ -11,10 +11,9 @@ use super::news::News;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Sight, Tally};
-use convey_forward::{Cut, Direction, FlowState, Forwarder, Frame, Ids, Part, Verdict, cut, number_segments};
+use convey_forward::{Cut, Direction, FlowState, Forwarder, Ids, Part, Verdict, cut, number_segments};
 use convey_model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
 use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
-use convey_wire::Checksum;
 
 const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
 
@@ -107,7 +106,7 @@ impl Worker {
             for (since, parcel) in self.waiting.due(sight.snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
-            self.forwarder.prefetch(parcels.iter().map(|(_, buffer)| buffer.frame()));
+            self.forwarder.prefetch(parcels.iter().filter_map(|(_, buffer)| buffer.key()));
             for parcel in parcels {
                 self.handle(parcel, now, &mut round);
             }
@@ -127,13 +126,8 @@ impl Worker {
 
     /// A frame that came at `since`.
     fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
-        let checksum = if buffer.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete };
-        let segment_size = buffer.segment_size();
         let len = buffer.frame().len() as u64;
-        let lead = buffer.lead;
-        let from = Some(interface);
-        let bytes = buffer.frame_mut();
-        let mut frame = Frame { bytes, checksum, segment_size, lead, interface: from };
+        let mut frame = buffer.as_frame(interface);
         let verdict = self.forwarder.handle_frame(&mut frame, &round.sight.plan, round.now);
         self.say_farewells(round);
         match verdict {
@@ -158,8 +152,8 @@ impl Worker {
                 }
                 match forwarded.cut {
                     None => round.out.push((forwarded.interface, buffer)),
-                    Some(Cut::Segments(payload)) if segment_size.is_some() => {
-                        number_segments(buffer.frame_mut(), payload, &self.ids);
+                    Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
+                        number_segments(&mut frame, payload, &self.ids);
                         buffer.set_segment_size(payload);
                         round.out.push((forwarded.interface, buffer));
                     }

@@ -50,10 +50,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     while let Some(packet) = packets.next_packet() {
         let packet = packet?;
         let (mut bytes, now) = (packet.data.to_vec(), Timestamp(packet.timestamp.as_nanos() as u64));
-        let came = parse(&bytes).map(|headers| headers.key);
-        match (came, forwarder.handle_frame(&mut Frame::new(&mut bytes), &plan, now), parse(&bytes)) {
-            (Ok(key), Verdict::Transmit(_), Ok(sent)) => println!("{key:?}: to {}", sent.key.dst.ip()),
-            (Ok(key), verdict, _) => println!("{key:?}: {verdict:?}"),
+        let headers = parse(&bytes);
+        let verdict = forwarder.handle_frame(&mut Frame::new(&mut bytes, &headers), &plan, now);
+        match (headers, verdict, parse(&bytes)) {
+            (Ok(came), Verdict::Transmit(_), Ok(sent)) => {
+                println!("{:?}: to {}", came.key, sent.key.dst.ip())
+            }
+            (Ok(came), verdict, _) => println!("{:?}: {verdict:?}", came.key),
             (Err(why), verdict, _) => println!("{why:?}: {verdict:?}"),
         }
     }

@@ -19,18 +19,13 @@ pub enum Cut {
 }
 
 /// Gives a super-frame the number of the first of the segments with `payload` bytes that it will be cut into: whoever cuts it
-/// numbers them on.
-pub fn number_segments(frame: &mut [u8], payload: u16, ids: &Ids) {
-    if let Ok(headers) = wire::parse(frame) {
-        number(frame, &headers, payload, ids);
-    }
-}
-
-/// Routers may cut segments further, and there are more of them than their sender has counted: by its numbers they would be taken
+/// numbers them on. Routers may cut segments further, and there are more of them than their sender has counted: by its numbers they would be taken
 /// for parts of its next packets (RFC 6864, section 4.3).
-fn number(frame: &mut [u8], headers: &Headers, payload: u16, ids: &Ids) {
-    if headers.is_v4() {
-        wire::set_number(frame, headers, ids.take_many(headers.payload_len.div_ceil(payload.max(1))));
+pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &Ids) {
+    if let Ok(headers) = frame.headers
+        && headers.is_v4()
+    {
+        wire::set_number(frame.bytes, headers, ids.take_many(headers.payload_len.div_ceil(payload.max(1))));
     }
 }
 
@@ -38,11 +33,11 @@ fn number(frame: &mut [u8], headers: &Headers, payload: u16, ids: &Ids) {
 /// their number unless there are `ids` for them; segments have their own. A super-frame of UDP becomes the datagrams that it stands for first, each of
 /// which is a packet. Afterwards the frame is of no use any more.
 pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut Ids, mut send: impl FnMut(&[u8])) {
-    let Ok(headers) = wire::parse(frame.bytes) else { return };
+    let Ok(headers) = frame.headers else { return };
     let (mtu, renumber) = match how {
         Cut::Segments(payload) => {
-            number(frame.bytes, &headers, payload, ids);
-            return wire::segments(frame.bytes, &headers, payload, send);
+            number_segments(frame, payload, ids);
+            return wire::segments(frame.bytes, headers, payload, send);
         }
         Cut::Fragments { mtu, renumber } => (mtu, renumber),
     };
@@ -50,9 +45,9 @@ pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut Ids, mut send: impl FnMut(
         let id = renumber.then(|| ids.take());
         wire::split(packet, headers, checksum, mtu as usize, id, &mut send);
     };
-    let Some(payload) = frame.segment_size else { return split(frame.bytes, &headers, frame.checksum) };
-    wire::datagrams(frame.bytes, &headers, payload, |datagram| {
-        let headers = Headers { end: datagram.len(), ..headers };
+    let Some(payload) = frame.segment_size else { return split(frame.bytes, headers, frame.checksum) };
+    wire::datagrams(frame.bytes, headers, payload, |datagram| {
+        let headers = Headers { end: datagram.len(), ..*headers };
         split(datagram, &headers, Checksum::Complete);
     });
 }

@@ -131,17 +131,19 @@ impl FlowTable {
     /// Fetches into the cache what looking up these keys will read. Worth it for the keys of a batch of
     /// packets, if the table is larger than the cache: their waits for memory overlap, where those of
     /// packets handled one by one add up.
-    pub fn prefetch(&self, keys: &[FlowKey]) {
+    pub fn prefetch<'a>(&self, keys: impl IntoIterator<Item = &'a FlowKey>) {
         const AT_ONCE: usize = 32;
         let mut hashes = [0; AT_ONCE];
-        for keys in keys.chunks(AT_ONCE) {
+        let mut keys = keys.into_iter().peekable();
+        while keys.peek().is_some() {
             // Loads that nobody waits for: safe Rust has no other prefetch instruction.
-            let mut read = 0;
-            for (hash, key) in hashes.iter_mut().zip(keys) {
+            let (mut read, mut n) = (0, 0);
+            for (hash, key) in hashes.iter_mut().zip(&mut keys) {
                 *hash = self.hash(key);
                 read ^= self.index.first(*hash);
+                n += 1;
             }
-            for &hash in &hashes[..keys.len()] {
+            for &hash in &hashes[..n] {
                 if let Some((id, _)) = self.index.find(hash, |_, _| true) {
                     let flow = self.get(id);
                     read ^= u64::from(flow.deadline ^ flow.last_ack());

@@ -32,24 +32,14 @@ use super::{
 };
 use crate::plan::Plan;
 use convey_model::{
-    Addr, DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, NextHops, Rewrite, Shortage, Timestamp,
-    UDP, Wanted,
+    DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, NextHops, Rewrite, Shortage, Timestamp, UDP,
+    Wanted,
 };
 use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind};
 
 /// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose
 /// sides are told that they were silent for too long; more are dropped in silence, lest forged packets make us answer the whole world.
 const ANSWERS_PER_SECOND: u64 = 1_000;
-
-/// The key of no packet.
-const NOBODY: FlowKey = FlowKey {
-    src: Addr::v6([0; 16]),
-    dst: Addr::v6([0; 16]),
-    src_port: 0,
-    dst_port: 0,
-    protocol: 0,
-    reserved: [0; 3],
-};
 
 /// How a [`Forwarder`] forwards.
 #[derive(Debug)]
@@ -184,37 +174,22 @@ impl Forwarder {
         }
     }
 
-    /// Fetches into the cache what handling these frames will read of their flows. Worth it for the frames of a
-    /// batch, if there are more flows than the cache holds: their waits for memory overlap, where those of
-    /// frames handled one by one add up. Frames are read no further than their addresses and ports.
-    pub fn prefetch<'a>(&self, frames: impl IntoIterator<Item = &'a [u8]>) {
-        const AT_ONCE: usize = 32;
-        let mut keys = [NOBODY; AT_ONCE];
-        let mut frames = frames.into_iter().filter_map(|frame| wire::parse(frame).ok()).peekable();
-        while frames.peek().is_some() {
-            let mut n = 0;
-            for (key, headers) in keys.iter_mut().zip(&mut frames) {
-                *key = headers.key;
-                n += 1;
-            }
-            self.flows.prefetch(&keys[..n]);
-        }
+    /// Fetches into the cache what handling packets with these keys will read of their flows. Worth it for those of a
+    /// batch, if there are more flows than the cache holds: their waits for memory overlap, where those of packets
+    /// handled one by one add up.
+    pub fn prefetch<'a>(&self, keys: impl IntoIterator<Item = &'a FlowKey>) {
+        self.flows.prefetch(keys);
     }
 
-    /// Parses, classifies, looks the flow up or begins one, and rewrites.
+    /// Classifies, looks the flow up or begins one, and rewrites.
     pub fn handle_frame(&mut self, frame: &mut Frame<'_>, plan: &Plan, now: Timestamp) -> Verdict {
-        // Read where they were written: to move them would wait for that to be done.
-        let mut parsed = wire::parse(frame.bytes);
-        let headers = match &mut parsed {
+        let headers = match frame.headers {
             Ok(headers) => headers,
             Err(error) => return refuse::unparsed(*error),
         };
-        if let Kind::LaterFragment { .. } = headers.kind {
-            let Some(lead) = frame.lead else { return Verdict::Drop(DropReason::FragmentUnmatched) };
-            (headers.key.src_port, headers.key.dst_port) = lead.ports;
-            headers.key.protocol = lead.protocol;
+        if matches!(headers.kind, Kind::LaterFragment { .. }) && frame.lead.is_none() {
+            return Verdict::Drop(DropReason::FragmentUnmatched);
         }
-        let headers = &*headers;
         let packet = Packet { headers, plan, now };
         let found = self.flows.lookup(&headers.key);
         if let Some((id, Direction::ToClient)) = found

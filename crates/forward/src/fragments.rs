@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Ids;
 use convey_model::{FlowKey, Timestamp};
-use convey_wire::FragmentKey;
+use convey_wire::{FragmentKey, Headers, Kind};
 
 /// Packets that are remembered at once; the oldest makes room for another.
 const MOST_PACKETS: usize = 4_096;
@@ -50,6 +50,16 @@ pub struct Lead {
     pub id: u16,
     /// The worker that has the flow.
     pub worker: u16,
+}
+
+impl Lead {
+    /// Gives the headers of a later fragment the ports and the protocol of its packet.
+    pub fn complete(&self, headers: &mut Headers) {
+        if let Kind::LaterFragment { .. } = headers.kind {
+            (headers.key.src_port, headers.key.dst_port) = self.ports;
+            headers.key.protocol = self.protocol;
+        }
+    }
 }
 
 /// What becomes of a fragment that is not the first.

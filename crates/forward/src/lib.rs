@@ -38,7 +38,8 @@
 //!
 //! let mut forwarder = Forwarder::new(Settings::alone(1_000, 7));
 //! let mut syn = TestPacket::from("203.0.113.9:4242").to("192.0.2.1:80").syn().bytes();
-//! let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn), &plan, Timestamp(0));
+//! let headers = parse(&syn);
+//! let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn, &headers), &plan, Timestamp(0));
 //! assert!(matches!(verdict, Verdict::Transmit(_)));
 //! assert_eq!(parse(&syn).unwrap().key.destination(), "10.0.0.1:8080".parse().unwrap());
 //! ```

@@ -2,14 +2,18 @@
 
 use super::{Cut, Direction, Lead};
 use convey_model::DropReason;
+use convey_wire::{Checksum, Headers, ParseError};
 
 /// A frame as it came in.
 #[derive(Debug)]
 pub struct Frame<'a> {
     /// From the Ethernet header on; rewritten in place.
     pub bytes: &'a mut [u8],
+    /// What [`parse`](convey_wire::parse) made of it as it came in. A later fragment has the ports of its first: see
+    /// [`Lead::complete`].
+    pub headers: &'a Result<Headers, ParseError>,
     /// Whether the kernel left the checksum of TCP or UDP for who sends the frame on.
-    pub checksum: convey_wire::Checksum,
+    pub checksum: Checksum,
     /// For a super-frame: payload bytes in each of the packets it will be cut into.
     pub segment_size: Option<u16>,
     /// For a fragment: what is known of its packet.
@@ -20,9 +24,15 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// A whole packet with its checksum, from anywhere.
-    pub fn new(bytes: &'a mut [u8]) -> Frame<'a> {
-        let checksum = convey_wire::Checksum::Complete;
-        Frame { bytes, checksum, segment_size: None, lead: None, interface: None }
+    pub fn new(bytes: &'a mut [u8], headers: &'a Result<Headers, ParseError>) -> Frame<'a> {
+        Frame {
+            bytes,
+            headers,
+            checksum: Checksum::Complete,
+            segment_size: None,
+            lead: None,
+            interface: None,
+        }
     }
 }
 

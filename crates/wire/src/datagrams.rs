@@ -3,19 +3,20 @@
 use super::checksum::{header_checksum, payload_checksum};
 use super::fields::{IPV6_LEN, UDP_LEN, ipv4, ipv6, put_u16, u16_at, udp};
 use super::headers::Headers;
+use super::parse::addresses;
 
 /// Hands each datagram to `send` as a frame: with `payload` bytes of the payload each, the last with what is left, with
 /// valid checksums (none if the super-frame has none), numbered on from the super-frame's number as their sender's
 /// kernel would.
 ///
-/// The caller has seen to it that the frame is a whole one of UDP.
+/// The caller has seen to it that the frame is a whole one of UDP; `headers` are those it came in with.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
 pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&mut [u8])) {
     debug_assert!(!headers.is_tcp());
     let (head, content) = frame[..headers.end].split_at(headers.l4 + UDP_LEN);
-    let key = &headers.key;
+    let (src, dst) = addresses(frame, headers);
     // Complete, it is never zero; left to the sender, it is a sum with numbers in it.
     let has_checksum = u16_at(head, headers.l4 + udp::CHECKSUM) != 0;
     let mut datagram = Vec::with_capacity(head.len() + usize::from(payload));
@@ -27,7 +28,7 @@ pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl F
         put_u16(transport, udp::LEN, transport.len() as u16);
         put_u16(transport, udp::CHECKSUM, 0);
         if has_checksum {
-            let checksum = match payload_checksum(&key.src, &key.dst, key.protocol, transport) {
+            let checksum = match payload_checksum(&src, &dst, headers.key.protocol, transport) {
                 0 => 0xffff,
                 checksum => checksum,
             };

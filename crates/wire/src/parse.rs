@@ -256,6 +256,18 @@ pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
     Addr::v6(address)
 }
 
+/// The addresses in the IP header: after a rewrite not those of the key.
+pub(super) fn addresses(frame: &[u8], headers: &Headers) -> (Addr, Addr) {
+    let ip = &frame[headers.l3..headers.l4];
+    match headers.is_v4() {
+        true => {
+            let at = |at| Addr::v4(u32_at(ip, at).to_be_bytes());
+            (at(ipv4::SRC), at(ipv4::DST))
+        }
+        false => (v6_at(ip, ipv6::SRC), v6_at(ip, ipv6::DST)),
+    }
+}
+
 /// What the fixed fields say. The lengths have been checked against each other.
 #[inline]
 fn segment(tcp: &[u8; TCP_LEN], len: usize) -> Transport {

@@ -4,6 +4,7 @@ use super::checksum::payload_checksum;
 use super::datagrams::put_lengths;
 use super::fields::{put_u16, put_u32, tcp};
 use super::headers::{Headers, TcpFlags};
+use super::parse::addresses;
 
 /// Congestion window reduced (RFC 3168, section 6.1.2): said once.
 const CWR: u8 = 0x80;
@@ -12,14 +13,15 @@ const CWR: u8 = 0x80;
 /// checksums, as their sender would have sent them on a narrower path. The first has the number of the packet, the others
 /// the next ones.
 ///
-/// The caller has seen to it that the frame is a whole one of TCP that has no SYN, RST or urgent data.
+/// The caller has seen to it that the frame is a whole one of TCP that has no SYN, RST or urgent data; `headers` are those
+/// it came in with.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
 pub fn segments(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&[u8])) {
     debug_assert!(headers.is_tcp() && payload > 0);
     let (head, content) = frame[..headers.end].split_at(headers.end - usize::from(headers.payload_len));
-    let key = &headers.key;
+    let (src, dst) = addresses(frame, headers);
     let pieces = content.chunks(usize::from(payload.max(1)));
     let last = pieces.len().saturating_sub(1);
     let mut segment = Vec::with_capacity(head.len() + usize::from(payload));
@@ -36,7 +38,7 @@ pub fn segments(frame: &[u8], headers: &Headers, payload: u16, mut send: impl Fn
             transport[tcp::FLAGS] &= !CWR;
         }
         put_u16(transport, tcp::CHECKSUM, 0);
-        let checksum = payload_checksum(&key.src, &key.dst, key.protocol, transport);
+        let checksum = payload_checksum(&src, &dst, headers.key.protocol, transport);
         put_u16(transport, tcp::CHECKSUM, checksum);
         put_lengths(outer, headers, transport.len(), n as u16);
         send(&segment);

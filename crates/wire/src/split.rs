@@ -31,7 +31,6 @@ pub fn split(
     if !headers.is_v4() {
         return split_v6(frame, headers, checksum, mtu, id, send);
     }
-    debug_assert!(!headers.dont_fragment);
     let (head, payload) = frame[..headers.end].split_at_mut(headers.l4);
     if checksum == Checksum::Partial && headers.kind == Kind::Whole {
         complete(payload, checksum_at(headers.key.protocol));

@@ -4,7 +4,7 @@
 use super::checksum::Delta;
 use super::fields::{ethernet, icmp, ipv4, ipv6, put_u16, put_u32, tcp, u16_at};
 use super::headers::Headers;
-use super::parse::v6_at;
+use super::parse::{addresses, v6_at};
 use super::rewrite::{checksum_at, put_v4, put_v6, udp_checksum};
 use convey_model::{Addr, Rewrite, TCP};
 
@@ -75,7 +75,7 @@ fn quoted(message: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &
 /// # Panics
 /// If `headers` are not those of `frame`.
 pub fn source(frame: &[u8], headers: &Headers) -> Addr {
-    source_of(&frame[headers.l3..headers.l4], headers.is_v4())
+    addresses(frame, headers).0
 }
 
 /// Whether the frame was sent by who has this link-layer address.

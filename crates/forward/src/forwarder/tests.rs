@@ -48,8 +48,8 @@ use std::time::Duration;
 
 use lab::{Family, LAN, Lab, WAN};
 
-use super::super::FlowState;
-use convey_wire::{self as wire, TestPacket};
+use super::super::{FlowState, Frame, Verdict};
+use convey_wire::{self as wire, ParseError, TestPacket};
 
 told_over_both_families! {
     a_whole_connection_passes_and_neither_side_sees_the_others_address,
@@ -57,7 +57,8 @@ told_over_both_families! {
     a_client_that_uses_its_port_again_gets_a_new_flow_by_the_same_snat_port,
     a_client_that_tries_again_after_its_reset_comes_back_by_the_same_port,
     a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten,
-    looking_ahead_at_a_batch_of_any_frames_changes_nothing,
+    looking_ahead_at_a_batch_of_any_packets_changes_nothing,
+    a_frame_is_not_parsed_again,
     two_balancers_with_the_same_configuration_choose_the_same_server,
 }
 
@@ -144,16 +145,24 @@ fn a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten(family: Fam
     assert_eq!((lab.ended(), lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (1, 0, 0));
 }
 
-fn looking_ahead_at_a_batch_of_any_frames_changes_nothing(family: Family) {
+fn looking_ahead_at_a_batch_of_any_packets_changes_nothing(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     for len in [0, 1, 31, 32, 33, 100] {
-        let frames: Vec<_> = (0..len).map(|n| lab.client(n).ack(501).bytes()).collect();
-        let torn = frames.iter().enumerate().map(|(n, frame)| &frame[..frame.len() - n % 3 * 20]);
-        lab.forwarder.prefetch(torn);
+        let keys: Vec<_> =
+            (0..len).map(|n| wire::parse(&lab.client(n).ack(501).bytes()).unwrap().key).collect();
+        lab.forwarder.prefetch(&keys);
     }
     assert_eq!((lab.opened, lab.forwarder.flows().len()), (1, 1));
     assert_eq!(lab.send(lab.client(1).ack(501)).route(), syn.route());
+}
+
+fn a_frame_is_not_parsed_again(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let mut syn = lab.client(1).syn().bytes();
+    let verdict =
+        lab.forwarder.handle_frame(&mut Frame::new(&mut syn, &Err(ParseError::NotIp)), &lab.plan, lab.now);
+    assert_eq!(verdict, Verdict::Pass);
 }
 
 fn two_balancers_with_the_same_configuration_choose_the_same_server(family: Family) {

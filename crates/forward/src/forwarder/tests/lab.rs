@@ -261,14 +261,16 @@ impl Lab {
 
     /// Has a frame arrive; one that is to be cut into segments of some size if there is one.
     pub(super) fn handle_frame(&mut self, bytes: &mut [u8], segment_size: Option<u16>) -> Outcome {
-        let mut frame = Frame { segment_size, ..Frame::new(bytes) };
+        let headers = wire::parse(bytes);
+        let mut frame = Frame { segment_size, ..Frame::new(bytes, &headers) };
         self.decide(&mut frame)
     }
 
     /// Has a frame arrive on an interface.
     pub(super) fn handle_from(&mut self, interface: u32, bytes: &[u8]) -> Outcome {
         let mut bytes = bytes.to_vec();
-        self.decide(&mut Frame { interface: Some(interface), ..Frame::new(&mut bytes) })
+        let headers = wire::parse(&bytes);
+        self.decide(&mut Frame { interface: Some(interface), ..Frame::new(&mut bytes, &headers) })
     }
 
     /// Has a frame arrive that may be a fragment: as with a capture thread, what comes before the first of its packet
@@ -287,8 +289,11 @@ impl Lab {
             let (lead, held) = self.fragments.first(whole, &key.key, 0, self.now, drop);
             (lead, [vec![bytes.to_vec()], held].concat())
         };
-        let decide =
-            |mut frame: Vec<u8>| self.decide(&mut Frame { lead: Some(lead), ..Frame::new(&mut frame) });
+        let decide = |mut frame: Vec<u8>| {
+            let mut headers = wire::parse(&frame).unwrap();
+            lead.complete(&mut headers);
+            self.decide(&mut Frame { lead: Some(lead), ..Frame::new(&mut frame, &Ok(headers)) })
+        };
         frames.into_iter().map(decide).collect()
     }
 
@@ -328,7 +333,7 @@ impl Lab {
         let headers = wire::parse(frame.bytes).unwrap();
         match forwarded.cut {
             Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
-                number_segments(frame.bytes, payload, &self.ids);
+                number_segments(frame, payload, &self.ids);
                 Outcome::Segments(Seen::read(frame.bytes, forwarded.interface), payload)
             }
             Some(how) => {
