@@ -4,12 +4,12 @@
 //! [`Verdict`] says, and calls [`Forwarder::handle_timeout`] now and then. So a test needs no network:
 //!
 //! ```
-//! use std::net::{Ipv4Addr, SocketAddr};
+//! use std::net::SocketAddr;
 //! use std::sync::Arc;
 //!
 //! use convey_forward::plan::{Frontend, Pick, Picked, Plan, Pool, Server};
 //! use convey_forward::{Forwarder, Frame, Settings, Verdict, View};
-//! use convey_model::{Interface, Neighbour, NextHops, Protocol, Route, RouteHop, Timestamp};
+//! use convey_model::{Interface, NextHops, Protocol, Timestamp};
 //! use convey_wire::{TestPacket, parse};
 //!
 //! /// Always the first.
@@ -25,10 +25,7 @@
 //! }
 //!
 //! let eth0 = Interface::ethernet(1, "eth0", [2, 0, 0, 0, 0, 0xfe], vec![[10, 0, 0, 254].into()]);
-//! let hops = vec![RouteHop { interface: 1, gateway: None, mtu: None }];
-//! let all = Route { table: Route::MAIN, prefix: Ipv4Addr::UNSPECIFIED.into(), prefix_len: 0, metric: 0, hops };
-//! let server = Neighbour { interface: 1, ip: [10, 0, 0, 1].into(), mac: [2, 0, 0, 0, 0, 1] };
-//! let network = NextHops::new(&[eth0], [all], &[server]);
+//! let network = NextHops::on_link(eth0, &[([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1])]);
 //!
 //! let servers = vec![Arc::new(Server::new(1, "10.0.0.1:8080".parse().unwrap()))];
 //! let pool = Arc::new(Pool::new(servers, Arc::new(First)));

@@ -57,6 +57,17 @@ impl NextHops {
         NextHops::default().update(interfaces, routes, neighbours)
     }
 
+    /// One link with all neighbours on it, and a default route to that link: the network of an example or a test.
+    pub fn on_link(link: Interface, neighbours: &[(IpAddr, [u8; 6])]) -> NextHops {
+        let (table, metric, interface) = (Route::MAIN, 0, link.index);
+        let hops = vec![RouteHop { interface, gateway: None, mtu: None }];
+        let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+        let routes = any.map(|prefix| Route { table, prefix, prefix_len: 0, metric, hops: hops.clone() });
+        let neighbours: Vec<_> =
+            neighbours.iter().map(|&(ip, mac)| Neighbour { interface, ip, mac }).collect();
+        NextHops::new(&[link], routes, &neighbours)
+    }
+
     /// What the kernel's tables say now. Next hops known before keep their index; those of neighbours that are
     /// gone, or whose interface is down, lead nowhere until they are back. Routes that are the same list as before
     /// cost nothing.

@@ -1,6 +1,7 @@
 //! What the headers of a frame say.
 
 use convey_model::{Addr, FlowKey, TCP};
+use thiserror::Error;
 
 /// The headers of a frame that is forwarded: a TCP segment, a UDP datagram, a fragment of either, or an ICMP
 /// error about one. Offsets count from the start of the frame; all of them lie within it.
@@ -154,33 +155,42 @@ impl TcpFlags {
 }
 
 /// Why a frame has no [`Headers`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ParseError {
     /// Another EtherType: ARP, LLDP, a VLAN tag. Not ours to judge.
+    #[error("no IP packet")]
     NotIp,
     /// What the packet carries is not forwarded: echo requests, neighbour discovery, tunnels, IPsec, or an ICMP
     /// error about one of these. Not ours to judge.
+    #[error("IP protocol {protocol} is not forwarded")]
     NotForwarded {
         /// The IP protocol number.
         protocol: u8,
     },
     /// The frame ends within its Ethernet or IP header.
+    #[error("the frame ends within its headers")]
     Truncated,
     /// An IP version other than the EtherType says.
+    #[error("the IP version is not the EtherType's")]
     BadVersion,
     /// An IPv4 header length below 20 bytes, a TCP header length below 20 bytes or beyond the packet, IPv6
     /// extension headers beyond the packet or more of them than anybody has a use for.
+    #[error("a header's length is wrong")]
     BadHeaderLength,
     /// A length that is too short for the headers that follow, or longer than what holds it. A packet of more
     /// than 65,535 bytes ("BIG TCP", jumbograms), which says 0, is one of these, and so is a fragment that ends
     /// beyond the longest packet there is.
+    #[error("the packet's length is wrong")]
     BadTotalLength,
     /// An IPv6 address that stands for one of IPv4 (`::ffff:a.b.c.d`): none has it on a wire (RFC 4942, section
     /// 2.2).
+    #[error("an IPv4-mapped IPv6 address")]
     MappedAddress,
     /// It says by which routers it goes: a routing header of IPv6 with stops to come (RFC 5095), or a source route of
     /// IPv4, used up or not (RFC 7126, section 4.3).
+    #[error("source routed")]
     SourceRouted,
     /// An ICMP error that quotes too little, or a packet of somebody else than whom it is sent to.
+    #[error("an ICMP error that quotes too little, or another packet")]
     BadQuote,
 }
