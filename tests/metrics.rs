@@ -120,7 +120,7 @@ fn state(name: &str) -> Snapshot {
         outlier_detection: None,
         slow_start: Duration::ZERO,
         on_down: None,
-        dsr: DsrKind::Nat,
+        dsr: DsrKind::L3,
         servers: servers.iter().map(|server| server.config.clone()).collect(),
         named: vec![],
     };

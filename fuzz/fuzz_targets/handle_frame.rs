@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((&setup, mut steps)) = input.split_first() else { return };
     let setup = Setup {
         mode: if setup & 1 == 0 { Mode::Passthrough } else { Mode::Dsr },
-        dsr: if setup & 2 == 0 { DsrKind::Nat } else { DsrKind::L2 },
+        dsr: if setup & 2 == 0 { DsrKind::L3 } else { DsrKind::L2 },
         is_v6: setup & 4 != 0,
         protocol: if setup & 8 == 0 { Protocol::Tcp } else { Protocol::Udp },
         ..Setup::passthrough(3, CAPACITY)

@@ -153,7 +153,7 @@ impl Balancer {
         let config = self.config();
         info!("convey {} on {cores} cores", env!("CARGO_PKG_VERSION"));
         for frontend in &config.frontends {
-            let (name, mode, backend) = (&frontend.name, frontend.mode.name(), &frontend.backend);
+            let (name, mode, backend) = (&frontend.name, mode_name(frontend.mode), &frontend.backend);
             for listen in frontend.places() {
                 info!("frontend {name} on {listen} in {mode} mode -> backend {backend}");
             }
@@ -218,6 +218,14 @@ impl Balancer {
         }
         tell_of(outlasting);
         ExitCode::SUCCESS
+    }
+}
+
+/// The mode, with the word that says what it is.
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Passthrough => "passthrough (NAT)",
+        Mode::Proxy | Mode::Dsr => mode.name(),
     }
 }
 

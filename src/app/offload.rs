@@ -29,7 +29,7 @@ pub(super) fn start(
     filter_handle: u32,
 ) -> anyhow::Result<Option<Offloader>> {
     // A flow has an entry for each direction.
-    let entries = settings.capacity.saturating_mul(2);
+    let entries = settings.max_flows.saturating_mul(2);
     let sizes = Sizes { entries, next_hops: NEXT_HOPS, parties: PARTIES };
     let start = |layer| Offloader::start(layer, sizes, selection, interfaces, filter_handle);
     let nics: Vec<Nic> = interfaces.iter().map(nic).collect();

@@ -127,9 +127,9 @@ impl PacketPath {
         let coverage = Coverage::begin(drivers, selection, dsr, interfaces).context("cannot capture")?;
 
         let mut tasks = JoinSet::new();
-        let every = settings.stats_update_frequency;
+        let interval = settings.capture_stats_interval;
         tasks.spawn(async move {
-            let mut ticks = tokio::time::interval(Duration::from_secs(every));
+            let mut ticks = tokio::time::interval(interval);
             loop {
                 ticks.tick().await;
                 overruns.count();

@@ -144,7 +144,7 @@ pub(super) fn forwarders(
     let settings = together.map(|(worker, others)| Settings {
         ports: (!addresses.is_empty())
             .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),
-        capacity: settings.capacity.div_ceil(workers as u32),
+        capacity: settings.max_flows.div_ceil(workers as u32),
         workers: others,
         seed: fastrand::u64(..),
         cache: cache(),

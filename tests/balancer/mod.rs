@@ -52,7 +52,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// Servers see our address. TCP over IPv4.
     pub(crate) fn passthrough(servers: u8, capacity: u32) -> Setup {
-        let (mode, dsr, protocol) = (Mode::Passthrough, DsrKind::Nat, Protocol::Tcp);
+        let (mode, dsr, protocol) = (Mode::Passthrough, DsrKind::L3, Protocol::Tcp);
         Setup { mode, dsr, is_v6: false, protocol, servers, capacity, has_more: false, ports: PORTS }
     }
 
@@ -250,7 +250,7 @@ fn backend(servers: Vec<Server>) -> Backend {
         outlier_detection: None,
         slow_start: Duration::ZERO,
         on_down: None,
-        dsr: DsrKind::Nat,
+        dsr: DsrKind::L3,
         servers,
         named: vec![],
     }

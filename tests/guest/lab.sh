@@ -96,7 +96,7 @@ addr = "10.77.0.11:80"
 [backends.web.servers.server2]
 addr = "10.77.0.12:80"
 [passthrough]
-connection_tracker_capacity = 1000
+max_flows = 1000
 ${1-}
 CONFIG
 }

@@ -27,7 +27,7 @@ pub(crate) fn stories() -> Vec<Story> {
 }
 
 /// What half a second's SYNs fill.
-const TABLE: &str = "connection_tracker_capacity = 5000";
+const TABLE: &str = "max_flows = 5000";
 const SYNS: u32 = 100_000;
 
 /// SYNs at once: 10,000 a second.

@@ -61,7 +61,7 @@ fn forged_connections_of_dsr_keep_nobody_out_of_passthrough(case: Case) {
     network.answer_directly();
     let [hashed, least, passthrough] = [PORT, DNS, port(Mode::Passthrough)].map(|port| case.family.vip(port));
     network.balance_with(&format!(
-        "[passthrough]\noffload = \"{}\"\nworkers = 1\nconnection_tracker_capacity = 2000\n\
+        "[passthrough]\noffload = \"{}\"\nworkers = 1\nmax_flows = 2000\n\
          [passthrough.timeouts]\nhandshake_only = 2\n\
          [frontends.hashed]\nmode = \"dsr\"\nlisten_addr = \"{hashed}\"\nbackend = \"web\"\n\
          [frontends.least]\nmode = \"dsr\"\nlisten_addr = \"{least}\"\nbackend = \"least\"\n\

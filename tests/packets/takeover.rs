@@ -34,7 +34,7 @@ const RATE: &str = "1M";
 const MOVES: [(Role, Role); 2] = [(Role::Balancer, Role::Standby), (Role::Standby, Role::Balancer)];
 
 fn a_second_balancer_takes_the_vip_over_and_cuts_no_connection(case: Case) {
-    connections_go_on(case, DsrKind::Nat);
+    connections_go_on(case, DsrKind::L3);
 }
 
 fn a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip(case: Case) {
@@ -42,7 +42,7 @@ fn a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip(case: Case)
 }
 
 fn streams_of_datagrams_keep_their_server_when_the_vip_moves(case: Case) {
-    streams_go_on(case, DsrKind::Nat);
+    streams_go_on(case, DsrKind::L3);
 }
 
 fn streams_of_datagrams_keep_a_server_that_has_the_vip_when_it_moves(case: Case) {
@@ -110,14 +110,14 @@ fn streams_go_on(case: Case, dsr: DsrKind) {
 fn prepared(case: Case, dsr: DsrKind) -> Network {
     let plan = Plan::new(2, 3).standby();
     match dsr {
-        DsrKind::Nat => Network::planned(case, &plan),
+        DsrKind::L3 => Network::planned(case, &plan),
         DsrKind::L2 => l2::planned(case, &plan),
     }
 }
 
 fn backend(dsr: DsrKind) -> &'static str {
     match dsr {
-        DsrKind::Nat => Config::new(0).backend,
+        DsrKind::L3 => Config::new(0).backend,
         DsrKind::L2 => l2::BACKEND,
     }
 }
@@ -126,7 +126,7 @@ fn backend(dsr: DsrKind) -> &'static str {
 fn listen(network: &Network, dsr: DsrKind, server: u8, port: u16) -> SocketAddr {
     let family = network.case.family;
     match (dsr, port) {
-        (DsrKind::Nat, _) => (family.address(Role::Server(server)), port).into(),
+        (DsrKind::L3, _) => (family.address(Role::Server(server)), port).into(),
         // By TCP also for those who check its health.
         (DsrKind::L2, PORT) => (family.any(), port).into(),
         (DsrKind::L2, _) => family.vip(port),

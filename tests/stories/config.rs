@@ -81,7 +81,17 @@ fn a_file_written_for_the_original_loads_unchanged() {
     let ran = check(&lab, ORIGINAL);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("warning: ") && ran.stderr.contains("backends.tcp_3001"), "{}", ran.stderr);
-    assert!(ran.stderr.lines().count() == 1, "{}", ran.stderr);
+    let old_names = [
+        ("check.toml:11:29: ", "`health_check.interval`"),
+        ("check.toml:24:29: ", "`health_check.interval`"),
+        ("check.toml:36:31: ", "`max_flows`"),
+        ("check.toml:38:26: ", "`capture_stats_interval`"),
+    ];
+    for (place, new) in old_names {
+        let tells = |line: &&str| line.contains(place) && line.ends_with(&format!("is now called {new}"));
+        assert_eq!(ran.stderr.lines().filter(tells).count(), 1, "{place}{new} in\n{}", ran.stderr);
+    }
+    assert!(ran.stderr.lines().count() == 1 + old_names.len(), "{}", ran.stderr);
     for line in
         ["frontend tcp_3000 proxy tcp 0.0.0.0:3000 -> backend tcp_3000", "tcp check every 5s", "weight 10"]
     {
@@ -101,6 +111,11 @@ fn a_file_written_for_the_original_runs_unchanged() {
     let balancer = Balancer::start(&lab, &file);
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "old".to_owned()));
     assert_eq!(balancer.stat("/backends/tcp_3000/servers/server2/weight"), 20);
+    let told = || balancer.log().matches("is now called `max_flows`").count();
+    assert_eq!(told(), 1, "{}", balancer.log());
+    balancer.save(&file.replace("weight = 20", "weight = 30"));
+    balancer.wait_for_log("reload: ");
+    assert_eq!(told(), 2, "{}", balancer.log());
 }
 
 const ORIGINAL: &str = r#"

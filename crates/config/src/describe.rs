@@ -61,7 +61,7 @@ fn packets(config: &Config) -> String {
     let settings = &config.passthrough;
     let timeouts = settings.timeouts.named().map(|(name, time)| format!("{name} {time:?}")).join(", ");
     let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
-    let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.capacity);
+    let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.max_flows);
     format!(
         "packets interfaces {interfaces}; workers {workers}; guard {guard}; offload {}\n\
          flows at most {capacity}; timeouts {timeouts}\n",

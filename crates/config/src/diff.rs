@@ -198,9 +198,9 @@ fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
 
 fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {
     let PacketSettings {
-        capacity,
+        max_flows,
         workers,
-        stats_update_frequency: frequency,
+        capture_stats_interval,
         interfaces,
         guard,
         offload,
@@ -211,9 +211,9 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
     } = old;
     let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
     let changes = [
-        change("connection_tracker_capacity", capacity, &new.capacity),
+        change("max_flows", max_flows, &new.max_flows),
         change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
-        change("stats_update_frequency", frequency, &new.stats_update_frequency),
+        duration("capture_stats_interval", *capture_stats_interval, new.capture_stats_interval),
         change("interfaces", list(interfaces), list(&new.interfaces)),
         change("guard", guard, &new.guard),
         change("offload", offload, &new.offload),

@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use toml::Spanned;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 pub(super) use self::server::Server;
 use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
-    MILLISECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
+    MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
     name_server, network, port, seconds, snat_address, snat_ports, status_range, string,
 };
 use super::{Config, Stats};
@@ -302,16 +302,31 @@ fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Rep
         outlier_detection: outlier_detection(&mut table, report),
         slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
         on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
-        dsr: table.optional("dsr", choice(&DsrKind::ALL, DsrKind::name)),
+        dsr: dsr(&mut table, report),
         servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
     };
     table.finish();
     backend
 }
 
+/// `"nat"` was the word for L3, and clashed with the NAT of passthrough.
+fn dsr(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Placed<DsrKind>> {
+    let is_old = |value: &DeValue<'_>| value.as_str() == Some("nat");
+    let kind = |value: &DeValue<'_>| match is_old(value) {
+        true => Ok((DsrKind::L3, true)),
+        false => choice(&DsrKind::ALL, DsrKind::name)(value).map(|kind| (kind, false)),
+    };
+    let Placed { value: (value, is_old), place } = backend.optional("dsr", kind)?;
+    if is_old {
+        report.warning(&place, "\"nat\" is now called \"l3\"");
+    }
+    Some(Placed { value, place })
+}
+
 /// `[backends.NAME.health_check]`, and `health_check_interval` beside it.
 fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Report<'_>) -> HealthCheck {
-    let interval_of_old = backend.optional("health_check_interval", seconds(MILLISECOND));
+    let old_interval =
+        backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
     let mut table = backend.table("health_check");
     let kind = probe_kind(&mut table, default_kind, report);
     // Nobody has answered a UDP probe in time: that is success. Who is not there at all must be found out before,
@@ -323,10 +338,9 @@ fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Re
         }
     };
     let interval = table.optional("interval", seconds(MILLISECOND));
-    if let (Some(old), Some(_)) = (&interval_of_old, &interval) {
-        report.error(&old.place, "the same as health_check.interval, which is set too; keep one of them");
-    }
-    let interval = interval.or(interval_of_old).map_or(default_interval, |found| found.value);
+    let interval = table
+        .keep_one(old_interval, interval, "health_check.interval")
+        .map_or(default_interval, |found| found.value);
     // Without a timeout of its own, a check more frequent than the default timeout must still be valid.
     let timeout = table.optional("timeout", seconds(MILLISECOND));
     if let Some(timeout) = timeout.as_ref().filter(|timeout| timeout.value > interval) {
@@ -436,16 +450,12 @@ fn passthrough(mut table: Table<'_>) -> Passthrough {
         interfaces: table.any_number("interfaces", string),
         snat_addresses: table.any_number("snat_addresses", snat_address),
         settings: PacketSettings {
-            capacity: table.or(
-                "connection_tracker_capacity",
-                default.capacity,
-                integer(1..=PacketSettings::MAX_CAPACITY),
-            ),
-            stats_update_frequency: table.or(
-                "stats_update_frequency",
-                default.stats_update_frequency,
-                integer(1..=86_400),
-            ),
+            max_flows: table
+                .renamed("connection_tracker_capacity", "max_flows", integer(1..=PacketSettings::MOST_FLOWS))
+                .map_or(default.max_flows, |found| found.value),
+            capture_stats_interval: table
+                .renamed("stats_update_frequency", "capture_stats_interval", seconds(SECOND))
+                .map_or(default.capture_stats_interval, |found| found.value),
             guard: table.or("guard", default.guard, boolean),
             offload: table.or("offload", default.offload, choice(&Offload::ALL, Offload::name)),
             snat_ports: table.or("snat_ports", default.snat_ports.clone(), snat_ports),

@@ -285,7 +285,7 @@ impl Check<'_> {
         let ip = server.value.ip();
         if let Some(router) = (self.network.hop_to)(ip).and_then(|hop| hop.gateway) {
             let message = format!(
-                "{ip} is behind the router {router}; dsr = \"l2\" needs servers on the link, \"nat\" does not"
+                "{ip} is behind the router {router}; dsr = \"l2\" needs servers on the link, \"l3\" does not"
             );
             self.report.error(&server.place, message);
         }

@@ -15,6 +15,8 @@ pub(super) struct Table<'a> {
     entries: Option<&'a DeTable<'a>>,
     report: &'a Report<'a>,
     asked: Vec<&'static str>,
+    /// Older names of keys: known, and not suggested to anybody.
+    old_names: Vec<&'static str>,
     missing: Vec<(&'static str, &'static str)>,
 }
 
@@ -42,6 +44,44 @@ impl<'a> Table<'a> {
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> T {
         self.optional(key, parse).map_or(default, |found| found.value)
+    }
+
+    /// The value of a key that has had another name. That name still works, and a warning says the new one.
+    pub(super) fn renamed<T>(
+        &mut self,
+        old: &'static str,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        let (old, new) = (self.old_name(old, key, &parse), self.optional(key, &parse));
+        self.keep_one(old, new, key)
+    }
+
+    /// The value under an older name of the key that is called `now`.
+    pub(super) fn old_name<T>(
+        &mut self,
+        old: &'static str,
+        now: &str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        self.old_names.push(old);
+        let value = self.entries?.get(old)?;
+        let place = Place { key: join(&self.place.key, old), at: value.span().start };
+        self.report.warning(&place, format!("is now called `{now}`"));
+        self.value(place, value, &parse)
+    }
+
+    /// The value under either name of a key. Both names at once are an error.
+    pub(super) fn keep_one<T>(
+        &self,
+        old: Option<Placed<T>>,
+        new: Option<Placed<T>>,
+        now: &str,
+    ) -> Option<Placed<T>> {
+        if let (Some(old), Some(_)) = (&old, &new) {
+            self.report.error(&old.place, format!("the same as {now}, which is set too; keep one of them"));
+        }
+        new.or(old)
     }
 
     /// The value of a key that must be there. `None` if it is not, or if it is wrong; either is reported.
@@ -137,7 +177,8 @@ impl<'a> Table<'a> {
     pub(super) fn finish(mut self) {
         self.asked.sort_unstable();
         let unknown = self.entries.into_iter().flat_map(DeTable::keys);
-        for key in unknown.filter(|key| !self.asked.contains(&key.get_ref().as_ref())) {
+        let is_known = |key: &str| self.asked.contains(&key) || self.old_names.contains(&key);
+        for key in unknown.filter(|key| !is_known(key.get_ref())) {
             let place = Place { key: join(&self.place.key, key.get_ref()), at: key.span().start };
             let meant = hint::did_you_mean(key.get_ref(), self.asked.iter().copied());
             let allowed = self.asked.join(", ");
@@ -152,7 +193,7 @@ impl<'a> Table<'a> {
     }
 
     fn new(place: Place, entries: Option<&'a DeTable<'a>>, report: &'a Report<'a>) -> Self {
-        Table { place, entries, report, asked: Vec::new(), missing: Vec::new() }
+        Table { place, entries, report, asked: Vec::new(), old_names: Vec::new(), missing: Vec::new() }
     }
 
     fn take(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {

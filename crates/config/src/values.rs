@@ -18,6 +18,9 @@ const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
 /// Shortest time that can be set where zero makes no sense.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
+/// Shortest time between two looks at something.
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
 /// How a value that is not allowed is shown in a message: on one line, and not all of a long one.
 pub(super) fn found(value: &DeValue<'_>) -> String {
     const LONGEST: usize = 60;

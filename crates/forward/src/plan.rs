@@ -161,7 +161,7 @@ impl Pool {
     /// Servers chosen by hash; what goes straight to them has its destination rewritten, and flows of one that is down are
     /// reset.
     pub fn new(servers: Vec<Arc<Server>>, pick: Arc<dyn Pick>) -> Pool {
-        Pool { servers, pick, is_hashed: true, dsr: DsrKind::Nat, on_down: OnDown::Reset }
+        Pool { servers, pick, is_hashed: true, dsr: DsrKind::L3, on_down: OnDown::Reset }
     }
 }
 

@@ -28,7 +28,7 @@ pub fn backend(name: &str, servers: Vec<Server>) -> Backend {
         outlier_detection: None,
         slow_start: Duration::ZERO,
         on_down: None,
-        dsr: DsrKind::Nat,
+        dsr: DsrKind::L3,
         servers,
         named: vec![],
     }

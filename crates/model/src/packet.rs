@@ -2,18 +2,19 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::{FlowTimeouts, Offload};
 
 /// Settings of the packet modes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketSettings {
-    /// Most flows tracked at once, over all workers; from 1 to [`PacketSettings::MAX_CAPACITY`].
-    pub capacity: u32,
+    /// Most flows tracked at once, over all workers; from 1 to [`PacketSettings::MOST_FLOWS`].
+    pub max_flows: u32,
     /// Worker threads, at least 1; `None`: one less than there are cores.
     pub workers: Option<u16>,
-    /// Seconds between two counts of frames that the kernel dropped, at least 1.
-    pub stats_update_frequency: u64,
+    /// From one count of the frames that the kernel dropped to the next, at least a second.
+    pub capture_stats_interval: Duration,
     /// Names of the interfaces that traffic passes; empty: those that hold a VIP or lead to a server.
     pub interfaces: Vec<String>,
     /// Whether the host's own stack is kept from seeing what is forwarded.
@@ -33,7 +34,7 @@ pub struct PacketSettings {
 
 impl PacketSettings {
     /// More flows than this cannot be numbered.
-    pub const MAX_CAPACITY: u32 = 1 << 30;
+    pub const MOST_FLOWS: u32 = 1 << 30;
     /// What every host takes (RFC 791, section 3.1).
     pub const LEAST_PATH_MTU: u32 = 576;
     /// The longest packet of IP.
@@ -43,9 +44,9 @@ impl PacketSettings {
 impl Default for PacketSettings {
     fn default() -> Self {
         PacketSettings {
-            capacity: 1_000_000,
+            max_flows: 1_000_000,
             workers: None,
-            stats_update_frequency: 5,
+            capture_stats_interval: Duration::from_secs(5),
             interfaces: Vec::new(),
             guard: true,
             offload: Offload::Auto,
@@ -85,22 +86,23 @@ impl OnDown {
 /// How a packet of a client is made one for a server that answers the client directly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DsrKind {
-    /// Its destination becomes the server's address; the server makes it the VIP again in what it answers.
+    /// Its destination becomes the server's address, so routers may be in between (L3 DSR). The server makes the VIP the
+    /// source of its answers.
     #[default]
-    Nat,
-    /// It keeps its addresses and is sent to the server's link-layer address; the server has the VIP on its
+    L3,
+    /// It keeps its addresses (L2 DSR) and is sent to the server's link-layer address; the server has the VIP on its
     /// loopback interface. Servers must be on the link.
     L2,
 }
 
 impl DsrKind {
     /// Every kind, in the order the documentation lists them.
-    pub const ALL: [DsrKind; 2] = [DsrKind::Nat, DsrKind::L2];
+    pub const ALL: [DsrKind; 2] = [DsrKind::L3, DsrKind::L2];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
-            DsrKind::Nat => "nat",
+            DsrKind::L3 => "l3",
             DsrKind::L2 => "l2",
         }
     }

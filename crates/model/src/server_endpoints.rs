@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_server_is_its_address_with_its_port_and_protocol() {
-        let endpoints = of(Mode::Passthrough, DsrKind::Nat, "10.0.0.1:5353");
+        let endpoints = of(Mode::Passthrough, DsrKind::L3, "10.0.0.1:5353");
         assert!(is_server(&endpoints, "10.0.0.1:5353"));
         assert!(!is_server(&endpoints, "10.0.0.1:40000"), "an ordinary client");
         assert!(!is_server(&endpoints, "10.0.0.1:53") && !is_server(&endpoints, "10.0.0.2:5353"));
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_server_that_listens_on_what_is_asked_for_is_its_address_with_that_port() {
         let asked =
-            [of(Mode::Dsr, DsrKind::L2, "10.0.0.1:5353"), of(Mode::Passthrough, DsrKind::Nat, "10.0.0.1:0")];
+            [of(Mode::Dsr, DsrKind::L2, "10.0.0.1:5353"), of(Mode::Passthrough, DsrKind::L3, "10.0.0.1:0")];
         for endpoints in asked {
             assert!(is_server(&endpoints, "10.0.0.1:53"));
             assert!(!is_server(&endpoints, "10.0.0.1:54"));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_interface_of_an_ipv6_address_makes_no_difference() {
-        let endpoints = of(Mode::Proxy, DsrKind::Nat, "[fe80::1%3]:53");
+        let endpoints = of(Mode::Proxy, DsrKind::L3, "[fe80::1%3]:53");
         assert!(is_server(&endpoints, "[fe80::1]:53") && is_server(&endpoints, "[fe80::1%2]:53"));
     }
 }

@@ -183,9 +183,9 @@ fn what_cannot_change_while_running_is_listed_apart() {
         [stats]
         port = 7001
         [passthrough]
-        connection_tracker_capacity = 3
+        max_flows = 3
         workers = 2
-        stats_update_frequency = 1
+        capture_stats_interval = 1
         interfaces = ["eth0", "eth1"]
         guard = false
         offload = "off"
@@ -205,9 +205,9 @@ fn what_cannot_change_while_running_is_listed_apart() {
             "frontend api: mode proxy -> dsr",
             "frontend web: mode proxy -> dsr",
             "stats address 127.0.0.1:7000 -> 127.0.0.1:7001",
-            "passthrough.connection_tracker_capacity 1000000 -> 3",
+            "passthrough.max_flows 1000000 -> 3",
             "passthrough.workers automatic -> 2",
-            "passthrough.stats_update_frequency 5 -> 1",
+            "passthrough.capture_stats_interval 5s -> 1s",
             "passthrough.interfaces automatic -> eth0, eth1",
             "passthrough.guard true -> false",
             "passthrough.offload auto -> off",

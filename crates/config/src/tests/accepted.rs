@@ -40,7 +40,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             outlier_detection: None,
             slow_start: Duration::ZERO,
             on_down: None,
-            dsr: DsrKind::Nat,
+            dsr: DsrKind::L3,
             servers: vec![Server {
                 name: "a".into(),
                 addr: "10.0.0.2:80".parse().unwrap(),
@@ -57,9 +57,9 @@ fn a_small_file_is_filled_up_with_defaults() {
             drain: Duration::from_secs(30),
         },
         passthrough: PacketSettings {
-            capacity: 1_000_000,
+            max_flows: 1_000_000,
             workers: None,
-            stats_update_frequency: 5,
+            capture_stats_interval: Duration::from_secs(5),
             interfaces: vec![],
             guard: true,
             offload: Offload::Auto,
@@ -103,9 +103,9 @@ fn everything_that_can_be_set_arrives() {
         port = 9100
         listen_addr = "::1"
         [passthrough]
-        connection_tracker_capacity = 20000
+        max_flows = 20000
         workers = 3
-        stats_update_frequency = 1
+        capture_stats_interval = 1
         interfaces = ["eth0", "eth1"]
         guard = false
         offload = "tc"
@@ -175,9 +175,9 @@ fn everything_that_can_be_set_arrives() {
         udp_stream,
     ] = [1000, 1500, 2500, 3000, 4000, 5000, 6000, 7000, 8000].map(Duration::from_millis);
     let passthrough = PacketSettings {
-        capacity: 20_000,
+        max_flows: 20_000,
         workers: Some(3),
-        stats_update_frequency: 1,
+        capture_stats_interval: Duration::from_secs(1),
         interfaces: vec!["eth0".into(), "eth1".into()],
         guard: false,
         offload: Offload::Tc,
@@ -255,8 +255,12 @@ fn a_file_written_for_the_original_loads_unchanged() {
         warnings(text),
         [
             "config.toml:12:5: frontends.mail.xdp: has no effect",
+            "config.toml:20:29: backends.shop.health_check_interval: is now called `health_check.interval`",
+            "config.toml:32:29: backends.mail.health_check_interval: is now called `health_check.interval`",
             "config.toml:39:3: backends.attic: no frontend uses this backend",
             "config.toml:39:3: backends.attic: no servers; write [backends.NAME.servers.NAME] with addr",
+            "config.toml:47:33: passthrough.connection_tracker_capacity: is now called `max_flows`",
+            "config.toml:49:28: passthrough.stats_update_frequency: is now called `capture_stats_interval`",
         ]
     );
     let config = parse("config.toml", text).expect("valid").config;
@@ -264,7 +268,16 @@ fn a_file_written_for_the_original_loads_unchanged() {
     assert_eq!(shop.health_check.interval, Duration::from_secs(3));
     assert_eq!(shop.servers.iter().map(|s| s.settings.weight).collect::<Vec<_>>(), [10_000, 1]);
     assert_eq!(config.stats.listen.port(), 7000);
-    assert_eq!(config.passthrough.capacity, 3);
+    assert_eq!(config.passthrough.max_flows, 3);
+}
+
+#[test]
+fn the_old_word_for_dsr_on_layer_3_is_the_new_one_with_a_warning() {
+    let with = |dsr: &str| format!("{GOOD}[backends.web]\ndsr = \"{dsr}\"");
+    let config = |text: &str| parse("config.toml", text).expect("valid").config;
+    assert_eq!(config(&with("nat")), config(&with("l3")));
+    assert_eq!(warnings(&with("nat")), ["config.toml:8:7: backends.web.dsr: \"nat\" is now called \"l3\""]);
+    assert_eq!(warnings(&with("l3")), [""; 0]);
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn servers_of_l2_dsr_are_on_the_link() {
     assert_eq!(
         told(&l2(&far), Mode::Dsr).expect_err("behind a router"),
         ["config.toml:6:8: backends.web.servers.a.addr: 10.2.0.2 is behind the router 10.0.0.254; \
-          dsr = \"l2\" needs servers on the link, \"nat\" does not"]
+          dsr = \"l2\" needs servers on the link, \"l3\" does not"]
     );
     for mode in [Mode::Proxy, Mode::Passthrough] {
         assert_eq!(

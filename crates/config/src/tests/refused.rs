@@ -243,8 +243,8 @@ fn a_number_out_of_range_is_refused_with_the_range() {
             "8:11: passthrough.workers: found 0; allowed: an integer from 1 to 1024",
         ),
         (
-            "[passthrough]\nconnection_tracker_capacity = 0",
-            "8:31: passthrough.connection_tracker_capacity: found 0; allowed: an integer from 1 to 1073741824",
+            "[passthrough]\nmax_flows = 0",
+            "8:13: passthrough.max_flows: found 0; allowed: an integer from 1 to 1073741824",
         ),
         (
             "[passthrough]\nsnat_ports = \"0-100\"",
@@ -275,12 +275,12 @@ fn a_number_out_of_range_is_refused_with_the_range() {
             "8:11: backends.web.on_down: found \"kep\"; allowed: reset, keep; did you mean `keep`?",
         ),
         (
-            "[backends.web]\ndsr = \"l3\"",
-            "8:7: backends.web.dsr: found \"l3\"; allowed: nat, l2; did you mean `l2`?",
+            "[backends.web]\ndsr = \"l4\"",
+            "8:7: backends.web.dsr: found \"l4\"; allowed: l3, l2; did you mean `l2`?",
         ),
         (
-            "[passthrough]\nstats_update_frequency = 0.5",
-            "8:26: passthrough.stats_update_frequency: found 0.5; allowed: an integer from 1 to 86400",
+            "[passthrough]\ncapture_stats_interval = 0.5",
+            "8:26: passthrough.capture_stats_interval: found 0.5; allowed: seconds from 1 to 31536000",
         ),
     ];
     for (lines, expected) in cases {

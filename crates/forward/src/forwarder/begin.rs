@@ -339,7 +339,7 @@ fn forward_unrecorded(
     let key = &headers.key;
     let addr = server.addr_for(key.dst_port);
     let (dst, dst_port) = match frontend.pool.dsr {
-        DsrKind::Nat => (addr.ip().into(), addr.port()),
+        DsrKind::L3 => (addr.ip().into(), addr.port()),
         DsrKind::L2 => (key.dst, key.dst_port),
     };
     let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };

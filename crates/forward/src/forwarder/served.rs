@@ -137,7 +137,7 @@ impl Served {
     /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP need not: the
     /// connection has the address at the server that it began with, and goes on with no other.
     fn goes_as_configured(&self, flow: &Flow) -> bool {
-        let way = if flow.is_as_is() { DsrKind::L2 } else { DsrKind::Nat };
+        let way = if flow.is_as_is() { DsrKind::L2 } else { DsrKind::L3 };
         self.ways.get(&flow.server_id()).is_none_or(|configured| *configured == way)
     }
 

@@ -119,7 +119,7 @@ fn flows_of_a_dead_server_are_reset_by_the_vip(family: Family) {
 
 fn a_reload_changes_how_datagrams_get_to_their_server_and_no_connection(family: Family) {
     let vip = family.pick("192.0.2.1:8080", "[2001:db8:2::1]:8080");
-    let ways = [DsrKind::Nat, DsrKind::L2, DsrKind::Nat];
+    let ways = [DsrKind::L3, DsrKind::L2, DsrKind::L3];
     for is_udp in [true, false] {
         let mut lab = if is_udp { Lab::dsr(family).udp() } else { Lab::dsr(family) };
         lab.change(|world| world.frontends[0].listen = vec![vip.into()]);

@@ -212,8 +212,8 @@ proptest! {
     ) {
         let family = if is_v4 { Family::V4 } else { Family::V6 };
         let (new, mode, dsr) = [
-            (Lab::passthrough as fn(Family) -> Lab, Mode::Passthrough, DsrKind::Nat),
-            (Lab::dsr, Mode::Dsr, DsrKind::Nat),
+            (Lab::passthrough as fn(Family) -> Lab, Mode::Passthrough, DsrKind::L3),
+            (Lab::dsr, Mode::Dsr, DsrKind::L3),
             (Lab::l2, Mode::Dsr, DsrKind::L2),
         ][mode];
         // In L2 DSR servers have the frontend's port in any case.

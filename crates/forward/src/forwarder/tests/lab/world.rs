@@ -64,7 +64,7 @@ impl TestFrontend {
     pub(crate) fn new(id: u32, mode: Mode, listen: &str) -> TestFrontend {
         TestFrontend {
             mode,
-            dsr: DsrKind::Nat,
+            dsr: DsrKind::L3,
             protocol: Protocol::Tcp,
             listen: vec![listen.to_owned()],
             keeps_port: false,
