@@ -1,162 +1,317 @@
-//! The capture socket's filter: a classic BPF program that the kernel runs on each frame, so that only ours are
-//! copied to us.
+//! The capture socket's filter where the flow cache's does not run: classic BPF that lets in TCP, UDP and ICMP to our
+//! addresses. The forwarder finds what else these packets are to be none of ours, which only costs time.
 
-mod family;
-mod program;
+use libc::{
+    BPF_ABS, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET, BPF_ST, BPF_W,
+    ETH_P_IP, ETH_P_IPV6, SKF_AD_OFF, SKF_AD_PKTTYPE, SKF_AD_VLAN_TAG_PRESENT, sock_filter,
+};
 
-use libc::{SKF_AD_PKTTYPE, SKF_AD_VLAN_TAG_PRESENT, sock_filter};
-
-use self::family::{DST_PORT, Family, ICMP_TYPE, Keys, Ours, PROTOCOL, SRC_PORT, V4, V6};
-use self::program::{Field, Label, Program, kernel_instructions};
 use super::Selection;
+use convey_model::Addr;
 
-/// Longest program we load, in the kernel's instructions of 8 bytes. `net.core.optmem_max` (20,480 bytes before
-/// Linux 6.7) bounds what they may take, and while one filter replaces another it has to hold both.
-const MAX_KERNEL_INSTRUCTIONS: usize = 1_200;
+/// Addresses that are compared; with more of them packets to any address get in. `net.core.optmem_max` (20,480 bytes
+/// before Linux 6.7) bounds what the kernel makes of a filter, and while one replaces another it has to hold both.
+const MAX_ADDRESSES: usize = 64;
 
-/// How closely a filter follows its selection. What it lets in too much, the forwarder finds to be none of ours;
-/// that only costs time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Precision {
-    /// Exactly the selection, and to its addresses: ICMP errors, later fragments, and what follows an extension
-    /// header of IPv6.
-    Exact,
-    /// Too many servers: replies of anybody to our SNAT ports.
-    AnyServer,
-    /// Too many ports: the selection's protocols to all ports of our addresses.
-    AnyPort,
-    /// Too many addresses: all that, to anybody.
-    AnyAddress,
+const REJECT: u32 = 0;
+/// Takes a frame whole.
+const ACCEPT: u32 = u32::MAX;
+
+/// How packets of a family are read; offsets count from the start of the frame.
+struct Family {
+    ethertype: u32,
+    protocol_at: u32,
+    /// TCP, UDP, ICMP, and the extension headers of IPv6 behind which they may be (hop-by-hop options, routing,
+    /// fragment, destination options).
+    protocols: &'static [u32],
+    destination_at: u32,
 }
+
+const V4: Family =
+    Family { ethertype: ETH_P_IP as u32, protocol_at: 23, protocols: &[6, 17, 1], destination_at: 30 };
+const V6: Family = Family {
+    ethertype: ETH_P_IPV6 as u32,
+    protocol_at: 20,
+    protocols: &[6, 17, 58, 0, 43, 44, 60],
+    destination_at: 38,
+};
 
 /// A filter for frames sent to this host, without a VLAN tag.
 #[derive(Clone)]
 pub struct Filter {
     instructions: Vec<sock_filter>,
-    precision: Precision,
 }
 
 impl Filter {
-    /// The most precise filter for the selection that the kernel takes. Never lets in less than the selection.
+    /// Lets in all of the selection, and more.
     pub fn new(selection: &Selection) -> Filter {
-        let mut filter = Filter::with(selection, Precision::Exact);
-        for precision in [Precision::AnyServer, Precision::AnyPort, Precision::AnyAddress] {
-            if kernel_instructions(&filter.instructions) > MAX_KERNEL_INSTRUCTIONS {
-                filter = Filter::with(selection, precision);
-            }
-        }
-        filter
-    }
-
-    fn with(selection: &Selection, precision: Precision) -> Filter {
-        Filter { instructions: compile(selection, precision), precision }
+        let addresses: Vec<Addr> = selection.addresses().into_iter().map(Addr::from).collect();
+        let mut instructions = vec![
+            load_info(SKF_AD_VLAN_TAG_PRESENT),
+            skip_unless(0, 2),
+            // Not what a bridge or a sniffer makes the interface take beside its own.
+            load_info(SKF_AD_PKTTYPE),
+            skip_if(libc::PACKET_HOST.into(), 1),
+            ret(REJECT),
+        ];
+        instructions.extend(family_part(&V4, &addresses));
+        instructions.extend(family_part(&V6, &addresses));
+        instructions.push(ret(REJECT));
+        Filter { instructions }
     }
 
     /// Lets nothing in: for sockets that only send.
     pub fn nothing() -> Filter {
-        let mut program = Program::new();
-        program.goto(program.reject);
-        Filter { instructions: program.finish(), precision: Precision::Exact }
-    }
-
-    /// How closely it follows the selection.
-    pub fn precision(&self) -> Precision {
-        self.precision
+        Filter { instructions: vec![ret(REJECT)] }
     }
 
     /// The program; accepted frames are taken whole.
-    pub fn instructions(&self) -> &[sock_filter] {
+    pub(super) fn instructions(&self) -> &[sock_filter] {
         &self.instructions
     }
 }
 
-fn compile(selection: &Selection, precision: Precision) -> Vec<sock_filter> {
-    let mut p = Program::new();
-    p.load(Field::info(SKF_AD_VLAN_TAG_PRESENT));
-    p.goto_unless(0, p.reject);
-    // Not what a bridge or a sniffer makes the interface take beside its own.
-    p.load(Field::info(SKF_AD_PKTTYPE));
-    p.goto_unless(u32::from(libc::PACKET_HOST), p.reject);
-
-    let mut families = Vec::new();
-    p.load(Field::half(12));
-    for family in [V4, V6] {
-        let ours = Ours::new(selection, &family);
-        if !ours.addresses.is_empty() {
-            let label = p.label();
-            p.goto_if(family.ethertype, label);
-            families.push((label, family, ours));
+/// Judges packets of the family, and skips what is none.
+fn family_part(family: &Family, addresses: &[Addr]) -> Vec<sock_filter> {
+    let mut part = vec![op(BPF_LD | BPF_ABS | BPF_B, family.protocol_at)];
+    for (n, protocol) in family.protocols.iter().enumerate() {
+        part.push(skip_if(*protocol, family.protocols.len() - n));
+    }
+    part.push(ret(REJECT));
+    let own: Vec<Vec<u32>> = addresses
+        .iter()
+        .filter(|addr| addr.is_v4() == (family.ethertype == V4.ethertype))
+        .map(words)
+        .collect();
+    if addresses.len() > MAX_ADDRESSES {
+        part.push(ret(ACCEPT));
+    } else if let Some(first) = own.first() {
+        // To load a word that was put aside takes the kernel one instruction; from the frame, more than a dozen.
+        for slot in 0..first.len() as u32 {
+            part.push(op(BPF_LD | BPF_ABS | BPF_W, family.destination_at + 4 * slot));
+            part.push(op(BPF_ST, slot));
         }
+        own.iter().for_each(|words| accept_address(&mut part, words));
     }
-    p.goto(p.reject);
-    for (label, family, ours) in families {
-        p.place(label);
-        packets(&mut p, &family, &ours, selection, precision);
-    }
-    p.finish()
+    part.push(ret(REJECT));
+    let is_family = skip_if(family.ethertype, 1);
+    let skip_part = op(BPF_JMP | BPF_JA, part.len() as u32);
+    [vec![op(BPF_LD | BPF_ABS | BPF_H, 12), is_family, skip_part], part].concat()
 }
 
-/// Takes or leaves a packet of the family.
-fn packets(p: &mut Program, family: &Family, ours: &Ours, selection: &Selection, precision: Precision) {
-    let (icmp, ports, to_ours) = (p.label(), p.label(), p.label());
-    family.store_destination(p);
-    p.goto_if(family.icmp, icmp);
-    family.extensions.iter().for_each(|&extension| p.goto_if(extension, to_ours));
-    one_of(p, &[PROTOCOL], &ours.protocols, ports, p.reject);
-
-    p.place(icmp);
-    family.index_transport(p, p.reject);
-    let errors = family.icmp_errors.iter().map(|&kind| vec![kind]).collect();
-    one_of(p, &[ICMP_TYPE], &errors, to_ours, p.reject);
-
-    p.place(ports);
-    family.index_transport(p, to_ours);
-    match precision {
-        Precision::AnyPort | Precision::AnyAddress => p.goto(to_ours),
-        Precision::Exact | Precision::AnyServer => by_port(p, family, ours, selection, precision),
+/// Takes the frame if its destination, word for word, is this one; else goes on.
+fn accept_address(part: &mut Vec<sock_filter>, words: &[u32]) {
+    for (slot, word) in words.iter().enumerate() {
+        part.push(op(BPF_LD | BPF_MEM, slot as u32));
+        part.push(skip_unless(*word, 2 * (words.len() - slot) - 1));
     }
-
-    p.place(to_ours);
-    match precision {
-        Precision::AnyAddress => p.goto(p.accept),
-        _ => one_of(p, family.dst(), &ours.addresses, p.accept, p.reject),
-    }
+    part.push(ret(ACCEPT));
 }
 
-/// Takes what is for a frontend, and what a server replies to a SNAT port.
-fn by_port(p: &mut Program, family: &Family, ours: &Ours, selection: &Selection, precision: Precision) {
-    let (other, to_snat) = (p.label(), p.label());
-    family.store_destination_port(p);
-    let frontend = [&[PROTOCOL], family.dst(), &[DST_PORT]].concat();
-    one_of(p, &frontend, &ours.frontends, p.accept, other);
-
-    p.place(other);
-    one_of(p, family.dst(), &ours.snat, to_snat, p.reject);
-
-    p.place(to_snat);
-    if let Some(replies) = &selection.replies {
-        p.load(DST_PORT);
-        p.goto_outside(&replies.snat_ports, p.reject);
-    }
-    if precision == Precision::Exact {
-        family.store_source(p);
-        let (server, at_any_port) =
-            ([&[PROTOCOL, SRC_PORT], family.src()].concat(), [&[PROTOCOL], family.src()].concat());
-        let no_server = if ours.servers_at_any_port.is_empty() { p.reject } else { p.label() };
-        one_of(p, &server, &ours.servers, p.accept, no_server);
-        if !ours.servers_at_any_port.is_empty() {
-            p.place(no_server);
-            one_of(p, &at_any_port, &ours.servers_at_any_port, p.accept, p.reject);
-        }
-    } else {
-        p.goto(p.accept);
-    }
+/// The address as a packet of its family has it.
+fn words(addr: &Addr) -> Vec<u32> {
+    let bytes = addr.bytes().as_slice();
+    let bytes = if addr.is_v4() { &bytes[12..] } else { bytes };
+    bytes.chunks(4).map(|word| word.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))).collect()
 }
 
-fn one_of(p: &mut Program, fields: &[Field], keys: &Keys, yes: Label, no: Label) {
-    let keys: Vec<&[u32]> = keys.iter().map(Vec::as_slice).collect();
-    p.goto_one_of(fields, &keys, yes, no);
+const fn op(code: u32, k: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+const fn ret(verdict: u32) -> sock_filter {
+    op(BPF_RET | BPF_K, verdict)
+}
+
+/// Loads what the kernel knows of the frame beside its bytes.
+const fn load_info(what: i32) -> sock_filter {
+    op(BPF_LD | BPF_ABS | BPF_W, (SKF_AD_OFF + what) as u32)
+}
+
+/// Skips so many instructions if this is what was loaded.
+const fn skip_if(value: u32, instructions: usize) -> sock_filter {
+    sock_filter { jt: instructions as u8, ..op(BPF_JMP | BPF_JEQ | BPF_K, value) }
+}
+
+const fn skip_unless(value: u32, instructions: usize) -> sock_filter {
+    sock_filter { jf: instructions as u8, ..op(BPF_JMP | BPF_JEQ | BPF_K, value) }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Replies;
+    use convey_model::Endpoint;
+    use convey_wire::TestPacket;
+
+    /// What the kernel gives a filter beside the frame: whether it has a VLAN tag, and whether it was sent elsewhere.
+    #[derive(Clone, Copy, Default)]
+    struct Beside {
+        has_vlan_tag: bool,
+        is_to_others: bool,
+    }
+
+    /// Runs it as the kernel does: a load beyond the frame ends it with rejection.
+    fn run(filter: &Filter, frame: &[u8], beside: Beside) -> u32 {
+        let load = |len: usize, at: u32| match at.wrapping_sub(SKF_AD_OFF as u32) as i32 {
+            SKF_AD_VLAN_TAG_PRESENT => Some(u32::from(beside.has_vlan_tag)),
+            SKF_AD_PKTTYPE => Some(if beside.is_to_others { 3 } else { 0 }),
+            _ => {
+                let bytes = frame.get(at as usize..at as usize + len)?;
+                Some(bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+            }
+        };
+        let (mut pc, mut a, mut stored) = (0, 0, [0; 16]);
+        loop {
+            let sock_filter { code, jt, jf, k } = filter.instructions[pc];
+            pc += 1;
+            let loaded = match u32::from(code) {
+                c if c == BPF_RET | BPF_K => return k,
+                c if c == BPF_JMP | BPF_JA => {
+                    pc += k as usize;
+                    continue;
+                }
+                c if c == BPF_JMP | BPF_JEQ | BPF_K => {
+                    pc += usize::from(if a == k { jt } else { jf });
+                    continue;
+                }
+                c if c == BPF_ST => {
+                    stored[k as usize] = a;
+                    continue;
+                }
+                c if c == BPF_LD | BPF_MEM => Some(stored[k as usize]),
+                c if c == BPF_LD | BPF_ABS | BPF_B => load(1, k),
+                c if c == BPF_LD | BPF_ABS | BPF_H => load(2, k),
+                c if c == BPF_LD | BPF_ABS | BPF_W => load(4, k),
+                other => panic!("no such instruction: {other:#x}"),
+            };
+            match loaded {
+                Some(value) => a = value,
+                None => return REJECT,
+            }
+        }
+    }
+
+    fn accepts(filter: &Filter, frame: &[u8]) -> bool {
+        run(filter, frame, Beside::default()) == ACCEPT
+    }
+
+    /// A frontend at each of these addresses, and replies to the others.
+    fn selection(vips: &[IpAddr], snat_addresses: &[IpAddr]) -> Selection {
+        let replies = Replies {
+            servers: [Endpoint::tcp("10.0.0.7:80".parse().unwrap())].into(),
+            snat_addresses: snat_addresses.iter().copied().collect(),
+            snat_ports: 33768..=61000,
+        };
+        Selection {
+            frontends: vips.iter().map(|ip| Endpoint::tcp((*ip, 80).into())).collect(),
+            draining: [].into(),
+            replies: (!snat_addresses.is_empty()).then_some(replies),
+        }
+    }
+
+    fn usual() -> Filter {
+        let ips = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<_>>();
+        Filter::new(&selection(&ips(&["203.0.113.1", "2001:db8::1"]), &ips(&["10.0.0.1", "fd00::1"])))
+    }
+
+    /// A SYN to this address.
+    fn syn(to: IpAddr) -> TestPacket {
+        let from = if to.is_ipv4() { "198.51.100.9:4000" } else { "[2001:db8:9::9]:4000" };
+        TestPacket::from(from).to(std::net::SocketAddr::new(to, 80).to_string()).syn()
+    }
+
+    #[test]
+    fn packets_to_our_addresses_get_in_and_none_to_others() {
+        let filter = usual();
+        for (to, ours) in [
+            ("203.0.113.1", true),
+            ("10.0.0.1", true),
+            ("203.0.113.2", false),
+            ("2001:db8::1", true),
+            ("fd00::1", true),
+            ("2001:db8::2", false),
+            ("2001:db9::1", false),
+            ("fd00::1:0:0:1", false),
+        ] {
+            let packet = syn(to.parse().unwrap());
+            assert_eq!(accepts(&filter, &packet.clone().bytes()), ours, "{to}");
+            assert_eq!(accepts(&filter, &packet.clone().udp().bytes()), ours, "{to}/udp");
+            for fragment in packet.udp().payload(&[7; 100]).fragments(9, 48) {
+                assert_eq!(accepts(&filter, &fragment), ours, "a fragment to {to}");
+            }
+            assert!(!accepts(&Filter::nothing(), &syn(to.parse().unwrap()).bytes()));
+        }
+    }
+
+    #[test]
+    fn icmp_and_extension_headers_get_in_and_other_protocols_stay_out() {
+        let filter = usual();
+        for (to, at, ours) in
+            [("203.0.113.1", 23, &[6, 17, 1][..]), ("2001:db8::1", 20, &[6, 17, 58, 0, 43, 44, 60])]
+        {
+            for protocol in 0..=255 {
+                let mut frame = syn(to.parse().unwrap()).bytes();
+                frame[at] = protocol;
+                assert_eq!(accepts(&filter, &frame), ours.contains(&protocol), "{protocol} to {to}");
+            }
+            let mut arp = syn(to.parse().unwrap()).bytes();
+            arp[12..14].copy_from_slice(&[0x08, 0x06]);
+            assert!(!accepts(&filter, &arp));
+        }
+    }
+
+    #[test]
+    fn frames_for_other_machines_tagged_frames_and_torn_ones_stay_out() {
+        let filter = usual();
+        for (to, needed) in [("203.0.113.1", 34), ("2001:db8::1", 54)] {
+            let frame = syn(to.parse().unwrap()).bytes();
+            assert_eq!(run(&filter, &frame, Beside { has_vlan_tag: true, ..Beside::default() }), REJECT);
+            assert_eq!(run(&filter, &frame, Beside { is_to_others: true, ..Beside::default() }), REJECT);
+            for len in 0..frame.len() {
+                assert_eq!(accepts(&filter, &frame[..len]), len >= needed, "{len} bytes to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_too_many_addresses_packets_to_any_get_in() {
+        let many: Vec<IpAddr> = (0..=MAX_ADDRESSES as u32).map(|n| Ipv4Addr::from(n << 8).into()).collect();
+        let filter = Filter::new(&selection(&many, &[]));
+        for to in ["203.0.113.1", "2001:db8::1"] {
+            assert!(accepts(&filter, &syn(to.parse().unwrap()).bytes()));
+        }
+        let filter = Filter::new(&selection(&many[1..], &[]));
+        assert!(!accepts(&filter, &syn("203.0.113.1".parse().unwrap()).bytes()));
+    }
+
+    fn any_address() -> impl Strategy<Value = IpAddr> {
+        // Few, so that they meet.
+        let v4 = (0..200u32).prop_map(|n| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + n)));
+        let v6 = (0..4u128, 0..50u128)
+            .prop_map(|(net, n)| Ipv6Addr::from((0xfd00 << 112) | (net << 64) | n).into());
+        prop_oneof![v4, v6]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_of_a_selection_is_missed(
+            vips in prop::collection::vec(any_address(), 0..40),
+            snat in prop::collection::vec(any_address(), 0..40),
+            others in prop::collection::vec(any_address(), 20),
+        ) {
+            let selection = selection(&vips, &snat);
+            let (filter, ours) = (Filter::new(&selection), selection.addresses());
+            for to in vips.iter().chain(&snat) {
+                prop_assert!(accepts(&filter, &syn(*to).bytes()), "{}", to);
+            }
+            for to in others.iter().filter(|to| !ours.contains(to) && ours.len() <= MAX_ADDRESSES) {
+                prop_assert!(!accepts(&filter, &syn(*to).bytes()), "{}", to);
+            }
+        }
+    }
+}

@@ -31,7 +31,7 @@ pub use cache::{
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use causes::causes;
-pub use filter::{Filter, Precision};
+pub use filter::Filter;
 pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, NftablesError, TcxError, Terms};
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 pub use selection::{Replies, Selection};
