@@ -9,6 +9,7 @@ mod causes;
 mod filter;
 mod guard;
 mod ledger;
+mod legacy;
 pub mod net;
 mod news;
 mod pipeline;
@@ -32,7 +33,8 @@ pub use cache::{
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use causes::causes;
 pub use filter::Filter;
-pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, NftablesError, TcxError, Terms};
+pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, TcxError, Terms};
+pub use legacy::NftablesError;
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 pub use selection::{Replies, Selection};
 pub use sight::{Sight, plan};

@@ -1,12 +1,11 @@
 //! The cache on one interface.
 
-use std::io::ErrorKind;
-
-use aya::programs::tc::{NlOptions, SchedClassifierLinkId, TcAttachOptions, qdisc_add_clsact};
+use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
 use aya::programs::xdp::XdpLinkId;
-use aya::programs::{LinkOrder, ProgramError, TcAttachType, XdpMode};
+use aya::programs::{LinkOrder, TcAttachType, XdpMode};
 
 use super::{CacheError, KernelCache};
+use crate::legacy;
 use convey_model::Interface;
 
 /// An interface that has the cache, until it is detached or the cache is unloaded.
@@ -37,15 +36,10 @@ impl Attachment {
         let first = TcAttachOptions::TcxOrder(LinkOrder::first());
         let tcx = match program.attach_with_options(name, TcAttachType::Ingress, first) {
             Ok(link) => return Ok(Attachment { interface: interface.index, link: Link::Tcx(link) }),
-            Err(tcx) if !is_unknown(&tcx) => return Err(tcx.into()),
+            Err(tcx) if !legacy::lacks_tcx(&tcx) => return Err(tcx.into()),
             Err(tcx) => tcx,
         };
-        // There is a qdisc to attach filters to. It does nothing by itself and stays: to remove it is to remove the
-        // filters of others.
-        let _ = qdisc_add_clsact(name); // there may be one
-        let options = NlOptions { priority: 1, handle: filter_handle.into(), ..NlOptions::default() };
-        let filter = TcAttachOptions::Netlink(options);
-        match program.attach_with_options(name, TcAttachType::Ingress, filter) {
+        match legacy::attach(program, name, filter_handle) {
             Ok(link) => Ok(Attachment { interface: interface.index, link: Link::Filter(link) }),
             Err(filter) => Err(CacheError::Attach { tcx: tcx.into(), filter }),
         }
@@ -103,10 +97,4 @@ impl Attachment {
 /// Tells XDP the address of an interface, if it has one.
 fn tell(cache: &mut KernelCache, interface: &Interface) -> Result<(), CacheError> {
     interface.mac.map_or(Ok(()), |mac| cache.set_interface(interface.index, mac))
-}
-
-/// Whether it is the kernel that does not know of tcx, as before Linux 6.6. It says so of a type of attachment that it has
-/// never heard of; what else may be in the way, an attachment that is there already or one too many, has other numbers.
-fn is_unknown(tcx: &ProgramError) -> bool {
-    matches!(tcx, ProgramError::SyscallError(error) if error.io_error.kind() == ErrorKind::InvalidInput)
 }

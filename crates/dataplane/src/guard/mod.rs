@@ -6,7 +6,6 @@
 
 mod label;
 mod lasting;
-mod nftables;
 mod tcx;
 
 use std::fmt;
@@ -14,11 +13,10 @@ use std::fmt;
 use thiserror::Error;
 
 pub use lasting::{LastingGuard, Lease, Terms};
-pub use nftables::NftablesError;
 pub use tcx::TcxError;
 
-use self::nftables::Nftables;
 use self::tcx::Tcx;
+use super::legacy::{Nftables, NftablesError};
 use super::{Selection, causes};
 use convey_model::Interface;
 

@@ -18,7 +18,7 @@ use convey_model::{Endpoint, Interface};
 
 /// A table of rules, and the process that owns it.
 #[derive(Debug)]
-pub(super) struct Nftables {
+pub(crate) struct Nftables {
     table: String,
     nft: Nft,
 }
@@ -42,7 +42,7 @@ pub enum NftablesError {
 
 impl Nftables {
     /// Guards the interfaces, in the thread's network namespace.
-    pub(super) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Nftables, NftablesError> {
+    pub(crate) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Nftables, NftablesError> {
         let mut guard = Nftables { table: format!("convey_{}", std::process::id()), nft: Nft::start()? };
         guard.nft.run(&table(&guard.table, interfaces))?;
         guard.select(selection)?;
@@ -51,7 +51,7 @@ impl Nftables {
 
     /// Guards these interfaces and no others, if there are any: makes the table anew, in one transaction. Which
     /// connections the host has had at a draining frontend is forgotten with the old one.
-    pub(super) fn cover(
+    pub(crate) fn cover(
         &mut self,
         selection: &Selection,
         interfaces: &[Interface],
@@ -65,12 +65,12 @@ impl Nftables {
     }
 
     /// Replaces the rules, in one transaction.
-    pub(super) fn select(&mut self, selection: &Selection) -> Result<(), NftablesError> {
+    pub(crate) fn select(&mut self, selection: &Selection) -> Result<(), NftablesError> {
         self.nft.run(&rules(&self.table, selection))
     }
 
     /// The table's name; its family is netdev.
-    pub(super) fn table(&self) -> &str {
+    pub(crate) fn table(&self) -> &str {
         &self.table
     }
 }

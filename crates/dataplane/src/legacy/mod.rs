@@ -1,0 +1,10 @@
+//! What serves kernels before 6.6, which have no tcx: Debian 12 has 6.1.
+//! `nftables` is their guard, `filter` attaches their flow cache.
+//! When these kernels go, this folder goes with `GuardKind`, `CacheError::Attach` and the filters that `app::left_over` removes.
+
+mod filter;
+mod nftables;
+
+pub(super) use filter::{attach, lacks_tcx};
+pub(super) use nftables::Nftables;
+pub use nftables::NftablesError;
