@@ -13,10 +13,10 @@ use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use convey::dataplane::{FlowEntry, KernelCache, Outcome, Sizes};
-use convey::demo::lab::{INTERFACE, Lab, Role};
 use convey::forward::Direction;
 use convey::model::{FlowKey, NextHop, Protocol, Rewrite};
 use convey::wire::TestPacket;
+use convey_lab::{INTERFACE, Lab, Role};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/bench.bpf.o"));
 

@@ -15,41 +15,31 @@ use convey::model::{
 };
 use convey::snapshot::{self, Ejected, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
 use convey::stats::PacketStats;
-use libtest_mimic::{Arguments, Failed, Trial};
+use convey_testkit::{Need, run_trials, trial};
 
 fn main() -> ExitCode {
-    let promtool = Command::new("promtool").arg("--version").output().is_ok();
-    let stories: [(&str, &str); 3] = [
+    let trials = [
         ("promtool_has_nothing_to_say_about_the_metrics", "web"),
         ("promtool_has_nothing_to_say_about_names_that_need_escaping", "a\"b\\c\nd é"),
         ("promtool_has_nothing_to_say_before_the_first_configuration", ""),
-    ];
-    let trials = stories.map(|(story, name)| {
-        let trial = Trial::test(story, move || promtool_accepts(&scrape(state(name))));
-        let reason = "promtool is not installed (Debian package prometheus)";
-        if promtool { trial } else { ignored(trial, reason) }
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    ]
+    .map(|(story, name)| trial(story, [Need::PROMTOOL], || promtool_accepts(&scrape(state(name)))));
+    run_trials(trials.into())
 }
 
-fn ignored(trial: Trial, reason: &str) -> Trial {
-    trial.with_kind(reason).with_ignored_flag(true)
-}
-
-fn promtool_accepts(text: &str) -> Result<(), Failed> {
+fn promtool_accepts(text: &str) {
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()?;
-    promtool.stdin.take().ok_or("no standard input")?.write_all(text.as_bytes())?;
-    let output = promtool.wait_with_output()?;
+        .spawn()
+        .unwrap();
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();
-    if !output.status.success() || !said.is_empty() {
-        return Err(format!("{}: {}\n{text}", output.status, String::from_utf8_lossy(&said)).into());
-    }
-    Ok(())
+    let is_fine = output.status.success() && said.is_empty();
+    assert!(is_fine, "{}: {}\n{text}", output.status, String::from_utf8_lossy(&said));
 }
 
 /// The body of one real request for `/metrics`.

@@ -1,10 +1,6 @@
 //! How much memory the packet pipeline takes for frames, at most and when nothing waits.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "packet_io/lab.rs"]
-#[allow(dead_code, reason = "others need more of it")]
-mod lab;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::UdpSocket;
 use std::process::ExitCode;
@@ -17,9 +13,7 @@ use convey::forward::{Dispatch, Forwarder, Settings};
 use convey::model::{Endpoint, Timestamp};
 use convey::snapshot::Snapshot;
 use convey::stats::PacketStats;
-use libtest_mimic::{Arguments, Trial};
-
-use lab::{DEADLINE, Namespace};
+use convey_testkit::{Namespace, Need, PATIENCE, run_trials, trial};
 
 /// The system's allocator, counting the bytes that are in use.
 struct Counting;
@@ -48,15 +42,9 @@ static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
     let name = "workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for";
-    let trial = Trial::test(name, || {
-        workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for();
-        Ok(())
-    });
-    let trial = match lab::missing(&["ip"]) {
-        Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-        None => trial,
-    };
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+    let test = workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for;
+    let trial = trial(name, [Need::Namespaces], test);
+    run_trials(vec![trial])
 }
 
 const MIB: isize = 1 << 20;
@@ -115,7 +103,7 @@ fn workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for() {
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < DEADLINE, "{what} takes too long");
+        assert!(begin.elapsed() < PATIENCE, "{what} takes too long");
         std::thread::yield_now();
     }
 }

@@ -4,13 +4,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use convey::demo::lab::Role;
+use convey_lab::Role;
 
 use crate::measure::{self, Meter};
 use crate::metric::{Metric, Sample};
 use crate::peer::Running;
 use crate::site::{Site, connections, cores};
-use crate::support::run;
 use crate::{idle, steady};
 
 /// How long and how often.
@@ -57,6 +56,7 @@ impl Plan {
 }
 
 use Metric::{Balancer, Machine, Megabytes, Memory, P50, P99, P999, P9999, Requests};
+use convey_testkit::run;
 
 /// All loads. The first tells the rate of the one at a constant rate.
 pub(crate) const LOADS: [Load; 7] = [

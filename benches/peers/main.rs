@@ -15,10 +15,6 @@ mod report;
 mod results;
 mod site;
 mod steady;
-#[path = "../../tests/stories/support/mod.rs"]
-#[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories")]
-#[allow(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
-mod support;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

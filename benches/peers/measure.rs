@@ -4,8 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-
-use crate::support::clock;
+use convey_testkit::clock;
 
 /// Measures from its start to its stop.
 pub(crate) struct Meter<'a> {

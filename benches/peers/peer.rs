@@ -9,13 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use convey::demo::lab::{INTERFACE, Role, VIP};
 use convey::model::Mode;
+use convey_lab::{INTERFACE, Role, VIP};
+use convey_testkit::{Process, ask, binary, clock};
 use rustix::process::Signal;
 
 use crate::http::SMALL;
 use crate::site::{SERVERS, Site};
-use crate::support::{Process, ask, binary, clock, wait_for};
 
 /// How long one may take to end.
 const TO_STOP: Duration = Duration::from_secs(20);
@@ -165,13 +165,9 @@ impl Running<'_> {
             _ => ours.get_program(),
         };
         let mut command = self.site.lab.command(Role::Balancer, program);
-        command.arg("--config").arg(config).env_remove("RUST_LOG");
-        self.spawn(command)?;
+        command.arg("--config").arg(config);
         // Asked any earlier, it might drop a client's first packet, and the second comes after a second.
-        wait_for("convey to start", || {
-            let ended = self.process.as_mut().and_then(Process::ended);
-            (ended.is_some() || self.log().contains("statistics on http://")).then_some(())
-        });
+        self.process = Some(convey_testkit::start(command, &self.site.path("log")));
         Ok(())
     }
 

@@ -7,13 +7,13 @@ use std::process::Command;
 use std::thread::available_parallelism;
 
 use anyhow::{Result, bail, ensure};
-use convey::demo::lab::{Lab, Role, VIP};
+use convey_lab::{Lab, Role, VIP};
+use convey_testkit::{Process, raise_file_limit, tool, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::http::SMALL;
 use crate::peer::{Peer, STREAM_MODULE};
-use crate::support::{Process, raise_file_limit, tool, wait_for};
 
 /// Servers, each a namespace with an nginx.
 pub(crate) const SERVERS: [Role; 2] = [Role::Server(1), Role::Server(2)];

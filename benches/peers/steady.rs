@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use convey_testkit::clock;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -13,7 +14,6 @@ use rustix::time::{
 };
 
 use crate::http;
-use crate::support::clock;
 
 /// What a run has shown.
 pub(crate) struct Outcome {

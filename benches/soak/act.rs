@@ -5,10 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use convey_testkit::{check_to_end, connect, reset, send};
 use fastrand::Rng;
 
 use crate::server::{Order, encode};
-use crate::support::{check_to_end, connect, reset, send};
 
 /// What clients have done.
 #[derive(Debug, Default)]

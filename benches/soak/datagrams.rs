@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use convey_testkit::UdpServer;
 use fastrand::Rng;
 
 use crate::act::Tally;
-use crate::support::UdpServer;
 
 /// Longer than an answer takes that comes.
 const PATIENCE: Duration = Duration::from_millis(500);

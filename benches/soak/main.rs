@@ -8,10 +8,6 @@ mod act;
 mod datagrams;
 mod server;
 mod setup;
-#[path = "../../tests/stories/support/mod.rs"]
-#[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories")]
-#[allow(clippy::unwrap_used, reason = "a soak that cannot go on has failed")]
-mod support;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +15,12 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use clap::Parser;
+use convey_testkit::{Balancer, Fds, Loopback, NameServer, Server, UdpServer, clock, raise_file_limit};
 use fastrand::Rng;
 use serde_json::Value;
 
 use act::Tally;
 use setup::{SERVERS, is_at_rest, named_vip};
-use support::{Balancer, Fds, Lab, NameServer, Server, UdpServer, clock, raise_file_limit};
 
 /// Loads convey with everything at once and shows that nothing is left of it.
 #[derive(Debug, Parser)]
@@ -65,7 +61,7 @@ fn main() -> ExitCode {
 }
 
 fn soak(options: &Options) {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers: Vec<Server> = (1..=SERVERS).map(|n| server::start(lab.server(n))).collect();
     let _udp_servers: Vec<UdpServer> = (1..=SERVERS).map(|n| datagrams::start(lab.server(n))).collect();
     let names = NameServer::start(&lab, &ALL);
@@ -90,7 +86,7 @@ const ALL: [u8; SERVERS as usize] = [1, 2, 3];
 
 /// Everything that runs.
 struct Soak<'a> {
-    lab: &'a Lab,
+    lab: &'a Loopback,
     names: NameServer<'a>,
     balancer: Balancer,
     /// Descriptors at the start.
@@ -103,7 +99,7 @@ impl Soak<'_> {
         let before = self.balancer.stats();
         let over = AtomicBool::new(false);
         let (tally, reloads) = thread::scope(|scope| {
-            let spawn = |n, act: fn(&Lab, &mut Rng, &mut Tally)| {
+            let spawn = |n, act: fn(&Loopback, &mut Rng, &mut Tally)| {
                 let (over, lab) = (&over, self.lab);
                 scope.spawn(move || {
                     let mut random = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(n));
@@ -126,12 +122,12 @@ impl Soak<'_> {
         });
         self.names.answer(&ALL);
         self.balancer.save(&setup::usual(self.lab));
-        support::wait_for("the usual configuration and no connection", || {
+        convey_testkit::wait_for("the usual configuration and no connection", || {
             is_at_rest(self.lab, &self.balancer.stats()).then_some(())
         });
         let kept = 2 * PIPES_KEPT * available_parallelism().map_or(1, usize::from);
         let given_back = |fds: Fds| fds.sockets == self.base.sockets && fds.pipes <= self.base.pipes + kept;
-        let state = support::wait_for("the descriptors to be given back", || {
+        let state = convey_testkit::wait_for("the descriptors to be given back", || {
             Some(State::of(&self.balancer)).filter(|state| given_back(state.fds))
         });
         Counted { before, after: self.balancer.stats() }.check(&tally);
@@ -160,12 +156,12 @@ impl Soak<'_> {
     }
 }
 
-fn connect(lab: &Lab, random: &mut Rng, tally: &mut Tally) {
+fn connect(lab: &Loopback, random: &mut Rng, tally: &mut Tally) {
     let vip = if random.u8(..4) == 0 { named_vip(lab) } else { lab.vip() };
     act::any(vip, random, tally);
 }
 
-fn ask(lab: &Lab, random: &mut Rng, tally: &mut Tally) {
+fn ask(lab: &Loopback, random: &mut Rng, tally: &mut Tally) {
     datagrams::ask_some(lab.vip(), random, tally);
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 
-use crate::support::{Server, check_to_end, reset, send};
+use convey_testkit::{Server, check_to_end, reset, send};
 
 /// What a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

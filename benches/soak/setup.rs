@@ -3,33 +3,32 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use convey_testkit::{Loopback, NAME, NameServer, Setup};
 use fastrand::Rng;
 use serde_json::Value;
-
-use crate::support::{Lab, NAME, NameServer, Setup};
 
 /// Servers of each protocol, of which a reload may take away all but the first.
 pub(crate) const SERVERS: u8 = 3;
 
 /// Where the frontend listens whose servers have a name.
-pub(crate) fn named_vip(lab: &Lab) -> SocketAddr {
+pub(crate) fn named_vip(lab: &Loopback) -> SocketAddr {
     SocketAddr::new(lab.ip(2), 8080)
 }
 
 /// A frontend for TCP, one for UDP and one whose servers have a name. Every server has weight 1.
-pub(crate) fn usual(lab: &Lab) -> Setup {
+pub(crate) fn usual(lab: &Loopback) -> Setup {
     setup(lab, [1; SERVERS as usize])
 }
 
 /// The same with other weights, perhaps without some servers. Another frontend comes and goes.
-pub(crate) fn other(lab: &Lab, random: &mut Rng) -> Setup {
+pub(crate) fn other(lab: &Loopback, random: &mut Rng) -> Setup {
     let setup = setup(lab, [random.u64(1..5), random.u64(0..5), random.u64(0..5)]);
     let second = format!("[frontends.second]\nlisten_addr = \"{}\"\nbackend = \"pool\"\n", lab.second_vip());
     if random.bool() { setup.and(&second) } else { setup }
 }
 
 /// A weight of 0 leaves a server out.
-fn setup(lab: &Lab, weights: [u64; SERVERS as usize]) -> Setup {
+fn setup(lab: &Loopback, weights: [u64; SERVERS as usize]) -> Setup {
     // A connection that is blocked is looked at four times in its idle timeout.
     let mut setup = Setup::new(lab).timeouts("idle = 20\nudp_idle = 1");
     let mut datagrams = format!(
@@ -57,7 +56,7 @@ fn server(backend: &str, name: &str, addr: impl std::fmt::Display, lines: &str) 
 }
 
 /// Whether the usual configuration runs with all servers of the name, and every gauge of connections is at 0.
-pub(crate) fn is_at_rest(lab: &Lab, stats: &Value) -> bool {
+pub(crate) fn is_at_rest(lab: &Loopback, stats: &Value) -> bool {
     fn idle(value: &Value) -> bool {
         match value {
             Value::Object(fields) => fields.iter().all(|(name, value)| match name.as_str() {

@@ -4,7 +4,6 @@
 mod banner;
 #[cfg(test)]
 mod fixture;
-pub mod lab;
 mod live;
 mod packets;
 mod sample;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use convey_lab::{Lab, LabError, Role, VIP};
 use tempfile::TempDir;
 
-use super::lab::{Lab, LabError, Role, VIP};
 use super::trace;
 use super::{DemoError, Servers};
 use crate::config::{self, Config};

@@ -5,9 +5,9 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use convey_lab::{INTERFACE, Lab, Role};
 use pnet_datalink::{Channel, Config};
 
-use super::lab::{INTERFACE, Lab, Role};
 use crate::model::FlowKey;
 use crate::wire::{self, Headers};
 

@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use convey_testkit::{Process, clock, tool};
 use tempfile::TempDir;
 
 use crate::kernel::Kernel;
-use crate::support::{Process, clock, tool};
 
 /// The first process. What the script prints goes to one serial line, what it reports (descriptor 3) to another.
 const INIT: &str = r#"#!/busybox sh

@@ -7,9 +7,6 @@
 
 mod kernel;
 mod machine;
-#[path = "../stories/support/mod.rs"]
-#[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories of proxy mode")]
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,11 +15,11 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use convey_testkit::{Need, run_trials};
+use libtest_mimic::{Completion, Failed, Trial};
 
 use kernel::Kernel;
 use machine::Machine;
-use support::Need;
 
 /// Programs of the host that the steps use, and the Debian packages that have them.
 const PROGRAMS: [(&str, &str); 11] = [
@@ -50,7 +47,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     let trials = steps().into_iter().map(|name| Trial::ignorable_test(name.clone(), move || told(&name)));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    run_trials(trials.collect())
 }
 
 /// What came of the steps.
@@ -100,7 +97,7 @@ fn machine() -> Result<Machine, String> {
     machine.copy(Path::new(PLUGINS), PLUGINS)?;
     systemd(&mut machine).map_err(|error| format!("{error} (Debian package systemd)"))?;
     let project = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let convey = support::binary().get_program().to_owned();
+    let convey = convey_testkit::binary().get_program().to_owned();
     machine.binary(Path::new(&convey), "/convey/target/release/convey")?;
     for folder in ["iptables", "tc", "vagrant"] {
         machine.copy(&project.join(folder), &format!("/convey/{folder}"))?;

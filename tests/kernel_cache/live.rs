@@ -6,10 +6,10 @@ use aya::programs::TcAttachType;
 use convey::dataplane::{FlowEntry, KernelCache, Outcome};
 use convey::forward::Direction;
 use convey::model::{FlowKey, NextHop, Rewrite};
+use convey_testkit::{Namespace, PATIENCE};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::kernel::SIZES;
-use super::lab::{DEADLINE, Namespace};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -91,7 +91,7 @@ impl Line {
 
 fn socket(at: &str, to: Option<&str>) -> UdpSocket {
     let socket = UdpSocket::bind(at).unwrap();
-    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     if let Some(to) = to {
         socket.connect(to).unwrap();
     }

@@ -9,9 +9,6 @@ mod flood;
 mod handshake;
 mod hits;
 mod kernel;
-#[path = "../packet_io/lab.rs"]
-#[allow(dead_code, reason = "shared with tests that use all of it")]
-mod lab;
 mod live;
 mod map;
 mod misses;
@@ -19,8 +16,7 @@ mod twin;
 
 use std::process::ExitCode;
 
-use lab::trials_of;
-use libtest_mimic::Arguments;
+use convey_testkit::{Need, run_trials, trials};
 
 /// A test, by the name it is reported with.
 type Story = (&'static str, fn());
@@ -32,7 +28,6 @@ macro_rules! stories {
 use stories;
 
 fn main() -> ExitCode {
-    let missing = kernel::missing();
     let stories: Vec<Story> = [
         map::stories(),
         hits::stories(),
@@ -42,9 +37,9 @@ fn main() -> ExitCode {
         flood::stories(),
     ]
     .concat();
-    let mut trials: Vec<_> = trials_of(stories, missing.as_deref()).collect();
-    let missing =
-        missing.or_else(|| lab::missing(&["ip", "tc", "ethtool"])).or_else(|| lab::older_than(6, 6, "tcx"));
-    trials.extend(trials_of(live::stories(), missing.as_deref()));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let programs = Need::Other(kernel::missing);
+    let mut all = trials(stories, &[programs]);
+    let attached = [programs, Need::Namespaces, Need::TC, Need::ETHTOOL, Need::Kernel(6, 6, "tcx")];
+    all.extend(trials(live::stories(), &attached));
+    run_trials(all)
 }

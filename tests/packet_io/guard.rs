@@ -8,11 +8,12 @@ use std::thread;
 use convey::dataplane::{Guard, GuardKind, Replies, Selection};
 use convey::model::Interface;
 use convey::net::Netlink;
+use convey_testkit::{Namespace, PATIENCE};
 use socket2::Socket;
 
-use super::lab::{self, DEADLINE, Namespace, accept, connecting, refused};
 use super::packet::{Packet, endpoint, packet, send};
 use super::stories;
+use super::tcp::{accept, connecting, refused};
 
 /// A story that is told with each kind of guard, by its name.
 pub(crate) type GuardStory = (&'static str, fn(GuardKind));
@@ -189,8 +190,8 @@ fn programs_on_the_balancer_still_reach_the_servers(kind: GuardKind) {
     pair.balancer.enter(|| {
         let connection = connecting(from, "10.78.0.2:8000");
         connection.set_nonblocking(false).unwrap();
-        connection.set_read_timeout(Some(DEADLINE)).unwrap();
-        connection.set_write_timeout(Some(DEADLINE)).unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection.set_write_timeout(Some(PATIENCE)).unwrap();
         let mut stream = TcpStream::from(connection);
         stream.write_all(b"hello").unwrap();
         let mut bytes = [0; 5];
@@ -239,8 +240,8 @@ fn what_begins_at_a_draining_frontend_is_the_hosts(kind: GuardKind) {
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     guard.select(&drains).unwrap();
     pair.other.enter(|| {
-        let mut client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), DEADLINE).unwrap();
-        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), PATIENCE).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut accepted = accept(&listener);
         client.write_all(b"hello").unwrap();
         accepted.read_exact(&mut [0; 5]).unwrap();
@@ -261,8 +262,8 @@ fn a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connec
     guard.select(&drains).unwrap();
     let listener = pair.balancer.enter(|| TcpListener::bind("10.78.0.1:80").unwrap());
     let mut client = pair.other.enter(|| {
-        let client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), DEADLINE).unwrap();
-        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        let client = TcpStream::connect_timeout(&"10.78.0.1:80".parse().unwrap(), PATIENCE).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         client
     });
     let mut accepted = accept(&listener);
@@ -317,7 +318,7 @@ impl Drop for Holder {
 
 /// Holds a guard until its standard input ends.
 pub(crate) fn hold(kind: &str, namespace: &str, interface: &str) {
-    lab::enter(namespace);
+    convey_testkit::join(namespace).unwrap();
     let kinds = [GuardKind::Tcx, GuardKind::Nftables];
     let kind = kinds.into_iter().find(|known| name_of(*known) == kind).unwrap();
     let _guard = load(kind, &selection("10.78.0.1:80"), interface);

@@ -4,11 +4,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use convey::dataplane::{Capture, Filter, Guard, GuardKind, Replies, Selection, Spares, Wake};
+use convey_testkit::{Namespace, PATIENCE, wait_for};
 
 use super::guard::{load, with};
-use super::lab::{DEADLINE, Namespace, accept, connecting, eventually};
 use super::packet::{Packet, endpoint, packet, send};
 use super::stories;
+use super::tcp::{accept, connecting};
 
 /// All stories, with one kind of guard.
 pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
@@ -186,8 +187,8 @@ fn programs_on_the_balancer_keep_their_datagrams(kind: GuardKind) {
     ] {
         let own = &format!("{own}:{port}");
         let bind = |addr: &str| {
-            let socket = eventually(|| UdpSocket::bind(addr).ok());
-            socket.set_read_timeout(Some(DEADLINE)).unwrap();
+            let socket = wait_for("the port", || UdpSocket::bind(addr).ok());
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket
         };
         let service = pair.other.enter(|| bind(server));
@@ -209,7 +210,7 @@ fn programs_on_the_balancer_keep_their_datagrams(kind: GuardKind) {
         if kind == GuardKind::Tcx {
             let vip = if own.contains('.') { "10.78.0.1" } else { "[fd78::1]" };
             let late = self::server(&format!("{vip}:{port}/udp"));
-            eventually(|| (pair.answers(std::slice::from_ref(&late)) == 0).then_some(())); // its port is ours again
+            wait_for("no answer", || (pair.answers(std::slice::from_ref(&late)) == 0).then_some(())); // its port is ours again
         }
     }
 }
@@ -225,7 +226,7 @@ fn programs_on_the_balancer_keep_their_connections_over_ipv6(kind: GuardKind) {
         assert_eq!(accepted.peer_addr().unwrap().port(), program_port(kind));
         hear(&program.into(), &accepted);
     });
-    let _listener = pair.balancer.enter(|| eventually(|| TcpListener::bind("[::]:40001").ok()));
+    let _listener = pair.balancer.enter(|| wait_for("the port", || TcpListener::bind("[::]:40001").ok()));
     assert_eq!(pair.answers(&[self::server("[fd78::1]:40001")]), 0, "a listener has no part in it");
 }
 
@@ -241,7 +242,7 @@ fn what_is_under_way_at_a_draining_frontend_is_still_ours(kind: GuardKind) {
         assert_eq!(pair.answers(&[client(&web)]), 1, "what begins is refused by the host");
         let listener = pair.balancer.enter(|| TcpListener::bind(&web).unwrap());
         let opened =
-            pair.other.enter(|| TcpStream::connect_timeout(&web.parse().unwrap(), DEADLINE).unwrap());
+            pair.other.enter(|| TcpStream::connect_timeout(&web.parse().unwrap(), PATIENCE).unwrap());
         let accepted = accept(&listener);
         hear(&accepted, &opened);
         hear(&opened, &accepted);
@@ -251,7 +252,7 @@ fn what_is_under_way_at_a_draining_frontend_is_still_ours(kind: GuardKind) {
 /// Has one end of a connection say something and the other hear it.
 fn hear(mut listening: &TcpStream, mut speaking: &TcpStream) {
     listening.set_nonblocking(false).unwrap();
-    listening.set_read_timeout(Some(DEADLINE)).unwrap();
+    listening.set_read_timeout(Some(PATIENCE)).unwrap();
     speaking.write_all(b"hello").unwrap();
     let mut bytes = [0; 5];
     listening.read_exact(&mut bytes).unwrap();

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use convey::dataplane::{LastingGuard, Terms};
 use convey::net::Netlink;
+use convey_testkit::{PATIENCE, wait_for};
 
 use super::guard::named;
 use super::guard_kinds::{Pair, client};
-use super::lab::{DEADLINE, accept, eventually};
 use super::packet::endpoint;
+use super::tcp::accept;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -121,8 +122,8 @@ fn a_frontend_that_drains_stays_guarded_and_one_that_is_gone_does_not() {
 fn assert_what_begins_is_the_hosts(pair: &Pair) {
     // A datagram might be of something under way; only who has the port gets it.
     assert_eq!(answers(pair), (2, 0));
-    let listener = pair.balancer.enter(|| eventually(|| TcpListener::bind("0.0.0.0:80").ok()));
+    let listener = pair.balancer.enter(|| wait_for("the port", || TcpListener::bind("0.0.0.0:80").ok()));
     let to = "10.78.0.1:80".parse().unwrap();
-    let _opened = pair.other.enter(|| TcpStream::connect_timeout(&to, DEADLINE).unwrap());
+    let _opened = pair.other.enter(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap());
     let _accepted = accept(&listener);
 }

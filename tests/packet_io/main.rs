@@ -4,19 +4,18 @@
 
 mod guard;
 mod guard_kinds;
-mod lab;
 mod lasting;
 mod netlink;
 mod object;
 mod packet;
 mod relay;
 mod sockets;
+mod tcp;
 
 use std::process::ExitCode;
 
 use convey::dataplane::GuardKind;
-use lab::trials_of;
-use libtest_mimic::Arguments;
+use convey_testkit::{Need, run_trials, trials};
 
 /// A test, by the name it is reported with.
 type Story = (&'static str, fn());
@@ -35,21 +34,19 @@ fn main() -> ExitCode {
         guard::hold(kind, namespace, interface);
         return ExitCode::SUCCESS;
     }
-    let networks = lab::missing(&["ip", "ethtool"]);
-    let tcx = networks.clone().or_else(|| lab::older_than(6, 6, "tcx"));
-    let nftables = lab::missing(&["ip", "nft", "ethtool"]);
-    let super_datagrams =
-        networks.clone().or_else(|| lab::older_than(6, 2, "UDP super-frames for packet sockets"));
-    let mut trials = Vec::new();
-    trials.extend(trials_of(relay::stories(), networks.as_deref()));
-    trials.extend(trials_of(relay::stories_of_super_datagrams(), super_datagrams.as_deref()));
-    trials.extend(trials_of(sockets::stories(), networks.as_deref()));
-    trials.extend(trials_of(netlink::stories(), networks.as_deref()));
-    trials.extend(trials_of(lasting::stories(), networks.as_deref()));
-    for (kind, missing) in [(GuardKind::Tcx, tcx), (GuardKind::Nftables, nftables)] {
-        trials.extend(trials_of(guard::stories(kind), missing.as_deref()));
-        trials.extend(trials_of(guard_kinds::stories(kind), missing.as_deref()));
+    let network = [Need::Namespaces, Need::ETHTOOL];
+    let and = |need| [&network[..], &[need]].concat();
+    let super_datagrams = Need::Kernel(6, 2, "UDP super-frames for packet sockets");
+    let mut all = Vec::new();
+    all.extend(trials(relay::stories(), &network));
+    all.extend(trials(relay::stories_of_super_datagrams(), &and(super_datagrams)));
+    all.extend(trials(sockets::stories(), &network));
+    all.extend(trials(netlink::stories(), &network));
+    all.extend(trials(lasting::stories(), &network));
+    for (kind, need) in [(GuardKind::Tcx, Need::Kernel(6, 6, "tcx")), (GuardKind::Nftables, Need::NFT)] {
+        all.extend(trials(guard::stories(kind), &and(need)));
+        all.extend(trials(guard_kinds::stories(kind), &and(need)));
     }
-    trials.extend(trials_of(object::stories(), object::missing().as_deref()));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    all.extend(trials(object::stories(), &[Need::Other(object::missing)]));
+    run_trials(all)
 }

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use convey::model::Wanted;
 use convey::model::{NextHops, Unreachable};
 use convey::net::{Netlink, ReservedPorts};
+use convey_testkit::{Namespace, PATIENCE};
 use etherparse::PacketBuilder;
 
-use super::lab::{DEADLINE, Namespace};
 use super::packet::{Packet, send};
 use super::{Story, stories};
 
@@ -80,7 +80,7 @@ async fn wait(netlink: &Netlink, hops: &mut NextHops, until: impl Fn(&NextHops) 
             netlink.update(&mut table).await.unwrap();
         }
     };
-    tokio::time::timeout(DEADLINE, changes).await.expect("the change is heard of");
+    tokio::time::timeout(PATIENCE, changes).await.expect("the change is heard of");
 }
 
 fn next_hops_follow_neighbours_and_routes() {
@@ -324,7 +324,7 @@ fn tables_are_read_while_neighbours_are_asked_for() {
     let lines = (0..4_000)
         .map(|n| format!("neigh add 100.64.{}.{} lladdr 02:00:00:00:00:07 dev back\n", n / 250, n % 250));
     std::fs::write(&batch, lines.collect::<String>()).unwrap();
-    balancer.ip(&format!("-batch {}", batch.path().display()));
+    balancer.exec(&format!("ip -batch {}", batch.path().display()));
     balancer.enter(|| {
         block_on(async {
             let netlink = Netlink::open().unwrap();
@@ -352,7 +352,7 @@ fn news_that_find_no_room_keep_no_neighbour_from_being_resolved() {
             )
         };
         std::fs::write(&batch, (0..12_000).map(add).collect::<String>()).unwrap();
-        balancer.ip(&format!("-batch {}", batch.path().display()));
+        balancer.exec(&format!("ip -batch {}", batch.path().display()));
     };
     balancer.enter(|| {
         block_on(async {
@@ -362,7 +362,7 @@ fn news_that_find_no_room_keep_no_neighbour_from_being_resolved() {
                 // Nobody reads meanwhile: this thread does.
                 batch(number, 1);
                 let wanted = Wanted { is_ours: false, ..ours("10.79.0.2", link) };
-                let resolved = tokio::time::timeout(DEADLINE, netlink.resolve(wanted)).await;
+                let resolved = tokio::time::timeout(PATIENCE, netlink.resolve(wanted)).await;
                 resolved.expect("it is answered").unwrap();
                 wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
                 // What was lost is read.
@@ -373,7 +373,7 @@ fn news_that_find_no_room_keep_no_neighbour_from_being_resolved() {
                         netlink.update(&mut table).await.unwrap();
                     }
                 };
-                tokio::time::timeout(DEADLINE, all).await.expect("all are known");
+                tokio::time::timeout(PATIENCE, all).await.expect("all are known");
                 balancer.ip("neigh flush to 10.79.0.2");
                 wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_err()).await;
             }

@@ -4,9 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use convey::dataplane::{Buffer, Transmit};
 use convey::model::{Endpoint, Protocol};
+use convey_testkit::Namespace;
 use etherparse::{Ethernet2Header, IpHeaders, NetHeaders, PacketBuilder, PacketHeaders};
-
-use super::lab::Namespace;
 
 const ETHERNET: usize = Ethernet2Header::LEN;
 const IPV6: usize = 40;

@@ -10,8 +10,8 @@ use std::thread::{self, JoinHandle};
 
 use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Spares, Transmit, Wake};
 use convey::model::TCP;
+use convey_testkit::{Namespace, PATIENCE};
 
-use super::lab::{self, DEADLINE, Namespace};
 use super::packet::endpoint;
 use super::{Story, stories};
 
@@ -80,7 +80,7 @@ fn datagrams_that_are_cut_by_the_interface_pass_whole() {
     let relay = Relay::new();
     for server in ["10.77.0.3:5000", "[fd77::3]:5000"] {
         let receiver = relay.server.enter(|| UdpSocket::bind(server).unwrap());
-        receiver.set_read_timeout(Some(DEADLINE)).unwrap();
+        receiver.set_read_timeout(Some(PATIENCE)).unwrap();
         let sent: Vec<u8> = (0..10_000).map(|n| (n % 251) as u8).collect();
         relay.client.enter(|| {
             let sender =
@@ -176,7 +176,7 @@ impl Relay {
         let listener = self.server.enter(|| TcpListener::bind(address).unwrap());
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut bytes = vec![0; LENGTH];
             stream.read_exact(&mut bytes).unwrap();
             stream.write_all(&bytes).unwrap();
@@ -184,8 +184,8 @@ impl Relay {
         let mut sent = vec![0; LENGTH];
         fastrand::fill(&mut sent);
         let mut stream =
-            self.client.enter(|| TcpStream::connect_timeout(&address.parse().unwrap(), DEADLINE).unwrap());
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            self.client.enter(|| TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE).unwrap());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&sent).unwrap();
         let mut back = vec![0; LENGTH];
         stream.read_exact(&mut back).unwrap();
@@ -215,7 +215,7 @@ fn direction(
         middle.enter(|| Capture::open(from, &Filter::new(&selection(1..=65535))).unwrap());
     let name = middle.name().to_owned();
     let thread = thread::spawn(move || {
-        lab::enter(&name);
+        convey_testkit::join(&name).unwrap();
         let mut transmit = Transmit::default();
         let (mut spare, mut batch, mut seen) = (Spares::default(), Vec::new(), Seen::default());
         while capture.read_batch(&mut spare, &mut batch) != Wake::Stopped {

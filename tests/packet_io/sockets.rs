@@ -4,9 +4,10 @@ use std::net::{Ipv6Addr, UdpSocket};
 
 use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Spares, Transmit, Wake};
 use convey::model::Endpoint;
+use convey_testkit::Namespace;
 
-use super::lab::{Namespace, connecting};
 use super::packet::{Packet, endpoint, icmp, packet, send};
+use super::tcp::connecting;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -207,7 +208,7 @@ fn an_interface_that_is_stuck_holds_up_no_other() {
     let (sender, result) = std::sync::mpsc::channel();
     let name = balancer.name().to_owned();
     std::thread::spawn(move || {
-        crate::lab::enter(&name);
+        convey_testkit::join(&name).unwrap();
         let (mut transmit, mut frame) = (Transmit::default(), Buffer::default());
         frame.set_frame(&[2; 1_000]);
         while transmit.send(slow, &frame).is_ok() {}
@@ -216,6 +217,6 @@ fn an_interface_that_is_stuck_holds_up_no_other() {
         let _ = sender.send([0, 1].map(|of| sent.iter().filter(|sent| sent[of]).count()));
     });
     // Did each frame wait for the slow one, it would take minutes.
-    let [by_slow, by_fast] = result.recv_timeout(crate::lab::DEADLINE).expect("it is held up");
+    let [by_slow, by_fast] = result.recv_timeout(convey_testkit::PATIENCE).expect("it is held up");
     assert!(by_fast == EACH && by_slow < EACH / 100, "{by_slow} by the slow one, {by_fast} by the fast one");
 }

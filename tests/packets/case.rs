@@ -3,10 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use convey::demo::lab::{Role, VIP, VIP_V6};
 use convey::model::{Mode, Offload};
-
-use crate::support::Need;
+use convey_lab::{Role, VIP, VIP_V6};
+use convey_testkit::Need;
 
 /// How a story is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +36,7 @@ pub(crate) struct Story {
 /// Stories that are told in each mode and family, or `when` a condition holds; `long` ones only if `CONVEY_LONG` is set.
 macro_rules! stories {
     (long when $when:expr => $($story:ident),+ $(,)?) => {
-        $crate::case::stories![@ &[$crate::support::Need::Long], $when => $($story),+]
+        $crate::case::stories![@ &[convey_testkit::Need::Long], $when => $($story),+]
     };
     (when $when:expr => $($story:ident),+ $(,)?) => { $crate::case::stories![@ &[], $when => $($story),+] };
     (@ $needs:expr, $when:expr => $($story:ident),+) => {

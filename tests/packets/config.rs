@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
 
 use crate::case::Case;
 use crate::network::PORT;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};

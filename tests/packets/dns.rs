@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::{Process, Ran, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::Config;
 use crate::network::{DNS, Network};
-use crate::support::{Process, Ran, wait_for};
 use crate::udp::{exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

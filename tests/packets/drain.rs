@@ -4,13 +4,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use convey::demo::lab::{INTERFACE, Role};
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{Server, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
 use crate::network::{Inside, Network};
-use crate::support::{Server, connect, ping, wait_for, was_reset};
 
 pub(crate) fn stories() -> Vec<Story> {
     let of_both = stories![

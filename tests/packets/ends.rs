@@ -5,12 +5,12 @@ use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::{Server, check_to_end, connect, ping, reset, send, wait_for, was_reset};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Inside, Network, connect_from};
-use crate::support::{Server, check_to_end, connect, ping, reset, send, wait_for, was_reset};
 use crate::transfer::MIB;
 
 pub(crate) fn stories() -> Vec<Story> {

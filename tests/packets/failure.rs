@@ -4,13 +4,13 @@ use std::net::{TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use convey::demo::lab::{INTERFACE, Role};
 use convey::model::{Mode, Offload};
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{Server, clock, connect, ping, wait_for, was_reset};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Server, clock, connect, ping, wait_for, was_reset};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

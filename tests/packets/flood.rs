@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use convey::demo::lab::Role;
 use convey::wire::TestPacket;
+use convey_lab::Role;
+use convey_testkit::{Server, clock, connect, ping, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::support::{Server, clock, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     let anyhow = stories![forged_syns_push_no_established_connection_out];

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::wait_for;
 use etherparse::{
     EtherType, Ethernet2Header, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, UdpHeader,
 };
@@ -12,7 +13,6 @@ use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::support::wait_for;
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 /// Payload of a datagram that takes three packets.

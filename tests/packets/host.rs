@@ -8,14 +8,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
-use convey::demo::lab::{INTERFACE, Lab, Role};
 use convey::model::Offload;
+use convey_lab::{INTERFACE, Lab, Role};
+use convey_testkit::{Process, Ran, Server, binary, ping, run, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Process, Ran, Server, binary, ping, run, wait_for};
 use crate::udp::{ECHO, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

@@ -7,15 +7,15 @@ use std::thread;
 use std::time::Duration;
 
 use convey::dataplane::{Guard, GuardKind, Selection};
-use convey::demo::lab::{INTERFACE, Role};
 use convey::model::Interface;
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{Server, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::flood::{alone, forge};
 use crate::network::{Network, PORT};
 use crate::raw::Wire;
-use crate::support::{Server, clock, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     // In DSR nothing comes back that would have to be captured.

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use convey::demo::lab::{INTERFACE, Plan, Role, VIP, VIP_V6};
+use convey_lab::{INTERFACE, Plan, Role, VIP, VIP_V6};
+use convey_testkit::{check_to_end, run, send, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
-use crate::support::{check_to_end, run, send, wait_for};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

@@ -6,33 +6,29 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use convey::demo::lab::{Lab, NARROW, Plan, Role};
+use convey_lab::{Lab, NARROW, Plan, Role};
+use convey_testkit::{Need, Process, wait_for};
 use libtest_mimic::Trial;
 
 use crate::case::Family;
-use crate::support::{Process, wait_for};
 
 /// The argument that makes this program hold a lab.
 pub(crate) const HOLD: &str = "hold-lab";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    [
-        ("every_machine_reaches_every_other", every_machine_reaches_every_other as fn()),
-        ("a_narrow_hop_tells_both_sides", a_narrow_hop_tells_both_sides),
-        ("a_lab_is_gone_when_dropped_with_what_runs_in_it", a_lab_is_gone_when_dropped_with_what_runs_in_it),
-        ("a_lab_is_gone_when_its_process_is_killed", a_lab_is_gone_when_its_process_is_killed),
-        ("the_next_lab_removes_what_a_crash_has_left", the_next_lab_removes_what_a_crash_has_left),
-        ("a_lab_loses_as_many_packets_as_it_is_told", a_lab_loses_as_many_packets_as_it_is_told),
-        ("what_a_tool_says_is_in_the_error", what_a_tool_says_is_in_the_error),
-    ]
-    .into_iter()
-    .map(|(name, tell)| {
-        Trial::test(format!("lab::{name}"), move || {
-            tell();
-            Ok(())
-        })
-    })
-    .collect()
+pub(crate) fn trials(needs: &[Need]) -> Vec<Trial> {
+    let tests = [
+        ("lab::every_machine_reaches_every_other", every_machine_reaches_every_other as fn()),
+        ("lab::a_narrow_hop_tells_both_sides", a_narrow_hop_tells_both_sides),
+        (
+            "lab::a_lab_is_gone_when_dropped_with_what_runs_in_it",
+            a_lab_is_gone_when_dropped_with_what_runs_in_it,
+        ),
+        ("lab::a_lab_is_gone_when_its_process_is_killed", a_lab_is_gone_when_its_process_is_killed),
+        ("lab::the_next_lab_removes_what_a_crash_has_left", the_next_lab_removes_what_a_crash_has_left),
+        ("lab::a_lab_loses_as_many_packets_as_it_is_told", a_lab_loses_as_many_packets_as_it_is_told),
+        ("lab::what_a_tool_says_is_in_the_error", what_a_tool_says_is_in_the_error),
+    ];
+    convey_testkit::trials(tests, needs)
 }
 
 /// Makes a lab, says so, and waits to be killed.
@@ -70,7 +66,7 @@ fn a_narrow_hop_tells_both_sides() {
             let to = family.address(to).to_string();
             // More than the hop takes, and not to be cut.
             let ping = ["ping", "-n", "-M", "do", "-c", "1", "-s", "1400", "-W", "5", &to];
-            let said = crate::support::run(lab.command(from, ping[0]).args(&ping[1..]));
+            let said = convey_testkit::run(lab.command(from, ping[0]).args(&ping[1..]));
             assert_ne!(said.code, Some(0), "{said:?}");
             let route = lab.run(from, "ip", &["route", "get", &to]).unwrap();
             assert!(route.contains(&format!("mtu {NARROW}")), "{route}");

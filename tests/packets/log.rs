@@ -3,13 +3,13 @@
 use std::fs;
 use std::io::{PipeReader, pipe};
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::{Server, connect, ping, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Server, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_passthrough() && case.family == Family::V4 =>

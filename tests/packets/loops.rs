@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 
-use convey::demo::lab::{Plan, Role};
+use convey_lab::{Plan, Role};
 
 use crate::case::{Case, Story, stories};
 use crate::network::{Network, PORT};

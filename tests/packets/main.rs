@@ -37,9 +37,6 @@ mod siege;
 mod silence;
 mod spoofed;
 mod spread;
-#[path = "../stories/support/mod.rs"]
-#[allow(dead_code, unused_imports, unused_macros, reason = "shared with the stories of proxy mode")]
-mod support;
 mod takeover;
 mod transfer;
 mod udp;
@@ -48,26 +45,26 @@ mod xdp;
 use std::process::ExitCode;
 
 use convey::model::Offload;
-use libtest_mimic::{Arguments, Trial};
+use convey_testkit::{Need, run_trials, trial};
+use libtest_mimic::Trial;
 
 use case::Case;
-use support::Need;
 
-/// Tools, and the Debian packages that have them.
-const TOOLS: [(&str, &str); 13] = [
-    ("ip", "iproute2"),
-    ("nft", "nftables"),
-    ("ethtool", "ethtool"),
-    ("iptables", "iptables"),
-    ("nginx", "nginx-light"),
-    ("curl", "curl"),
-    ("wrk", "wrk"),
-    ("iperf3", "iperf3"),
-    ("dnsmasq", "dnsmasq-base"),
-    ("dig", "bind9-dnsutils"),
-    ("ping", "iputils-ping"),
-    ("arping", "iputils-arping"),
-    ("traceroute", "traceroute"),
+/// What every story needs.
+const NEEDS: &[Need] = &[
+    Need::Namespaces,
+    Need::NFT,
+    Need::ETHTOOL,
+    Need::Tool("iptables", "iptables"),
+    Need::NGINX,
+    Need::CURL,
+    Need::WRK,
+    Need::Tool("iperf3", "iperf3"),
+    Need::DNSMASQ,
+    Need::DIG,
+    Need::Tool("ping", "iputils-ping"),
+    Need::Tool("arping", "iputils-arping"),
+    Need::Tool("traceroute", "traceroute"),
 ];
 
 fn main() -> ExitCode {
@@ -75,7 +72,6 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(lab::HOLD) {
         lab::hold();
     }
-    let missing = missing();
     let rooms = [
         ("spread", spread::stories()),
         ("transfer", transfer::stories()),
@@ -106,7 +102,7 @@ fn main() -> ExitCode {
         ("outlast", outlast::stories()),
         ("xdp", xdp::stories()),
     ];
-    let mut trials: Vec<Trial> = lab::trials();
+    let mut trials: Vec<Trial> = lab::trials(NEEDS);
     for (room, stories) in rooms {
         for story in stories {
             // Virtual links have XDP if they are prepared for it.
@@ -116,31 +112,12 @@ fn main() -> ExitCode {
             let has_typical = cases.iter().any(|case| case.is_typical());
             for case in cases {
                 let name = format!("{case}::{room}::{}", story.name);
-                let tell = move || {
-                    (story.tell)(case);
-                    Ok(())
-                };
                 let patience = (has_typical && !case.is_typical()).then_some(&Need::Long);
-                let trial = Trial::test(name, tell);
-                trials.push(match story.needs.iter().chain(patience).find_map(|need| need.missing()) {
-                    Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-                    None => trial,
-                });
+                let needs: Vec<Need> =
+                    patience.into_iter().chain(story.needs).chain(NEEDS).copied().collect();
+                trials.push(trial(name, needs, move || (story.tell)(case)));
             }
         }
     }
-    let trials = trials.into_iter().map(|trial| match &missing {
-        Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-        None => trial,
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
-}
-
-/// Why no story can be told here, if none can.
-fn missing() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("needs root, for network namespaces".into());
-    }
-    let (tool, package) = TOOLS.iter().find(|(tool, _)| support::tool(tool).is_none())?;
-    Some(format!("{tool} is not installed (Debian package {package})"))
+    run_trials(trials)
 }

@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use convey::demo::lab::Role;
 use convey::model::{Mode, Offload};
 use convey::wire::TestPacket;
+use convey_lab::Role;
+use convey_testkit::{Server, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::network::{DNS, Network, PORT};
 use crate::raw::Wire;
-use crate::support::{Server, connect, ping, wait_for};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

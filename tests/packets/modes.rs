@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use convey::demo::lab::Role;
 use convey::model::Mode;
+use convey_lab::Role;
+use convey_testkit::{Server, ask, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
 use crate::network::{Network, PORT};
-use crate::support::{Server, ask, connect, ping, wait_for, was_reset};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.family == Family::V4 && case.is_cached() =>

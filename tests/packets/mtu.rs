@@ -5,14 +5,14 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::process::Stdio;
 
-use convey::demo::lab::{INTERFACE, NARROW, Plan, Role};
 use convey::wire::{self, IcmpError, TestPacket};
+use convey_lab::{INTERFACE, NARROW, Plan, Role};
+use convey_testkit::{Server, check_to_end, connect, ping, send, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
 use crate::raw::Wire;
-use crate::support::{Server, check_to_end, connect, ping, send, wait_for};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -105,7 +105,7 @@ fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
             socket.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
             let sent = datagram(4096, 1);
             // By IPv6 routers do not cut packets: the first are lost, and who sent them hears why.
-            crate::support::wait_for("an answer", || {
+            convey_testkit::wait_for("an answer", || {
                 let got = exchange(&socket, &sent).ok()?;
                 assert!(got == sent);
                 Some(())

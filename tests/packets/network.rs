@@ -1,6 +1,6 @@
 //! A lab with the balancer in it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use convey::demo::lab::{INTERFACE, Lab, Plan, Role};
+use convey_lab::{INTERFACE, Lab, Plan, Role};
+use convey_testkit::{Nginx, Process, Ran, Server, ask, binary, run, wait_for};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::case::Case;
 use crate::config::Config;
-use crate::support::{Nginx, Process, Ran, Server, ask, binary, run, wait_for};
 use crate::udp::ECHO;
 
 /// Where HTTP servers listen, and clients ask for them.
@@ -103,7 +103,7 @@ impl Network {
         *self.convey.lock().unwrap() = Some(self.start_by(command, Role::Balancer));
     }
 
-    /// The same with a log that goes elsewhere.
+    /// The same with a log that goes elsewhere, and so cannot tell when it is ready.
     pub(crate) fn balance_telling(&mut self, log: impl Into<Stdio>, config: &Config) {
         fs::write(self.path("config.toml"), config.text(self.case)).unwrap();
         let mut command = self.lab.command(Role::Balancer, binary().get_program());
@@ -144,16 +144,8 @@ impl Network {
     }
 
     fn start_from(&self, file: &str, mut command: Command, role: Role) -> Process {
-        let log = File::create(self.path(&role.to_string())).unwrap();
         command.arg(format!("--{}", self.case.mode.name())).arg("--config").arg(self.path(file));
-        command.env_remove("RUST_LOG").stdout(log.try_clone().unwrap()).stderr(log);
-        let mut convey = Process::spawn(&mut command);
-        wait_for(&format!("the {role} to start"), || {
-            let (ended, log) = (convey.ended(), self.log(role));
-            assert!(ended.is_none(), "the {role} ended: {ended:?}\n{log}");
-            log.contains("statistics on http://").then_some(())
-        });
-        convey
+        convey_testkit::start(command, &self.path(&role.to_string()))
     }
 
     /// Saves the configuration as editors do: a new file takes the name of the old.

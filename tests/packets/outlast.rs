@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use convey::demo::lab::{INTERFACE, Plan, Role};
+use convey_lab::{INTERFACE, Plan, Role};
+use convey_testkit::{Nginx, Process, binary, check_to_end, connect, run, send, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
 use crate::network::{Network, PORT};
-use crate::support::{Nginx, Process, binary, check_to_end, connect, run, send, wait_for};
 use crate::takeover::move_vip;
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -117,12 +117,9 @@ fn neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_aw
 
     let list = network.path("servers.txt");
     fs::write(&list, "127.0.0.1:1\n").unwrap();
-    let log = network.path("proxy.log");
     let mut proxy = convey(&network);
-    proxy.args(["--listen", "7777", "--servers"]).arg(list).env_remove("RUST_LOG");
-    let proxy = Process::spawn(proxy.stderr(File::create(&log).unwrap()));
-    let has_started = || fs::read_to_string(&log).unwrap().contains("statistics on http://").then_some(());
-    wait_for("a proxy to start", has_started);
+    proxy.args(["--listen", "7777", "--servers"]).arg(list);
+    let proxy = convey_testkit::start(proxy, &network.path("proxy.log"));
     assert_eq!(guards(&network), left, "after the start of a proxy");
     drop(proxy);
 

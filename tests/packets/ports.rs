@@ -3,12 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use convey::demo::lab::{INTERFACE, Plan, Role};
+use convey_lab::{INTERFACE, Plan, Role};
+use convey_testkit::{Server, connect, ftp_server, ping, run, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::UNCHECKED;
 use crate::network::Network;
-use crate::support::{Server, connect, ftp_server, ping, run, wait_for};
 use crate::udp::{UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

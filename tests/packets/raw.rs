@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use convey::demo::lab::INTERFACE;
+use convey_lab::INTERFACE;
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender};
 
 /// Where the interface of the machine whose namespace the calling thread is in takes frames.

@@ -1,11 +1,11 @@
 //! A configuration that changes while traffic flows.
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::{Server, Wrk, connect, ping, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::Config;
 use crate::network::Network;
-use crate::support::{Server, Wrk, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![twenty_reloads_under_load_break_no_connection, a_removed_server_finishes_its_connections]

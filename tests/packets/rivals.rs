@@ -3,13 +3,13 @@
 use std::fs;
 use std::process::Command;
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::{Process, binary, run, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
-use crate::support::{Process, binary, run, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
@@ -50,11 +50,9 @@ fn a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free(cas
     let network = balanced(case);
     let _server = network.nginx(1);
     let second = Second::new(&network, &[OTHER], "40000-40999");
-    let log = fs::File::create(network.path("log")).unwrap();
-    let running = Process::spawn(second.command().stdout(log.try_clone().unwrap()).stderr(log));
+    let running = convey_testkit::start(second.command(), &network.path("log"));
     let log = || fs::read_to_string(network.path("log")).unwrap();
     let says = |text: &str| wait_for(text, || log().contains(text).then_some(()));
-    says("statistics on http://");
 
     let _second = Second::new(&network, &[OTHER, PORT], "40000-40999");
     running.signal(Signal::HUP);

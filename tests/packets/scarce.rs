@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use convey::demo::lab::Role;
 use convey::model::Offload;
 use convey::wire::TestPacket;
+use convey_lab::Role;
+use convey_testkit::{Server, clock, connect, ping, wait_for};
 use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, Story, stories};
@@ -17,7 +18,6 @@ use crate::config::{Config, UNCHECKED};
 use crate::flood::{alone, forge, nobody};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::support::{Server, clock, connect, ping, wait_for};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

@@ -4,13 +4,13 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
-use convey::demo::lab::{Role, VIP, VIP_V6};
+use convey_lab::{Role, VIP, VIP_V6};
+use convey_testkit::{ask, run};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
 use crate::host::{count_resets, resets};
 use crate::network::Network;
-use crate::support::{ask, run};
 use crate::udp::{ECHO, UdpEcho, datagram};
 
 pub(crate) fn stories() -> Vec<Story> {

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use convey::demo::lab::{INTERFACE, Role};
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{Server, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::flood::{Download, alone, attacked, connections, endless, forge};
 use crate::network::{Network, PORT, connect_from};
 use crate::raw::Wire;
-use crate::support::{Server, clock, connect, ping, wait_for};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![long when |case| case.is_cached() =>

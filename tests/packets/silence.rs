@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 
-use convey::demo::lab::{INTERFACE, Role};
 use convey::wire::TestPacket;
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{Server, connect, ping, wait_for, was_reset};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::support::{Server, connect, ping, wait_for, was_reset};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_passthrough() =>

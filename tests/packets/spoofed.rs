@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use convey::demo::lab::{INTERFACE, Plan, Role};
 use convey::model::Offload;
 use convey::wire::{self, IcmpError, TestPacket};
+use convey_lab::{INTERFACE, Plan, Role};
+use convey_testkit::{Server, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{link, snat, theirs};
 use crate::network::{Network, PORT};
 use crate::raw::{Tap, Wire};
-use crate::support::{Server, clock, connect, ping, wait_for};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

@@ -5,12 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::{Server, ask, connect};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Server, ask, connect};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![

@@ -6,15 +6,15 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use convey::demo::lab::{INTERFACE, Plan, Role};
 use convey::model::DsrKind;
+use convey_lab::{INTERFACE, Plan, Role};
+use convey_testkit::{Process, Wrk, check_to_end, send, wait_for};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::l2;
 use crate::network::{Network, PORT};
-use crate::support::{Process, Wrk, check_to_end, send, wait_for};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {

@@ -7,12 +7,12 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::process::Stdio;
 
-use convey::demo::lab::Role;
+use convey_lab::Role;
+use convey_testkit::{Server, check_to_end, connect, run, send};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::support::{Server, check_to_end, connect, run, send};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
@@ -77,9 +77,9 @@ fn many_streams_at_once_in_both_directions(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let mut server = network.lab.command(Role::Server(1), "iperf3");
-    let _server = crate::support::Process::spawn(server.args(["-s", "-p", "80"]).stdout(Stdio::null()));
+    let _server = convey_testkit::Process::spawn(server.args(["-s", "-p", "80"]).stdout(Stdio::null()));
     network.inside(Role::Server(1), || {
-        crate::support::wait_for("iperf3", || {
+        convey_testkit::wait_for("iperf3", || {
             let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp6").unwrap();
             sockets.contains(":0050 ").then_some(())
         })

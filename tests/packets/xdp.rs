@@ -2,7 +2,8 @@
 
 use aya::programs::XdpMode;
 use convey::dataplane::{KernelCache, Sizes};
-use convey::demo::lab::{INTERFACE, Role};
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{Server, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -11,7 +12,6 @@ use crate::network::{Network, PORT};
 use crate::scarce::forged_syns_leave_ports;
 use crate::silence::forged_syns_let_go_of_slots;
 use crate::spoofed::{forged_datagrams_reach_no_client, forged_segments_reach_no_client};
-use crate::support::{Server, connect, ping, wait_for};
 use crate::transfer::{MIB, download, upload};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use crate::support::{Lab, Ran, Setup, binary, run, stories};
+use convey_testkit::{Loopback, Ran, Setup, binary, run, stories};
 
 stories!("cli":
     help_explains_commands_signals_and_exit_codes,
@@ -44,7 +44,7 @@ fn both_packet_modes_at_once_are_a_usage_error() {
 }
 
 fn packet_modes_say_what_they_need() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let in_the_file = lab.directory().join("dsr.toml");
     fs::write(&in_the_file, format!("mode = \"dsr\"\n{setup}")).unwrap();
@@ -80,7 +80,7 @@ fn a_missing_file_is_named() {
 }
 
 fn a_busy_port_is_named_at_the_start() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _busy = TcpListener::bind(lab.vip()).unwrap();
     let ran = start(&lab);
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -92,7 +92,7 @@ fn a_busy_port_is_named_at_the_start() {
 }
 
 fn a_busy_statistics_port_is_named_at_the_start() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _busy = TcpListener::bind(lab.stats()).unwrap();
     let ran = start(&lab);
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -101,7 +101,7 @@ fn a_busy_statistics_port_is_named_at_the_start() {
 }
 
 /// Starts the balancer where it cannot.
-fn start(lab: &Lab) -> Ran {
+fn start(lab: &Loopback) -> Ran {
     let file = lab.directory().join("busy.toml");
     fs::write(&file, Setup::new(lab).server("a", lab.server(1), "").to_string()).unwrap();
     convey(&["--config", file.to_str().unwrap()])

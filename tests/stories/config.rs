@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Balancer, Lab, Ran, Server, Setup, ask, binary, run, stories};
+use convey_testkit::{Balancer, Loopback, Ran, Server, Setup, ask, binary, run, stories};
 
 stories!("config":
     a_valid_file_is_described,
@@ -12,7 +12,7 @@ stories!("config":
 );
 
 fn a_valid_file_is_described() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let setup = Setup::new(&lab)
         .frontend("max_connections = 1000")
         .backend("algorithm = \"maglev\"")
@@ -34,7 +34,7 @@ fn a_valid_file_is_described() {
 }
 
 fn every_mistake_is_reported_at_once_with_its_place() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let ran = check(
         &lab,
         r#"[frontends.web]
@@ -77,7 +77,7 @@ backend = "empty"
 }
 
 fn a_file_written_for_the_original_loads_unchanged() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let ran = check(&lab, ORIGINAL);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("warning: ") && ran.stderr.contains("backends.tcp_3001"), "{}", ran.stderr);
@@ -100,7 +100,7 @@ fn a_file_written_for_the_original_loads_unchanged() {
 }
 
 fn a_file_written_for_the_original_runs_unchanged() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [1, 2].map(|n| Server::named("old", lab.server(n)));
     // Only the addresses differ; the original served its statistics on all of them.
     let file = ORIGINAL
@@ -158,7 +158,7 @@ workers = 4
 stats_update_frequency = 5
 "#;
 
-fn check(lab: &Lab, text: &str) -> Ran {
+fn check(lab: &Loopback, text: &str) -> Ran {
     fs::write(lab.directory().join("check.toml"), text).unwrap();
     run(binary().current_dir(lab.directory()).args(["check", "--config", "check.toml"]))
 }

@@ -4,18 +4,17 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
+use convey_testkit::{Balancer, Loopback, Need, Setup, binary, run, stories, tool};
 use rustix::process::Signal;
 
-use crate::support::{Balancer, Lab, Need, Setup, binary, run, stories, tool};
-
 stories!("demo":
-    the_demo_serves_by_weight_and_ends_on_ctrl_c [Need::Curl],
+    the_demo_serves_by_weight_and_ends_on_ctrl_c [Need::CURL],
     the_demo_follows_the_file,
     a_busy_port_ends_the_demo_with_its_name,
 );
 
 fn the_demo_serves_by_weight_and_ends_on_ctrl_c() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let mut demo = start(&lab);
     let try_it = demo.wait_for_log("curl -s ");
     assert!(try_it.contains(&format!("http://{}/", lab.vip())), "{try_it}");
@@ -33,14 +32,14 @@ fn the_demo_serves_by_weight_and_ends_on_ctrl_c() {
 }
 
 fn the_demo_follows_the_file() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let demo = start(&lab);
     demo.save(&setup(&lab).to_string().replace("weight = 2", "weight = 5"));
     demo.wait_for_log(&format!("reload: backend pool: weight of {} 2 -> 5", lab.server(1)));
 }
 
 fn a_busy_port_ends_the_demo_with_its_name() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let file = lab.directory().join("config.toml");
     fs::write(&file, setup(&lab).to_string()).unwrap();
     let demo = |busy: SocketAddr| {
@@ -55,12 +54,12 @@ fn a_busy_port_ends_the_demo_with_its_name() {
     demo(lab.stats());
 }
 
-fn start(lab: &Lab) -> Balancer {
+fn start(lab: &Loopback) -> Balancer {
     let mut command = binary();
     command.arg("demo");
     Balancer::start_with(lab, &setup(lab), command)
 }
 
-fn setup(lab: &Lab) -> Setup {
+fn setup(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "weight = 2").server("b", lab.server(2), "")
 }

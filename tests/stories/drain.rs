@@ -4,9 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use convey_testkit::{Balancer, Loopback, Server, Setup, clock, connect, ping, stories, wait_for, was_reset};
 use rustix::process::Signal;
-
-use crate::support::{Balancer, Lab, Server, Setup, clock, connect, ping, stories, wait_for, was_reset};
 
 stories!("drain":
     a_stop_lets_open_connections_finish_and_takes_no_new_ones,
@@ -98,7 +97,7 @@ fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
 }
 
 fn connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
     let (_server, probed) = (Server::echo(server), Server::silent(checked));
     let health = "kind = \"tcp\"\nport = 9000\ninterval = 0.1\nfall = 2\nrise = 1";
@@ -115,14 +114,14 @@ fn connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_say
     assert!(balancer.log().contains("stopped: every connection had ended"));
 }
 
-fn echoing(frontend: &str, timeouts: &str) -> (Lab, Balancer, Server) {
-    let lab = Lab::new();
+fn echoing(frontend: &str, timeouts: &str) -> (Loopback, Balancer, Server) {
+    let lab = Loopback::new();
     let server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend(frontend).timeouts(timeouts).server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
     (lab, balancer, server)
 }
 
-fn is_refused(lab: &Lab) -> bool {
+fn is_refused(lab: &Loopback) -> bool {
     TcpStream::connect(lab.vip()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }

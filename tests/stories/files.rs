@@ -4,10 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use convey_testkit::{Balancer, Loopback, Ran, Server, Setup, ask, binary, run, stories, wait_for};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
-
-use crate::support::{Balancer, Lab, Ran, Server, Setup, ask, binary, run, stories, wait_for};
 
 stories!("files":
     a_configuration_that_becomes_a_fifo_or_a_device_stalls_nothing,
@@ -17,7 +16,7 @@ stories!("files":
 );
 
 fn a_configuration_that_becomes_a_fifo_or_a_device_stalls_nothing() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
     let setup = |n| Setup::new(&lab).server("a", lab.server(n), "").to_string();
     let mut balancer = Balancer::start(&lab, &setup(1));
@@ -44,7 +43,7 @@ fn a_configuration_that_becomes_a_fifo_or_a_device_stalls_nothing() {
 }
 
 fn a_list_that_becomes_a_fifo_stalls_nothing() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::named("a", lab.server(1));
     let mut balancer = Balancer::start_with_list(&lab, &lab.server(1).to_string());
     let new = lab.directory().join("new");
@@ -57,7 +56,7 @@ fn a_list_that_becomes_a_fifo_stalls_nothing() {
 }
 
 fn check_and_start_refuse_what_is_no_file_and_what_is_too_long() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let path = lab.directory().join("odd");
     let refused = |why: &str| {
         for ran in [convey(&path, &["check"]), convey(&path, &[])] {
@@ -75,7 +74,7 @@ fn check_and_start_refuse_what_is_no_file_and_what_is_too_long() {
 }
 
 fn a_directory_that_is_swapped_by_its_link_makes_no_noise() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
     // As Kubernetes does it: the file is a link into a directory that is a link, and the old directory goes.
     let volume = lab.directory().join("volume");
@@ -100,7 +99,7 @@ fn a_directory_that_is_swapped_by_its_link_makes_no_noise() {
     assert!(!balancer.log().contains("watch"), "{}", balancer.log());
 }
 
-fn setup(lab: &Lab, n: u8) -> String {
+fn setup(lab: &Loopback, n: u8) -> String {
     Setup::new(lab).server("a", lab.server(n), "").to_string()
 }
 

@@ -6,31 +6,30 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
+use convey_testkit::{
+    Balancer, Loopback, Need, Nginx, Server, Setup, Wrk, ask, clock, connect, in_namespace,
+    is_refused_with_reset, ping, send, stories, wait_for, was_reset,
+};
 use socket2::{Domain, Socket, Type};
 
-use crate::support::{
-    Balancer, Lab, Need, Nginx, Server, Setup, Wrk, ask, clock, connect, in_namespace, is_refused_with_reset,
-    ping, send, stories, wait_for, was_reset,
-};
-
 stories!("health":
-    a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back [Need::Nginx, Need::Wrk],
+    a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back [Need::NGINX, Need::WRK],
     when_every_server_is_down_clients_are_refused_at_once,
-    an_http_probe_takes_out_a_server_that_answers_503 [Need::Nginx],
+    an_http_probe_takes_out_a_server_that_answers_503 [Need::NGINX],
     clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back,
     without_probes_a_dead_server_costs_no_request,
     a_backup_takes_over_from_a_dead_server_before_its_client_notices,
     a_server_that_swallows_connects_costs_a_timeout_and_no_request,
     backups_serve_only_while_no_other_server_is_left,
     connections_of_a_server_that_is_down_end_where_the_file_says_so,
-    a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not [Need::Namespace],
+    a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not [Need::NFT, Need::Namespaces],
 );
 
 const FAST: &str = "interval = 0.1\nrise = 2\nfall = 2";
 
 fn a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back() {
     const CONNECTIONS: u32 = 16;
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [_a, mut b, _c] =
         [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
     let setup = Setup::new(&lab)
@@ -64,7 +63,7 @@ fn a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back(
 }
 
 fn when_every_server_is_down_clients_are_refused_at_once() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let setup = Setup::new(&lab).health(FAST).server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = Balancer::start(&lab, &setup);
     balancer.wait_for_stat("/backends/pool/servers_up", 0);
@@ -80,7 +79,7 @@ fn when_every_server_is_down_clients_are_refused_at_once() {
 }
 
 fn an_http_probe_takes_out_a_server_that_answers_503() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [a, _b] = [("a", 1), ("b", 2)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
     let setup = Setup::new(&lab)
         .health("kind = \"http\"\npath = \"/up\"\ninterval = 0.1")
@@ -103,7 +102,7 @@ fn an_http_probe_takes_out_a_server_that_answers_503() {
 }
 
 fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let b = Server::named("b", lab.server(2));
     let setup = |interval: f64| {
@@ -134,7 +133,7 @@ fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
 }
 
 fn without_probes_a_dead_server_costs_no_request() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _b = Server::named("b", lab.server(2));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -148,7 +147,7 @@ fn without_probes_a_dead_server_costs_no_request() {
 }
 
 fn a_backup_takes_over_from_a_dead_server_before_its_client_notices() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _backup = Server::named("b", lab.server(2));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "backup = true");
     let balancer = Balancer::start(&lab, &setup);
@@ -159,7 +158,7 @@ fn a_backup_takes_over_from_a_dead_server_before_its_client_notices() {
 }
 
 fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _hole = BlackHole::open(lab.server(1));
     let _b = Server::named("b", lab.server(2));
     let setup = Setup::new(&lab).timeouts("connect = 0.2").server("a", lab.server(1), "").server(
@@ -177,7 +176,7 @@ fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {
 }
 
 fn backups_serve_only_while_no_other_server_is_left() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let a = Server::named("a", lab.server(1));
     let _spare = Server::named("spare", lab.server(2));
     let setup = Setup::new(&lab).health(FAST).server("a", lab.server(1), "").server(
@@ -220,7 +219,7 @@ impl BlackHole {
 
 fn connections_of_a_server_that_is_down_end_where_the_file_says_so() {
     for (lines, ends) in [("", false), ("on_down = \"keep\"", false), ("on_down = \"reset\"", true)] {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
         let (_server, probed) = (Server::echo(server), Server::silent(checked));
         let health = format!("{FAST}\nkind = \"tcp\"\nport = 9000");
@@ -246,7 +245,7 @@ fn a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not() 
         "health::a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not",
         "",
         || {
-            let lab = Lab::new();
+            let lab = Loopback::new();
             let (_echo, (_deaf, _held)) = (Server::echo(lab.server(1)), Server::holding(lab.server(2)));
             let setup = Setup::new(&lab).timeouts("tcp_user_timeout = 0.5");
             let setup = setup.server("a", lab.server(1), "").and(&format!(

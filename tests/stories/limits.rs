@@ -7,12 +7,11 @@ use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use rustix::process::Signal;
-
-use crate::support::{
-    Balancer, Lab, Need, Server, Setup, UdpServer, binary, clock, connect, connect_from, ping, run, stories,
-    tool, wait_for, was_reset,
+use convey_testkit::{
+    Balancer, Loopback, Need, Server, Setup, UdpServer, binary, clock, connect, connect_from, ping, run,
+    stories, tool, wait_for, was_reset,
 };
+use rustix::process::Signal;
 
 stories!("limits":
     a_full_frontend_lets_the_next_client_wait_until_one_leaves,
@@ -26,26 +25,26 @@ stories!("limits":
     with_one_server_dead_and_the_other_full_clients_wait,
     an_idle_connection_is_closed_and_counted,
     a_connection_that_talks_is_not_idle,
-    one_client_with_all_connections_it_can_get_leaves_some_for_others [Need::Prlimit],
-    forged_questions_beside_a_client_with_its_share_leave_others_some_connections [Need::Prlimit],
+    one_client_with_all_connections_it_can_get_leaves_some_for_others [Need::PRLIMIT],
+    forged_questions_beside_a_client_with_its_share_leave_others_some_connections [Need::PRLIMIT],
     one_client_with_all_sessions_it_can_get_leaves_some_for_others,
     a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share,
     streams_whose_server_is_silent_give_way_to_new_clients,
     questions_at_one_port_of_a_range_keep_no_client_of_another_port_out,
-    questions_at_one_frontend_keep_no_client_of_another_out_of_the_process [Need::Prlimit],
+    questions_at_one_frontend_keep_no_client_of_another_out_of_the_process [Need::PRLIMIT],
     questions_at_one_frontend_keep_no_client_of_another_out_of_their_server,
     a_limit_for_each_client_resets_its_excess_and_nobody_elses,
     beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served,
     who_waits_too_long_beyond_its_share_is_reset_and_counted,
     a_raised_limit_lets_in_those_who_wait_for_their_share,
-    the_limit_of_open_files_is_raised_to_what_is_allowed [Need::Prlimit],
-    without_descriptors_accepting_pauses_until_there_are_some_again [Need::Prlimit],
-    a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_it_leaves [Need::Prlimit],
-    check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes [Need::Prlimit],
+    the_limit_of_open_files_is_raised_to_what_is_allowed [Need::PRLIMIT],
+    without_descriptors_accepting_pauses_until_there_are_some_again [Need::PRLIMIT],
+    a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_it_leaves [Need::PRLIMIT],
+    check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes [Need::PRLIMIT],
 );
 
 fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("max_connections = 2").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -60,7 +59,7 @@ fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
 }
 
 fn a_full_server_is_passed_over_and_when_all_are_full_clients_wait() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
     let setup = Setup::new(&lab).server("a", lab.server(1), "weight = 100\nmax_connections = 1").server(
         "b",
@@ -80,7 +79,7 @@ fn a_full_server_is_passed_over_and_when_all_are_full_clients_wait() {
 }
 
 fn who_waits_too_long_for_a_full_server_is_refused_and_counted() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 0.2").server("a", lab.server(1), "max_connections = 1");
     let balancer = Balancer::start(&lab, &setup);
@@ -92,7 +91,7 @@ fn who_waits_too_long_for_a_full_server_is_refused_and_counted() {
 }
 
 fn a_raised_limit_lets_in_those_who_wait() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = |frontend: u32, server: u32| {
         Setup::new(&lab).frontend(&format!("max_connections = {frontend}")).timeouts("connect = 3600").server(
@@ -112,7 +111,7 @@ fn a_raised_limit_lets_in_those_who_wait() {
 
 fn a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one() {
     for (frontend, server) in [("max_connections = 1", ""), ("", "max_connections = 1")] {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let _server = Server::echo(lab.server(1));
         let setup = |frontend: &str, server: &str| {
             let setup = Setup::new(&lab).frontend(frontend).timeouts("connect = 3600");
@@ -132,7 +131,7 @@ fn a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one() {
 }
 
 fn a_full_frontend_that_is_renamed_strands_nobody() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -146,11 +145,11 @@ fn a_full_frontend_that_is_renamed_strands_nobody() {
 }
 
 fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
-    let base = balancer.fds().sockets;
+    let base = balancer.fds_at_rest().sockets;
     let burst = vec_of(200, || connect(lab.vip()));
     // One is served, with a socket on either side; each worker may hold one more.
     let workers = available_parallelism().unwrap().get();
@@ -160,7 +159,7 @@ fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
 }
 
 fn who_came_first_to_a_full_server_is_served_first() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
     let balancer = Balancer::start(&lab, &setup);
@@ -185,7 +184,7 @@ fn who_came_first_to_a_full_server_is_served_first() {
 }
 
 fn with_one_server_dead_and_the_other_full_clients_wait() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
     let balancer = Balancer::start(&lab, &setup.server("b", lab.server(2), ""));
@@ -200,7 +199,7 @@ fn with_one_server_dead_and_the_other_full_clients_wait() {
 }
 
 fn an_idle_connection_is_closed_and_counted() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("idle = 0.4").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -214,7 +213,7 @@ fn an_idle_connection_is_closed_and_counted() {
 }
 
 fn a_connection_that_talks_is_not_idle() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("idle = 0.2").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -229,7 +228,7 @@ fn a_connection_that_talks_is_not_idle() {
 }
 
 fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = Balancer::start_with(&lab, &setup, limited("1000:1000"));
@@ -244,7 +243,7 @@ fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
 }
 
 fn forged_questions_beside_a_client_with_its_share_leave_others_some_connections() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (_server, _udp) = (Server::echo(lab.server(1)), UdpServer::start(lab.server(2), |_, _| {}));
     let udp = format!(
         "[frontends.udp]\nprotocol = \"udp\"\nlisten_addr = \"{}\"\nbackend = \"udp\"\n\
@@ -276,7 +275,7 @@ fn half_a_request(from: IpAddr, to: SocketAddr) -> Option<TcpStream> {
 }
 
 fn one_client_with_all_sessions_it_can_get_leaves_some_for_others() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = UdpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("protocol = \"udp\"\nmax_connections = 180");
     let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
@@ -307,7 +306,7 @@ fn is_answered(socket: &UdpSocket) -> bool {
 
 fn a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share() {
     const LIMIT: u64 = 120;
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = UdpServer::start(lab.server(1), |question, answer| {
         if question != b"forged" {
             answer(question);
@@ -341,7 +340,7 @@ fn a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share() {
 
 fn streams_whose_server_is_silent_give_way_to_new_clients() {
     const LIMIT: usize = 64;
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = UdpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend(&format!("protocol = \"udp\"\nmax_connections = {LIMIT}"));
     let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
@@ -359,7 +358,7 @@ fn streams_whose_server_is_silent_give_way_to_new_clients() {
 }
 
 fn questions_at_one_port_of_a_range_keep_no_client_of_another_port_out() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = silent_for_the_forged(&lab);
     let setup = Setup::new(&lab)
         .listen_on(&[format!("{}:9000-9001", lab.ip(1))])
@@ -373,7 +372,7 @@ fn questions_at_one_port_of_a_range_keep_no_client_of_another_port_out() {
 }
 
 fn questions_at_one_frontend_keep_no_client_of_another_out_of_the_process() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = silent_for_the_forged(&lab);
     let setup = two_frontends(&lab, "").server("a", lab.server(1), "");
     let balancer = Balancer::start_with(&lab, &setup, limited("500:500"));
@@ -390,7 +389,7 @@ fn questions_at_one_frontend_keep_no_client_of_another_out_of_the_process() {
 }
 
 fn questions_at_one_frontend_keep_no_client_of_another_out_of_their_server() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = silent_for_the_forged(&lab);
     let setup =
         two_frontends(&lab, "max_connections = 100").server("a", lab.server(1), "max_connections = 50");
@@ -401,7 +400,7 @@ fn questions_at_one_frontend_keep_no_client_of_another_out_of_their_server() {
 }
 
 /// A server that leaves forged questions without an answer.
-fn silent_for_the_forged(lab: &Lab) -> UdpServer {
+fn silent_for_the_forged(lab: &Loopback) -> UdpServer {
     UdpServer::start(lab.server(1), |question, answer| {
         if question != b"forged" {
             answer(question);
@@ -410,14 +409,14 @@ fn silent_for_the_forged(lab: &Lab) -> UdpServer {
 }
 
 /// So many questions, each from an address of its own.
-fn forge(lab: &Lab, at: SocketAddr, count: usize) {
+fn forge(lab: &Loopback, at: SocketAddr, count: usize) {
     for n in (100..250).cycle().take(count) {
         UdpSocket::bind((lab.ip(n), 0)).unwrap().send_to(b"forged", at).unwrap();
     }
 }
 
 /// Two frontends of UDP, one backend: `web` has these lines, `other` listens on the second VIP.
-fn two_frontends(lab: &Lab, lines: &str) -> Setup {
+fn two_frontends(lab: &Loopback, lines: &str) -> Setup {
     let other = format!(
         "[frontends.other]\nprotocol = \"udp\"\nlisten_addr = \"{}\"\nbackend = \"pool\"\n",
         lab.second_vip()
@@ -435,7 +434,7 @@ fn serve_at(from: IpAddr, to: SocketAddr) {
 }
 
 fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let lines = format!("max_connections_per_client = 2\ntrusted_clients = \"{}\"", lab.ip(50));
     let setup = Setup::new(&lab).frontend(&lines).server("a", lab.server(1), "");
@@ -459,7 +458,7 @@ const SLOTS: u32 = 36;
 const SHARE: usize = 33;
 
 fn beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (balancer, mut served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
     assert!(waiting.iter_mut().all(nothing_comes));
     ping(&mut connect_from(lab.ip(98), lab.vip()).unwrap()).unwrap();
@@ -479,7 +478,7 @@ fn beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_serve
 }
 
 fn who_waits_too_long_beyond_its_share_is_reset_and_counted() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (balancer, mut served, waiting, _server) = beyond_their_share(&lab, "connect = 0.3");
     for mut client in waiting {
         assert!(was_reset(&mut client));
@@ -490,7 +489,7 @@ fn who_waits_too_long_beyond_its_share_is_reset_and_counted() {
 }
 
 fn a_raised_limit_lets_in_those_who_wait_for_their_share() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (balancer, _served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
     assert!(waiting.iter_mut().all(nothing_comes));
     balancer.save(&of_slots(&lab, 2 * SLOTS, "connect = 3600"));
@@ -498,7 +497,7 @@ fn a_raised_limit_lets_in_those_who_wait_for_their_share() {
 }
 
 /// Connections of one client that were served, and five more that have asked.
-fn beyond_their_share(lab: &Lab, timeouts: &str) -> (Balancer, Vec<TcpStream>, Vec<TcpStream>, Server) {
+fn beyond_their_share(lab: &Loopback, timeouts: &str) -> (Balancer, Vec<TcpStream>, Vec<TcpStream>, Server) {
     let server = Server::echo(lab.server(1));
     let balancer = Balancer::start(lab, &of_slots(lab, SLOTS, timeouts));
     let open = || connect_from(lab.ip(99), lab.vip()).unwrap();
@@ -514,13 +513,13 @@ fn beyond_their_share(lab: &Lab, timeouts: &str) -> (Balancer, Vec<TcpStream>, V
     (balancer, served, waiting, server)
 }
 
-fn of_slots(lab: &Lab, slots: u32, timeouts: &str) -> Setup {
+fn of_slots(lab: &Loopback, slots: u32, timeouts: &str) -> Setup {
     let setup = Setup::new(lab).frontend(&format!("max_connections = {slots}"));
     setup.timeouts(timeouts).server("a", lab.server(1), "")
 }
 
 fn the_limit_of_open_files_is_raised_to_what_is_allowed() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = Balancer::start_with(&lab, &setup, limited("256:1000"));
     let limits = fs::read_to_string(balancer.proc("limits")).unwrap();
@@ -529,12 +528,12 @@ fn the_limit_of_open_files_is_raised_to_what_is_allowed() {
 }
 
 fn without_descriptors_accepting_pauses_until_there_are_some_again() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let few = 60 + 10 * available_parallelism().unwrap().get();
     let balancer = Balancer::start_with(&lab, &setup, limited(&format!("{few}:{few}")));
-    let base = balancer.fds();
+    let base = balancer.fds_at_rest();
     // Every connection takes two: more than half of these find none.
     let mut clients = vec_of(few, || connect(lab.vip()));
     clients.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
@@ -550,7 +549,7 @@ fn without_descriptors_accepting_pauses_until_there_are_some_again() {
 
 fn a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_it_leaves() {
     let workers = available_parallelism().unwrap().get();
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::echo(lab.server(1));
     let listening = |last: u16| {
         Setup::new(&lab).listen_on(&[format!("{}:9000-{last}", lab.ip(1))]).server("a", lab.server(1), "")
@@ -593,7 +592,7 @@ fn a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_
 }
 
 fn check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let setup = Setup::new(&lab).listen_on(&[format!("{}:20000-20199", lab.ip(1))]);
     let setup = setup.server("a", lab.server(1), "");
     fs::write(lab.directory().join("config.toml"), setup.to_string()).unwrap();
@@ -634,7 +633,7 @@ fn serve_all(mut waiting: Vec<TcpStream>) {
     });
 }
 
-fn two_held(lab: &Lab) -> [TcpStream; 2] {
+fn two_held(lab: &Loopback) -> [TcpStream; 2] {
     [(); 2].map(|()| {
         let mut stream = connect(lab.vip());
         ping(&mut stream).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Balancer, Lab, Ran, Server, ask, binary, run, stories, wait_for};
+use convey_testkit::{Balancer, Loopback, Ran, Server, ask, binary, run, stories, wait_for};
 
 stories!("list":
     a_list_of_servers_is_all_it_takes,
@@ -13,7 +13,7 @@ stories!("list":
 );
 
 fn a_list_of_servers_is_all_it_takes() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
     let list = format!("# two servers\n\n{}\n  {}  # the second\n", lab.server(1), lab.server(2));
     let balancer = Balancer::start_with_list(&lab, &list);
@@ -28,7 +28,7 @@ fn a_list_of_servers_is_all_it_takes() {
 }
 
 fn a_list_that_is_saved_is_followed_and_a_bad_one_is_not() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
     let balancer = Balancer::start_with_list(&lab, &format!("{}\n", lab.server(1)));
     balancer.save(&format!("{}\n{}\n", lab.server(2), lab.server(2).ip()));
@@ -43,7 +43,7 @@ fn a_list_that_is_saved_is_followed_and_a_bad_one_is_not() {
 }
 
 fn a_server_that_dies_costs_no_request_and_is_avoided_until_it_is_back() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let a = Server::named("a", lab.server(1));
     let _b = Server::named("b", lab.server(2));
     let balancer = Balancer::start_with_list(&lab, &format!("{}\n{}\n", lab.server(1), lab.server(2)));
@@ -63,7 +63,7 @@ fn a_server_that_dies_costs_no_request_and_is_avoided_until_it_is_back() {
 }
 
 fn check_tells_what_a_list_runs_or_what_is_wrong_with_it() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let good = check(&lab, &format!("{}\n", lab.server(1)));
     assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""));
     let (vip, server) = (lab.vip(), lab.server(1));
@@ -89,7 +89,7 @@ fn a_list_beside_a_file_is_a_usage_error() {
     assert!(ran.code == Some(2) && ran.stderr.contains("--servers <PATH>"), "{ran:?}");
 }
 
-fn check(lab: &Lab, list: &str) -> Ran {
+fn check(lab: &Loopback, list: &str) -> Ran {
     let file = lab.directory().join("hosts.txt");
     fs::write(&file, list).unwrap();
     run(binary().args(["check", "--listen", &lab.vip().to_string(), "--servers"]).arg(file))

@@ -6,10 +6,9 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use convey_testkit::{Loopback, Process, Server, Setup, ask, binary, stories, wait_for};
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::Signal;
-
-use crate::support::{Lab, Process, Server, Setup, ask, binary, stories, wait_for};
 
 stories!("log":
     who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped,
@@ -19,7 +18,7 @@ stories!("log":
 );
 
 fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::named("a", lab.server(1));
     let (balancer, log) = start(&lab);
     let dropped = fill(&lab, &balancer);
@@ -41,7 +40,7 @@ fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
 }
 
 fn who_does_not_read_the_log_does_not_hold_the_end_up() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::named("a", lab.server(1));
     let (mut balancer, _log) = start(&lab);
     fill(&lab, &balancer);
@@ -50,7 +49,7 @@ fn who_does_not_read_the_log_does_not_hold_the_end_up() {
 }
 
 fn the_log_is_whole_at_the_end() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::named("a", lab.server(1));
     let (mut balancer, log) = start(&lab);
     let lines = read(log);
@@ -61,7 +60,7 @@ fn the_log_is_whole_at_the_end() {
 }
 
 fn a_start_that_fails_ends_although_nobody_reads_why() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _taken = TcpListener::bind(lab.stats()).unwrap();
     let invalid = "frontends = 1\n".to_owned();
     for (config, signal) in
@@ -89,7 +88,7 @@ fn catches(process: &Process, signal: Signal) -> bool {
 }
 
 /// A balancer that serves, and the end of the pipe that it logs to.
-fn start(lab: &Lab) -> (Process, PipeReader) {
+fn start(lab: &Loopback) -> (Process, PipeReader) {
     let (reader, writer) = pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     fs::write(lab.directory().join("config.toml"), setup(lab).to_string()).unwrap();
@@ -98,12 +97,12 @@ fn start(lab: &Lab) -> (Process, PipeReader) {
     (balancer, reader)
 }
 
-fn setup(lab: &Lab) -> Setup {
+fn setup(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "")
 }
 
 /// Has more logged than fits anywhere. Returns how many lines were dropped when some were.
-fn fill(lab: &Lab, balancer: &Process) -> u64 {
+fn fill(lab: &Loopback, balancer: &Process) -> u64 {
     let wrong = format!("{} = 1\n", "a".repeat(100_000));
     fs::write(lab.directory().join("config.toml"), wrong).unwrap();
     wait_for("lines to be dropped", || {

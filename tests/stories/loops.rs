@@ -3,22 +3,22 @@
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 
-use crate::support::{
-    Balancer, Lab, NAME, NameServer, Need, Ran, Server, Setup, ask, binary, in_namespace,
+use convey_testkit::{
+    Balancer, Loopback, NAME, NameServer, Need, Ran, Server, Setup, ask, binary, in_namespace,
     is_refused_with_reset, run, stories, wait_for,
 };
 
 stories!("loops":
     check_start_and_reload_refuse_frontends_that_are_servers_of_each_other,
-    a_name_that_stands_for_a_frontend_that_leads_back_is_left_out [Need::Dnsmasq],
-    an_address_of_this_host_behind_a_wildcard_is_refused [Need::Namespace],
-    a_connection_that_comes_back_by_a_way_nobody_sees_is_reset [Need::Namespace],
-    a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset [Need::Namespace],
-    a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped [Need::Namespace],
+    a_name_that_stands_for_a_frontend_that_leads_back_is_left_out [Need::DNSMASQ],
+    an_address_of_this_host_behind_a_wildcard_is_refused [Need::NFT, Need::Namespaces],
+    a_connection_that_comes_back_by_a_way_nobody_sees_is_reset [Need::NFT, Need::Namespaces],
+    a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset [Need::NFT, Need::Namespaces],
+    a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped [Need::NFT, Need::Namespaces],
 );
 
 /// A second frontend, whose only server is at `server`.
-fn back(lab: &Lab, server: SocketAddr) -> String {
+fn back(lab: &Loopback, server: SocketAddr) -> String {
     format!(
         "[frontends.back]\nlisten_addr = \"{}\"\nbackend = \"back\"\n\
          [backends.back]\nhealth_check.kind = \"none\"\nservers.b.addr = \"{server}\"\n",
@@ -27,7 +27,7 @@ fn back(lab: &Lab, server: SocketAddr) -> String {
 }
 
 fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::named("b", lab.server(1));
     let chain = |last| Setup::new(&lab).server("a", lab.second_vip(), "").and(&back(&lab, last));
     let circle = chain(lab.vip());
@@ -50,7 +50,7 @@ fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
 }
 
 fn a_name_that_stands_for_a_frontend_that_leads_back_is_left_out() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     // Servers of the name server are at 8000, as the second frontend here.
     let second = lab.server(1);
     let tables = back(&lab, lab.vip()).replace(&lab.second_vip().to_string(), &second.to_string());
@@ -74,7 +74,7 @@ const OWN: &str = "ip addr add 10.9.9.1/24 dev lo";
 
 fn an_address_of_this_host_behind_a_wildcard_is_refused() {
     in_namespace("loops::an_address_of_this_host_behind_a_wildcard_is_refused", OWN, || {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let checked = check(&lab, &wildcard(&lab, "10.9.9.1:8080"));
         let told = "10.9.9.1:8080 is frontend \"web\" itself, which listens on 0.0.0.0:8080";
         assert!(checked.code == Some(1) && checked.stderr.contains(told), "{checked:?}");
@@ -93,9 +93,9 @@ const NAT: &str = "ip addr add 10.9.9.1/24 dev lo
 fn a_connection_that_comes_back_by_a_way_nobody_sees_is_reset() {
     in_namespace("loops::a_connection_that_comes_back_by_a_way_nobody_sees_is_reset", NAT, || {
         const CLIENTS: usize = 3;
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let balancer = Balancer::start(&lab, &wildcard(&lab, "192.0.2.1:8080"));
-        let base = balancer.fds().sockets;
+        let base = balancer.fds_at_rest().sockets;
         for _ in 0..CLIENTS {
             assert!(is_refused_with_reset("10.9.9.1:8080".parse().unwrap()));
         }
@@ -114,10 +114,10 @@ const ROUTE: &str = "ip addr add 10.9.9.1/24 dev lo
 
 fn a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset() {
     in_namespace("loops::a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset", ROUTE, || {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let trusting = wildcard(&lab, "192.0.2.1:8080").frontend("trusted_clients = [\"192.0.2.0/24\"]");
         let balancer = Balancer::start(&lab, &trusting);
-        let base = balancer.fds().sockets;
+        let base = balancer.fds_at_rest().sockets;
         (0..3).for_each(|_| assert!(is_refused_with_reset("10.9.9.1:8080".parse().unwrap())));
         let total = balancer.stat("/frontends/web/total_connections").as_u64().unwrap();
         assert!(total <= 9, "{total} connections for 3 clients");
@@ -127,7 +127,7 @@ fn a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset() {
 
 fn a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped() {
     in_namespace("loops::a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped", NAT, || {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let balancer =
             Balancer::start(&lab, &wildcard(&lab, "192.0.2.1:8080").frontend("protocol = \"udp\""));
         let clients = [(); 3].map(|()| UdpSocket::bind("10.9.9.1:0").unwrap());
@@ -143,11 +143,11 @@ fn a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped() {
 }
 
 /// A frontend on every address whose only server is at `server`.
-fn wildcard(lab: &Lab, server: &str) -> Setup {
+fn wildcard(lab: &Loopback, server: &str) -> Setup {
     Setup::new(lab).listen(&["0.0.0.0:8080".parse().unwrap()]).server("a", server, "")
 }
 
-fn check(lab: &Lab, setup: &Setup) -> Ran {
+fn check(lab: &Loopback, setup: &Setup) -> Ran {
     let file = lab.directory().join("circle.toml");
     fs::write(&file, setup.to_string()).unwrap();
     run(binary().args(["check", "--config"]).arg(file))

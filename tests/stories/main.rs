@@ -4,8 +4,6 @@
 //! reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
-mod support;
-
 mod cli;
 mod config;
 mod demo;
@@ -29,10 +27,10 @@ mod udp;
 
 use std::process::ExitCode;
 
-use libtest_mimic::Arguments;
+use convey_testkit::{raise_file_limit, run_trials};
 
 fn main() -> ExitCode {
-    support::raise_file_limit();
+    raise_file_limit();
     let stories = [
         cli::stories(),
         config::stories(),
@@ -55,5 +53,5 @@ fn main() -> ExitCode {
         transfer::stories(),
         udp::stories(),
     ];
-    libtest_mimic::run(&Arguments::from_args(), stories.into_iter().flatten().collect()).exit_code()
+    run_trials(stories.into_iter().flatten().collect())
 }

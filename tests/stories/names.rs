@@ -7,30 +7,30 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{
-    Balancer, Lab, NAME, NameServer, Need, Server, Setup, ask, binary, connect, is_refused_with_reset, ping,
-    run, stories, tool, wait_for,
+use convey_testkit::{
+    Balancer, Loopback, NAME, NameServer, Need, Server, Setup, ask, binary, connect, is_refused_with_reset,
+    ping, run, stories, tool, wait_for,
 };
 
 stories!("names":
-    every_address_of_a_name_is_a_server_and_changes_are_followed [Need::Dnsmasq],
-    an_answer_too_long_for_a_datagram_is_taken_whole [Need::Dnsmasq],
-    a_name_server_that_dies_changes_nothing_but_what_is_told [Need::Dnsmasq],
+    every_address_of_a_name_is_a_server_and_changes_are_followed [Need::DNSMASQ],
+    an_answer_too_long_for_a_datagram_is_taken_whole [Need::DNSMASQ],
+    a_name_server_that_dies_changes_nothing_but_what_is_told [Need::DNSMASQ],
     a_name_server_that_never_answers_for_aaaa_is_believed_for_a,
     name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed,
     other_name_servers_are_asked_as_soon_as_the_file_has_them,
-    a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::Dnsmasq],
-    a_reload_from_addresses_to_names_refuses_nobody [Need::Dnsmasq],
+    a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::DNSMASQ],
+    a_reload_from_addresses_to_names_refuses_nobody [Need::DNSMASQ],
     the_hosts_file_goes_before_name_servers,
     check_needs_no_name_server_but_tells_what_does_not_resolve,
-    hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors [Need::Prlimit],
-    what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed [Need::Dnsmasq],
-    a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients [Need::Dnsmasq, Need::Prlimit],
-    addresses_that_are_left_out_of_a_name_make_a_line_a_second [Need::Dnsmasq],
+    hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors [Need::PRLIMIT],
+    what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed [Need::DNSMASQ],
+    a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients [Need::DNSMASQ, Need::PRLIMIT],
+    addresses_that_are_left_out_of_a_name_make_a_line_a_second [Need::DNSMASQ],
 );
 
 fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Server::named(name, lab.server(n)));
     let names = NameServer::start(&lab, &[1, 2]);
     let balancer = Balancer::start(&lab, &setup(&lab, "weight = 3"));
@@ -48,7 +48,7 @@ fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
 }
 
 fn an_answer_too_long_for_a_datagram_is_taken_whole() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let all: Vec<u8> = (1..=200).collect();
     let _names = NameServer::start(&lab, &all);
     let balancer = Balancer::start(&lab, &setup(&lab, ""));
@@ -56,7 +56,7 @@ fn an_answer_too_long_for_a_datagram_is_taken_whole() {
 }
 
 fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
     let names = NameServer::start(&lab, &[1]);
     let setup = setup(&lab, "");
@@ -84,7 +84,7 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
 }
 
 fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::Drop);
     let balancer = Balancer::start(&lab, &setup(&lab, ""));
     assert_eq!(runs(&balancer), servers(&lab, &[1]));
@@ -95,7 +95,7 @@ fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
 }
 
 fn other_name_servers_are_asked_as_soon_as_the_file_has_them() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let other = SocketAddr::new(lab.ip(54), 5353);
     answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
     answer_for_a(other, lab.server(2).ip(), ForAaaa::SayNone);
@@ -107,7 +107,7 @@ fn other_name_servers_are_asked_as_soon_as_the_file_has_them() {
 }
 
 fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [silent, other] = [54, 55].map(|host| SocketAddr::new(lab.ip(host), 5353));
     let _silent = UdpSocket::bind(silent).unwrap();
     answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
@@ -122,7 +122,7 @@ fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed(
 }
 
 fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let balancer = Balancer::start(&lab, &setup(&lab, ""));
     let line = balancer.wait_for_log(&format!("name {NAME} cannot be resolved: "));
@@ -136,7 +136,7 @@ fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
 }
 
 fn a_reload_from_addresses_to_names_refuses_nobody() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
     let _names = NameServer::start(&lab, &[2]);
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
@@ -147,7 +147,7 @@ fn a_reload_from_addresses_to_names_refuses_nobody() {
 }
 
 fn the_hosts_file_goes_before_name_servers() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let setup = Setup::new(&lab).server("app", "LocalHost:8000", "").and(&NameServer::dns(&lab));
     let balancer = Balancer::start(&lab, &setup);
     assert!(runs(&balancer).contains("app/127.0.0.1"), "{:#}", balancer.stats());
@@ -155,7 +155,7 @@ fn the_hosts_file_goes_before_name_servers() {
 }
 
 fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let file = lab.directory().join("named.toml");
     fs::write(&file, setup(&lab, "weight = 2").to_string()).unwrap();
     let ran = run(binary().args(["check", "--config"]).arg(file));
@@ -166,7 +166,7 @@ fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
 }
 
 fn hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _silent = UdpSocket::bind(NameServer::addr(&lab)).unwrap();
     let named = |setup: Setup, n| setup.server(&format!("s{n}"), format!("s{n}.convey.test:8000"), "");
     let setup = (0..400).fold(Setup::new(&lab), named).and(&NameServer::dns(&lab));
@@ -184,7 +184,7 @@ fn hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors() {
 }
 
 fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let local = lab.server(1).ip();
     let answer = [local, [169, 254, 169, 254].into(), [192, 0, 2, 7].into()];
     let _names = NameServer::start_with(&lab, answer.into_iter());
@@ -200,7 +200,7 @@ fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed(
 }
 
 fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _served = Server::named("served", lab.server(1));
     // Any address of the loopback accepts there, and says nothing.
     let silent = TcpListener::bind("0.0.0.0:0").unwrap();
@@ -253,7 +253,7 @@ enum ForAaaa {
 
 /// A name server that answers questions for A records with this address, to be believed for a day.
 fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (first, second): (Vec<u8>, Vec<u8>) = ((1..=40).collect(), (1..=80).collect());
     let names = NameServer::start(&lab, &first);
     let listen: Vec<SocketAddr> = second.iter().map(|n| lab.server(*n)).chain([lab.vip()]).collect();
@@ -291,7 +291,7 @@ fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
 }
 
 /// A server [`NAME`], looked up at the lab's name server.
-fn setup(lab: &Lab, lines: &str) -> Setup {
+fn setup(lab: &Loopback, lines: &str) -> Setup {
     Setup::new(lab).server("app", format!("{NAME}:8000"), lines).and(&NameServer::dns(lab))
 }
 
@@ -301,7 +301,7 @@ fn runs(balancer: &Balancer) -> BTreeSet<String> {
 }
 
 /// What servers of [`NAME`] are called.
-fn servers(lab: &Lab, numbers: &[u8]) -> BTreeSet<String> {
+fn servers(lab: &Loopback, numbers: &[u8]) -> BTreeSet<String> {
     let ip = |n: &u8| -> IpAddr { lab.server(*n).ip() };
     numbers.iter().map(|n| format!("app/{}", ip(n))).collect()
 }

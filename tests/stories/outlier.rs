@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Balancer, Lab, Server, Setup, ask, connect, reset, stories, wait_for};
+use convey_testkit::{Balancer, Loopback, Server, Setup, ask, connect, reset, stories, wait_for};
 
 stories!("outlier":
     a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed,
@@ -18,7 +18,7 @@ stories!("outlier":
 );
 
 fn a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (_a, _) = moody("a", lab.server(1), true);
     let _b = Server::named("b", lab.server(2));
     let probed = two(&lab).health("interval = 0.1");
@@ -45,7 +45,7 @@ fn a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed() {
 }
 
 fn an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (_a, is_bad) = moody("a", lab.server(1), true);
     let _b = Server::named("b", lab.server(2));
     let balancer = Balancer::start(&lab, &judged(&two(&lab), "base_ejection_time = 0.2"));
@@ -59,7 +59,7 @@ fn an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time() {
 }
 
 fn who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_others() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (_a, _) = moody("a", lab.server(1), true);
     let _b = Server::named("b", lab.server(2));
     let balancer = Balancer::start(&lab, &judged(&two(&lab), ""));
@@ -75,7 +75,7 @@ fn who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_othe
 }
 
 fn a_dead_server_without_probes_fails_a_few_connects_and_no_more() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _b = Server::named("b", lab.server(2));
     let balancer = Balancer::start(&lab, &judged(&two(&lab), "base_ejection_time = 3600"));
     wait_for("a to be ejected", || {
@@ -88,7 +88,7 @@ fn a_dead_server_without_probes_fails_a_few_connects_and_no_more() {
 }
 
 fn at_most_half_of_the_servers_are_ejected() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let names = ["a", "b", "c", "d", "e"];
     let servers: Vec<_> = (1..).zip(names).map(|(n, name)| moody(name, lab.server(n), true)).collect();
     let setup =
@@ -116,7 +116,7 @@ fn at_most_half_of_the_servers_are_ejected() {
 }
 
 fn a_server_that_came_back_gets_a_twentieth_at_first_and_all_of_it_once_slow_start_is_off() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let slow = two(&lab).health("interval = 0.1\nrise = 1\nfall = 1");
     let balancer = Balancer::start(&lab, &slow.clone().backend("slow_start = 3600"));
@@ -137,7 +137,7 @@ fn a_server_that_came_back_gets_a_twentieth_at_first_and_all_of_it_once_slow_sta
 }
 
 fn the_share_of_a_server_that_came_back_grows_to_the_whole() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let setup = two(&lab).health("interval = 0.1\nrise = 1\nfall = 1").backend("slow_start = 4");
     let balancer = Balancer::start(&lab, &setup);
@@ -156,7 +156,7 @@ fn the_share_of_a_server_that_came_back_grows_to_the_whole() {
 }
 
 /// Servers a and b, without probes.
-fn two(lab: &Lab) -> Setup {
+fn two(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), "")
 }
 
@@ -190,14 +190,14 @@ fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (Server, Arc<Ato
 }
 
 /// Clients come until there is a line of the log with this text.
-fn ask_until_logged(lab: &Lab, balancer: &Balancer, text: &str) -> String {
+fn ask_until_logged(lab: &Loopback, balancer: &Balancer, text: &str) -> String {
     wait_for(text, || {
         let _ = ask(lab.vip(), "/");
         balancer.log().lines().find(|line| line.contains(text)).map(str::to_owned)
     })
 }
 
-fn all_go_to(lab: &Lab, name: &str) {
+fn all_go_to(lab: &Loopback, name: &str) {
     for _ in 0..20 {
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, name.to_owned()));
     }

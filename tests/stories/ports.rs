@@ -5,15 +5,14 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Command;
 
+use convey_testkit::{
+    Balancer, Loopback, Need, Server, Setup, UdpClient, UdpServer, ask, binary, connect, ftp_server, ping,
+    run, stories, tool,
+};
 use rustix::process::{Resource, getrlimit};
 
-use crate::support::{
-    Balancer, Lab, Need, Server, Setup, UdpClient, UdpServer, ask, binary, connect, ftp_server, ping, run,
-    stories, tool,
-};
-
 stories!("ports":
-    passive_ftp_is_served_by_the_server_of_the_control_connection [Need::Curl],
+    passive_ftp_is_served_by_the_server_of_the_control_connection [Need::CURL],
     a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports,
     every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one,
     a_reload_widens_a_range_under_an_open_connection_and_narrows_it_again,
@@ -24,7 +23,7 @@ stories!("ports":
 const BY_CLIENT: &str = "algorithm = \"maglev\"\nhash = \"source\"";
 
 fn passive_ftp_is_served_by_the_server_of_the_control_connection() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let ftp = |n, name| ftp_server(at(lab.server(n).ip(), 2121), 21000..=21010, name);
     let _servers = [ftp(1, "one"), ftp(2, "two"), ftp(3, "three")];
     let ports = [format!("{}:2121", lab.ip(1)), format!("{}:21000-21010", lab.ip(1))];
@@ -53,7 +52,7 @@ fn passive_ftp_is_served_by_the_server_of_the_control_connection() {
 }
 
 fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let name = |n: u8, port: u16| -> &'static str { format!("{n} {port}").leak() };
     let server = |n: u8, port: u16| UdpServer::named(name(n, port), at(lab.server(n).ip(), port));
     let _servers: Vec<UdpServer> = (1..=3)
@@ -73,7 +72,7 @@ fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports() {
 }
 
 fn every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = Server::named("a", lab.server(1));
     let listen = format!("{}:9000-9009", lab.ip(1));
     let limited = setup(&lab, &[listen]).frontend("max_connections = 1").server("a", lab.server(1), "");
@@ -86,7 +85,7 @@ fn every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one() {
 }
 
 fn a_reload_widens_a_range_under_an_open_connection_and_narrows_it_again() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers: Vec<Server> = [9_001, 9_019].map(|port| Server::echo(at(lab.server(1).ip(), port))).into();
     let wide = |last: u16| {
         let listen = format!("{}:9000-{last}", lab.ip(1));
@@ -112,7 +111,7 @@ fn a_reload_widens_a_range_under_an_open_connection_and_narrows_it_again() {
 }
 
 fn what_cannot_be_is_refused_with_its_place() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let with = |listen: &str, server: &str, health: &str| {
         setup(&lab, &[listen.to_owned()]).health(health).server("a", server, "").to_string()
     };
@@ -166,6 +165,6 @@ fn at(ip: IpAddr, port: u16) -> SocketAddr {
 }
 
 /// A frontend with these addresses and ports.
-fn setup(lab: &Lab, listen: &[String]) -> Setup {
+fn setup(lab: &Loopback, listen: &[String]) -> Setup {
     Setup::new(lab).listen_on(listen)
 }

@@ -5,12 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 
-use crate::support::{
-    Balancer, Lab, Need, Nginx, Server, Setup, ask, ask_from, connect, ping, run, stories, tool,
+use convey_testkit::{
+    Balancer, Loopback, Need, Nginx, Server, Setup, ask, ask_from, connect, ping, run, stories, tool,
 };
 
 stories!("proxy":
-    requests_are_spread_over_three_nginx_exactly_by_weight [Need::Nginx, Need::Curl],
+    requests_are_spread_over_three_nginx_exactly_by_weight [Need::NGINX, Need::CURL],
     every_algorithm_reaches_every_server,
     a_client_stays_with_its_server_when_its_address_is_hashed,
     connections_of_one_client_spread_when_the_tuple_is_hashed,
@@ -24,7 +24,7 @@ stories!("proxy":
 const ALGORITHMS: [&str; 5] = ["round_robin", "least_connections", "power_of_two", "ring", "maglev"];
 
 fn requests_are_spread_over_three_nginx_exactly_by_weight() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
     let setup = Setup::new(&lab)
         .server("a", lab.server(1), "weight = 3")
@@ -43,7 +43,7 @@ fn requests_are_spread_over_three_nginx_exactly_by_weight() {
 
 fn every_algorithm_reaches_every_server() {
     for algorithm in ALGORITHMS {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}"));
         let _balancer = Balancer::start(&lab, &setup);
@@ -61,7 +61,7 @@ fn every_algorithm_reaches_every_server() {
 
 fn a_client_stays_with_its_server_when_its_address_is_hashed() {
     for algorithm in ["ring", "maglev"] {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}\nhash = \"source\""));
         let _balancer = Balancer::start(&lab, &setup);
@@ -77,7 +77,7 @@ fn a_client_stays_with_its_server_when_its_address_is_hashed() {
 
 fn connections_of_one_client_spread_when_the_tuple_is_hashed() {
     for algorithm in ["ring", "maglev"] {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}\nhash = \"tuple\""));
         let _balancer = Balancer::start(&lab, &setup);
@@ -93,7 +93,7 @@ fn a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name
         ("ring", "name", true),
         ("ring", "addr_port", false),
     ] {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let names = [("a", 1), ("b", 2), ("c", 3)];
         let other = |addr: SocketAddr| SocketAddr::new(addr.ip(), addr.port() + 1);
         let _servers = three_named(&lab);
@@ -115,7 +115,7 @@ fn a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name
 }
 
 fn least_connections_prefers_the_server_that_became_idle() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     // Each server greets with its name, then keeps the connection.
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| greeting(name, &lab, n));
     let setup = Setup::new(&lab)
@@ -140,7 +140,7 @@ fn least_connections_prefers_the_server_that_became_idle() {
 
 fn a_server_of_weight_zero_gets_nothing() {
     for algorithm in ALGORITHMS {
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = Setup::new(&lab)
             .backend(&format!("algorithm = {algorithm:?}"))
@@ -155,7 +155,7 @@ fn a_server_of_weight_zero_gets_nothing() {
 }
 
 fn a_server_may_speak_first() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _server = greeting("220 mail.example ready\r\n", &lab, 1);
     let _balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let mut greeted = [0; 24];
@@ -164,7 +164,7 @@ fn a_server_may_speak_first() {
 }
 
 fn clients_and_servers_of_both_ip_versions_meet() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let frontends = [lab.vip(), lab.v6(0)];
     let servers = [lab.server(1), lab.v6(1)];
     let _servers = servers.map(Server::echo);
@@ -181,11 +181,11 @@ fn clients_and_servers_of_both_ip_versions_meet() {
     balancer.wait_for_stat("/current_connections", 0);
 }
 
-fn three_named(lab: &Lab) -> [Server; 3] {
+fn three_named(lab: &Loopback) -> [Server; 3] {
     [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Server::named(name, lab.server(n)))
 }
 
-fn three(lab: &Lab) -> Setup {
+fn three(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), "").server(
         "c",
         lab.server(3),
@@ -194,7 +194,7 @@ fn three(lab: &Lab) -> Setup {
 }
 
 /// A server that says something and then waits for the client to close.
-fn greeting(text: &'static str, lab: &Lab, n: u8) -> Server {
+fn greeting(text: &'static str, lab: &Loopback, n: u8) -> Server {
     Server::start(lab.server(n), move |mut stream| {
         stream.write_all(text.as_bytes())?;
         io::copy(&mut stream, &mut io::sink()).map(drop)

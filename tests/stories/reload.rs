@@ -5,14 +5,13 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use convey_testkit::{
+    Balancer, Loopback, Need, Nginx, Server, Setup, Wrk, ask, clock, connect, ping, stories, wait_for,
+};
 use rustix::process::Signal;
 
-use crate::support::{
-    Balancer, Lab, Need, Nginx, Server, Setup, Wrk, ask, clock, connect, ping, stories, wait_for,
-};
-
 stories!("reload":
-    twenty_reloads_under_load_fail_no_request [Need::Nginx, Need::Wrk],
+    twenty_reloads_under_load_fail_no_request [Need::NGINX, Need::WRK],
     a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong,
     a_frontend_whose_port_is_busy_refuses_the_whole_file,
     a_hang_up_signal_reads_the_file_again,
@@ -26,7 +25,7 @@ stories!("reload":
 );
 
 fn twenty_reloads_under_load_fail_no_request() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
     let pool = |weights: &[(&str, u8, u64)]| {
         weights.iter().fold(Setup::new(&lab).health("interval = 0.2"), |setup, (name, n, weight)| {
@@ -60,7 +59,7 @@ fn twenty_reloads_under_load_fail_no_request() {
 }
 
 fn a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let good = Setup::new(&lab).server("a", lab.server(1), "weight = 3");
     let balancer = Balancer::start(&lab, &good);
@@ -86,7 +85,7 @@ fn a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong() {
 }
 
 fn a_frontend_whose_port_is_busy_refuses_the_whole_file() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let busy = TcpListener::bind(lab.second_vip()).unwrap();
@@ -106,14 +105,14 @@ fn a_frontend_whose_port_is_busy_refuses_the_whole_file() {
 }
 
 fn a_hang_up_signal_reads_the_file_again() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     balancer.signal(Signal::HUP);
     balancer.wait_for_log("config.toml read again: nothing that matters has changed");
 }
 
 fn the_log_says_what_has_changed() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [a, b, c] = [1, 2, 3].map(|n| lab.server(n));
     let before = Setup::new(&lab).server("a", a, "weight = 10").server("b", b, "");
     let after = Setup::new(&lab).server("a", a, "weight = 50").server("c", c, "");
@@ -123,7 +122,7 @@ fn the_log_says_what_has_changed() {
 }
 
 fn a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::echo(lab.server(1));
     let one = Setup::new(&lab).server("a", lab.server(1), "");
     let two = one.clone().and(&second_frontend(&lab, "pool"));
@@ -148,7 +147,7 @@ fn a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on() {
 }
 
 fn an_address_can_be_added_to_a_frontend_and_taken_away() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::echo(lab.server(1));
     let one = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &one);
@@ -167,7 +166,7 @@ fn an_address_can_be_added_to_a_frontend_and_taken_away() {
 }
 
 fn a_frontend_can_be_given_another_backend() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::echo(lab.server(1));
     let _b = Server::named("b", lab.server(2));
     let other = format!("[backends.other.servers.b]\naddr = \"{}\"\n", lab.server(2));
@@ -182,7 +181,7 @@ fn a_frontend_can_be_given_another_backend() {
 }
 
 fn a_server_that_leaves_keeps_its_connections() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
     let a = Setup::new(&lab).server("a", lab.server(1), "");
     let b = Setup::new(&lab).server("b", lab.server(2), "");
@@ -199,7 +198,7 @@ fn a_server_that_leaves_keeps_its_connections() {
 }
 
 fn what_cannot_change_while_running_waits_for_a_restart() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -214,7 +213,7 @@ fn what_cannot_change_while_running_waits_for_a_restart() {
 }
 
 fn a_first_frontend_in_a_packet_mode_waits_for_a_restart() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -243,10 +242,10 @@ fn balancer_is_busy(balancer: &Balancer, connections: u64) {
     });
 }
 
-fn second_frontend(lab: &Lab, backend: &str) -> String {
+fn second_frontend(lab: &Loopback, backend: &str) -> String {
     format!("[frontends.second]\nlisten_addr = \"{}\"\nbackend = \"{backend}\"\n", lab.second_vip())
 }
 
-fn is_refused(lab: &Lab) -> bool {
+fn is_refused(lab: &Loopback) -> bool {
     TcpStream::connect(lab.second_vip()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }

@@ -6,23 +6,23 @@ use std::net::TcpStream;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-use crate::support::{
-    Balancer, Fds, Lab, Need, Nginx, Server, Setup, ask, clock, connect, in_namespace, reset, send, stories,
-    wait_for,
+use convey_testkit::{
+    Balancer, Fds, Loopback, Need, Nginx, Server, Setup, ask, clock, connect, in_namespace, reset, send,
+    stories, wait_for,
 };
 
 stories!("slow":
-    clients_that_do_not_read_stall_nobody [Need::Nginx],
-    what_clients_do_not_read_waits_at_the_servers [Need::Long, Need::Namespace, Need::Nginx],
+    clients_that_do_not_read_stall_nobody [Need::NGINX],
+    what_clients_do_not_read_waits_at_the_servers [Need::Long, Need::NFT, Need::Namespaces, Need::NGINX],
     a_server_that_never_answers_stalls_nobody,
-    five_hundred_clients_that_reset_their_download_leak_nothing [Need::Nginx],
+    five_hundred_clients_that_reset_their_download_leak_nothing [Need::NGINX],
     a_hundred_clients_that_reset_a_stuck_upload_leak_nothing,
 );
 
 const MIB: u64 = 1024 * 1024;
 
 fn clients_that_do_not_read_stall_nobody() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let nginx = Nginx::start(&lab, "a", lab.server(1));
     send(&mut File::create(nginx.file("big")).unwrap(), 32 * MIB).unwrap();
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
@@ -41,7 +41,7 @@ fn what_clients_do_not_read_waits_at_the_servers() {
     let set_up = "ip link set lo mtu 1500\necho 4096 131072 33554432 > /proc/sys/net/ipv4/tcp_rmem";
     in_namespace("slow::what_clients_do_not_read_waits_at_the_servers", set_up, || {
         const CLIENTS: usize = 24;
-        let lab = Lab::new();
+        let lab = Loopback::new();
         let nginx = Nginx::start(&lab, "a", lab.server(1));
         send(&mut File::create(nginx.file("big")).unwrap(), 64 * MIB).unwrap();
         let _balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
@@ -72,7 +72,7 @@ fn drain(client: &mut TcpStream, bytes: usize) {
 }
 
 /// Bytes that wait in each connection to a server, for convey to read them, once that no longer changes.
-fn at_rest(lab: &Lab) -> Vec<u64> {
+fn at_rest(lab: &Loopback) -> Vec<u64> {
     let mut before = (received(lab), clock());
     wait_for("all that can move to have moved", || {
         let now = received(lab);
@@ -83,7 +83,7 @@ fn at_rest(lab: &Lab) -> Vec<u64> {
     })
 }
 
-fn received(lab: &Lab) -> Vec<u64> {
+fn received(lab: &Loopback) -> Vec<u64> {
     let std::net::SocketAddr::V4(server) = lab.server(1) else { panic!("it has IPv4") };
     let (ip, port) = (u32::from(*server.ip()).swap_bytes(), server.port());
     let to_server = format!("{ip:08X}:{port:04X}");
@@ -97,7 +97,7 @@ fn received(lab: &Lab) -> Vec<u64> {
 }
 
 fn a_server_that_never_answers_stalls_nobody() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _silent = Server::silent(lab.server(1));
     let _swift = Server::named("swift", lab.server(2));
     let slow_frontend = format!(
@@ -115,11 +115,11 @@ fn a_server_that_never_answers_stalls_nobody() {
 }
 
 fn five_hundred_clients_that_reset_their_download_leak_nothing() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let nginx = Nginx::start(&lab, "a", lab.server(1));
     send(&mut File::create(nginx.file("big")).unwrap(), 32 * MIB).unwrap();
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
-    let base = balancer.fds();
+    let base = balancer.fds_at_rest();
     thread::scope(|scope| {
         for _ in 0..10 {
             scope.spawn(|| {
@@ -137,11 +137,11 @@ fn five_hundred_clients_that_reset_their_download_leak_nothing() {
 }
 
 fn a_hundred_clients_that_reset_a_stuck_upload_leak_nothing() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let (_server, _held) = Server::holding(lab.server(1));
     let setup = Setup::new(&lab).timeouts("idle = 20").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
-    let base = balancer.fds();
+    let base = balancer.fds_at_rest();
     for _ in 0..100 {
         let mut stream = connect(lab.vip());
         stream.set_write_timeout(Some(Duration::from_millis(2))).unwrap();
@@ -155,13 +155,13 @@ fn a_hundred_clients_that_reset_a_stuck_upload_leak_nothing() {
 }
 
 /// A client that asked for the big file and has not read anything.
-fn download(lab: &Lab) -> TcpStream {
+fn download(lab: &Loopback) -> TcpStream {
     let mut stream = connect(lab.vip());
     stream.write_all(b"GET /big HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
     stream
 }
 
-fn all_are_served_swiftly(lab: &Lab, answer: &str) {
+fn all_are_served_swiftly(lab: &Loopback, answer: &str) {
     for _ in 0..200 {
         let start = clock();
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, answer.to_owned()));

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{
-    Balancer, Lab, Need, Server, Setup, ask, check_to_end, clock, connect, is_refused_with_reset, ping, run,
-    send, stories, tool, wait_for,
+use convey_testkit::{
+    Balancer, Loopback, Need, Server, Setup, ask, check_to_end, clock, connect, is_refused_with_reset, ping,
+    run, send, stories, tool, wait_for,
 };
 
 stories!("stats":
     bytes_and_connections_add_up_to_what_was_sent,
     open_connections_are_shown_where_they_are,
     times_of_connects_and_sessions_are_measured_once_each,
-    promtool_accepts_the_metrics [Need::Promtool],
+    promtool_accepts_the_metrics [Need::PROMTOOL],
     metrics_and_statistics_agree,
     health_is_shown_with_its_reason_and_since_when,
     a_page_that_does_not_exist_names_those_that_do,
@@ -134,7 +134,7 @@ fn metrics_and_statistics_agree() {
 }
 
 fn health_is_shown_with_its_reason_and_since_when() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = Server::echo(lab.server(1));
     let setup = Setup::new(&lab).health("interval = 0.1").server("a", lab.server(1), "").server(
         "b",
@@ -164,7 +164,7 @@ fn a_page_that_does_not_exist_names_those_that_do() {
 }
 
 fn a_page_that_takes_long_holds_no_other_up() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let balancer = Balancer::start(&lab, &four_thousand_servers(&lab));
     let scraped = AtomicUsize::new(0);
     let mut healthy = 0;
@@ -189,7 +189,7 @@ fn a_page_that_takes_long_holds_no_other_up() {
 /// Half of the answers come within 100 ms; on a machine that is slow with one scraper already, within twenty times what they
 /// take then.
 fn sixty_who_scrape_make_health_wait_little_longer_than_one() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let balancer = Balancer::start(&lab, &four_thousand_servers(&lab));
     let [one, sixty] = [1, 60].map(|scrapers| median_of_health(&lab, scrapers));
     assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()));
@@ -198,7 +198,7 @@ fn sixty_who_scrape_make_health_wait_little_longer_than_one() {
 }
 
 /// How long `/healthz` takes while so many ask for metrics again and again.
-fn median_of_health(lab: &Lab, scrapers: usize) -> Duration {
+fn median_of_health(lab: &Loopback, scrapers: usize) -> Duration {
     let (scraped, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let mut took: Vec<Duration> = Vec::new();
     thread::scope(|scope| {
@@ -228,13 +228,13 @@ fn median_of_health(lab: &Lab, scrapers: usize) -> Duration {
     took[took.len() / 2]
 }
 
-fn four_thousand_servers(lab: &Lab) -> Setup {
+fn four_thousand_servers(lab: &Loopback) -> Setup {
     let addr = |n| format!("{}:{}", lab.server(1).ip(), 10_000 + n);
     (0..4_000).fold(Setup::new(lab), |setup, n| setup.server(&format!("s{n}"), addr(n), ""))
 }
 
 /// Whether `/healthz`, asked after some pages, is answered before the first byte of them.
-fn health_overtakes_pages(lab: &Lab, balancer: &Balancer) -> bool {
+fn health_overtakes_pages(lab: &Loopback, balancer: &Balancer) -> bool {
     let pages = [(); 4].map(|()| {
         let mut page = connect(lab.stats());
         page.write_all(b"GET /metrics HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
@@ -247,8 +247,8 @@ fn health_overtakes_pages(lab: &Lab, balancer: &Balancer) -> bool {
     })
 }
 
-fn two_echo_servers() -> (Lab, Balancer, [Server; 2]) {
-    let lab = Lab::new();
+fn two_echo_servers() -> (Loopback, Balancer, [Server; 2]) {
+    let lab = Loopback::new();
     let servers = [1, 2].map(|n| Server::echo(lab.server(n)));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = Balancer::start(&lab, &setup);

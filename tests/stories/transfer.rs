@@ -7,14 +7,14 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use crate::support::{
-    Balancer, Lab, Need, Nginx, Server, Setup, check_to_end, connect, ping, reset, run, send, stories, tool,
-    was_reset,
+use convey_testkit::{
+    Balancer, Loopback, Need, Nginx, Server, Setup, check_to_end, connect, ping, reset, run, send, stories,
+    tool, was_reset,
 };
 
 stories!("transfer":
     a_gibibyte_goes_up_and_comes_back_byte_for_byte,
-    a_big_file_from_nginx_arrives_whole_through_curl [Need::Nginx, Need::Curl],
+    a_big_file_from_nginx_arrives_whole_through_curl [Need::NGINX, Need::CURL],
     a_client_that_has_said_everything_still_reads_everything,
     a_server_that_has_said_everything_still_reads_everything,
     an_answer_is_delivered_even_if_the_server_did_not_read_the_question,
@@ -44,7 +44,7 @@ fn a_gibibyte_goes_up_and_comes_back_byte_for_byte() {
 }
 
 fn a_big_file_from_nginx_arrives_whole_through_curl() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let nginx = Nginx::start(&lab, "a", lab.server(1));
     send(&mut File::create(nginx.file("big")).unwrap(), 100 * MIB + 1).unwrap();
     let _balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
@@ -145,8 +145,8 @@ fn a_reset_by_the_client_is_a_reset_for_the_server() {
 }
 
 /// A balancer with a single server.
-fn in_front_of(start: impl FnOnce(SocketAddr) -> Server) -> (Lab, Balancer, Server) {
-    let lab = Lab::new();
+fn in_front_of(start: impl FnOnce(SocketAddr) -> Server) -> (Loopback, Balancer, Server) {
+    let lab = Loopback::new();
     let server = start(lab.server(1));
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     (lab, balancer, server)

@@ -5,12 +5,11 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::thread::available_parallelism;
 
-use rustix::process::Signal;
-
-use crate::support::{
-    Balancer, Flood, Lab, Need, Process, Server, Setup, UdpClient, UdpServer, connect, ping, run, stories,
-    tool, wait_for,
+use convey_testkit::{
+    Balancer, Flood, Loopback, Need, Process, Server, Setup, UdpClient, UdpServer, connect, ping, run,
+    stories, tool, wait_for,
 };
+use rustix::process::Signal;
 
 stories!("udp":
     each_client_keeps_its_server,
@@ -35,11 +34,11 @@ stories!("udp":
     a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones,
     a_second_balancer_on_the_same_port_is_refused,
     a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do,
-    names_are_resolved_by_every_server [Need::Dnsmasq, Need::Dig],
+    names_are_resolved_by_every_server [Need::DNSMASQ, Need::DIG],
 );
 
 fn each_client_keeps_its_server() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = servers(&lab);
     let balancer = Balancer::start(&lab, &two(&lab));
     let clients = [(); 6].map(|()| UdpClient::of(lab.vip()));
@@ -53,7 +52,7 @@ fn each_client_keeps_its_server() {
 }
 
 fn datagrams_of_any_length_arrive_whole_and_are_counted() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _echo = UdpServer::echo(lab.server(1));
     let balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
@@ -78,7 +77,7 @@ fn thousands_of_datagrams_at_once_are_all_answered() {
     const ROUNDS: u16 = 50;
     /// As many as the buffers of an ordinary user's sockets hold.
     const BURST: u16 = 40;
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _echo = UdpServer::echo(lab.server(1));
     let balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let clients: Vec<UdpClient> = (0..CLIENTS).map(|_| UdpClient::of(lab.vip())).collect();
@@ -102,7 +101,7 @@ fn message(client: u16, round: u16, n: u16) -> Vec<u8> {
 }
 
 fn a_reply_comes_from_the_address_that_was_asked() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let anywhere = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), lab.v6(0).port());
     let _balancer = Balancer::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
@@ -112,7 +111,7 @@ fn a_reply_comes_from_the_address_that_was_asked() {
 }
 
 fn a_client_over_ipv6_gets_its_reply_from_the_address_it_asked() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let (anywhere, here) = (SocketAddr::new("::".parse().unwrap(), lab.v6(0).port()), lab.v6(1));
     let listen = udp(&lab).listen(&[anywhere, here]).server("a", lab.server(1), "");
@@ -124,7 +123,7 @@ fn a_client_over_ipv6_gets_its_reply_from_the_address_it_asked() {
 }
 
 fn a_broadcast_is_dropped_and_counted() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let anywhere = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), lab.v6(0).port());
     let balancer = Balancer::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
@@ -140,7 +139,7 @@ fn a_broadcast_is_dropped_and_counted() {
 }
 
 fn a_datagram_that_says_it_comes_from_a_server_begins_no_session() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let setup = udp(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "weight = 0");
     let balancer = Balancer::start(&lab, &setup);
@@ -155,10 +154,10 @@ fn a_datagram_that_says_it_comes_from_a_server_begins_no_session() {
 }
 
 fn a_silent_client_is_forgotten_and_starts_anew() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = servers(&lab);
     let balancer = Balancer::start(&lab, &two(&lab).timeouts("udp_idle = 0.1"));
-    let sockets = balancer.fds().sockets;
+    let sockets = balancer.fds_at_rest().sockets;
     let client = UdpClient::of(lab.vip());
     let first = client.ask();
     balancer.wait_for_stat("/frontends/web/current_connections", 0);
@@ -173,7 +172,7 @@ fn a_silent_client_is_forgotten_and_starts_anew() {
 }
 
 fn a_dead_server_is_left_at_the_datagram_after_the_one_it_refused() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [a, _b] = servers(&lab);
     let balancer = Balancer::start(&lab, &two(&lab));
     let client = client_of(&lab, "a");
@@ -187,7 +186,7 @@ fn a_dead_server_is_left_at_the_datagram_after_the_one_it_refused() {
 }
 
 fn a_client_of_a_server_that_a_probe_finds_dead_loses_nothing() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [a, _b] = servers(&lab);
     let balancer = Balancer::start(&lab, &two(&lab).health("interval = 0.1\nfall = 2"));
     let client = client_of(&lab, "a");
@@ -200,7 +199,7 @@ fn a_client_of_a_server_that_a_probe_finds_dead_loses_nothing() {
 }
 
 fn refused_datagrams_take_a_server_out() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let [a, _b] = servers(&lab);
     let balancer = Balancer::start(&lab, &two(&lab).health("interval = 3600\nfall = 3"));
     for name in ["a", "b"] {
@@ -220,7 +219,7 @@ fn refused_datagrams_take_a_server_out() {
 }
 
 fn a_client_of_the_only_server_waits_until_it_is_back() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let a = UdpServer::named("a", lab.server(1));
     let balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
@@ -236,7 +235,7 @@ fn a_client_of_the_only_server_waits_until_it_is_back() {
 }
 
 fn without_a_server_datagrams_are_dropped_and_counted() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let balancer = Balancer::start(&lab, &two(&lab).health("interval = 0.1\nfall = 1"));
     balancer.wait_for_stat("/backends/pool/servers_up", 0);
     let client = UdpClient::of(lab.vip());
@@ -253,7 +252,7 @@ fn without_a_server_datagrams_are_dropped_and_counted() {
 
 fn a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keeps_asking() {
     const LIMIT: u64 = 8;
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let full = udp(&lab).frontend(&format!("protocol = \"udp\"\nmax_connections = {LIMIT}"));
     let balancer = Balancer::start(&lab, &full.server("a", lab.server(1), ""));
@@ -276,7 +275,7 @@ fn a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keep
 }
 
 fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let workers = available_parallelism().unwrap().get();
     let _silent = UdpSocket::bind(lab.server(1)).unwrap();
     let _echo = Server::echo(lab.server(2));
@@ -306,7 +305,7 @@ fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
 }
 
 fn a_reload_moves_only_the_clients_of_the_server_that_left() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = servers(&lab);
     let balancer = Balancer::start(&lab, &two(&lab));
     let (of_a, of_b) = (client_of(&lab, "a"), client_of(&lab, "b"));
@@ -321,7 +320,7 @@ fn a_reload_moves_only_the_clients_of_the_server_that_left() {
 }
 
 fn a_session_that_moves_to_another_server_is_timed_once() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = servers(&lab);
     let balancer = Balancer::start(&lab, &two(&lab));
     let client = UdpClient::of(lab.vip());
@@ -338,7 +337,7 @@ fn a_session_that_moves_to_another_server_is_timed_once() {
 }
 
 fn a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let here = udp(&lab).server("a", lab.server(1), "");
     let elsewhere = here.clone().listen(&[lab.second_vip()]);
@@ -360,7 +359,7 @@ fn a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back() {
 }
 
 fn a_frontend_that_is_taken_away_gives_its_port_back() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let here = udp(&lab).timeouts("drain = 0.2").server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &here);
@@ -373,7 +372,7 @@ fn a_frontend_that_is_taken_away_gives_its_port_back() {
 }
 
 fn a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let mut balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
@@ -390,9 +389,9 @@ fn a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones() {
 }
 
 fn a_second_balancer_on_the_same_port_is_refused() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let balancer = Balancer::start(&lab, &two(&lab));
-    let other = Lab::new();
+    let other = Loopback::new();
     std::fs::write(
         other.directory().join("config.toml"),
         two(&lab).to_string().replace(
@@ -401,7 +400,7 @@ fn a_second_balancer_on_the_same_port_is_refused() {
         ),
     )
     .unwrap();
-    let ran = run(crate::support::binary().current_dir(other.directory()));
+    let ran = run(convey_testkit::binary().current_dir(other.directory()));
     assert_eq!(ran.code, Some(1));
     assert!(
         ran.stderr.contains(&format!("cannot listen on {}/udp: Address already in use", lab.vip())),
@@ -411,7 +410,7 @@ fn a_second_balancer_on_the_same_port_is_refused() {
 }
 
 fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let setup = udp(&lab).server("a", lab.server(1), "");
     let balancer = Balancer::start(&lab, &setup);
@@ -433,7 +432,7 @@ fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_o
 }
 
 fn names_are_resolved_by_every_server() {
-    let lab = Lab::new();
+    let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| dnsmasq(name, lab.server(n)));
     let balancer = Balancer::start(&lab, &two(&lab).health("kind = \"tcp\"\ninterval = 0.1"));
     let mut names = BTreeSet::new();
@@ -469,21 +468,21 @@ fn dnsmasq(name: &str, addr: SocketAddr) -> Process {
 }
 
 /// A frontend for UDP.
-fn udp(lab: &Lab) -> Setup {
+fn udp(lab: &Loopback) -> Setup {
     Setup::new(lab).frontend("protocol = \"udp\"")
 }
 
 /// The same with two servers.
-fn two(lab: &Lab) -> Setup {
+fn two(lab: &Loopback) -> Setup {
     udp(lab).server("a", lab.server(1), "").server("b", lab.server(2), "")
 }
 
-fn servers(lab: &Lab) -> [UdpServer; 2] {
+fn servers(lab: &Loopback) -> [UdpServer; 2] {
     [UdpServer::named("a", lab.server(1)), UdpServer::named("b", lab.server(2))]
 }
 
 /// A client that is served by a certain server.
-fn client_of(lab: &Lab, server: &str) -> UdpClient {
+fn client_of(lab: &Loopback, server: &str) -> UdpClient {
     wait_for("a client of the server", || {
         Some(UdpClient::of(lab.vip())).filter(|client| client.ask() == server)
     })

@@ -13,14 +13,17 @@ use super::wait_for;
 
 /// What a command that ends by itself has said.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct Ran {
+    /// Its exit code, unless a signal ended it.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
 }
 
 /// Runs a command to its end.
-pub(crate) fn run(command: &mut Command) -> Ran {
+pub fn run(command: &mut Command) -> Ran {
     let (stdout, stderr) = (tempfile().unwrap(), tempfile().unwrap());
     command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
     let code = Process::spawn(command).wait().code();
@@ -28,13 +31,14 @@ pub(crate) fn run(command: &mut Command) -> Ran {
 }
 
 /// A running process; dropping it kills it. Should the tests themselves be killed, the kernel does it.
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     name: String,
 }
 
 impl Process {
-    pub(crate) fn spawn(command: &mut Command) -> Process {
+    /// Starts it.
+    pub fn spawn(command: &mut Command) -> Process {
         let name = command.get_program().to_string_lossy().into_owned();
         let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         #[expect(unsafe_code, reason = "nothing else runs between fork and exec")]
@@ -46,26 +50,29 @@ impl Process {
         Process { child, name }
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits until it has ended by itself.
-    pub(crate) fn wait(&mut self) -> ExitStatus {
+    pub fn wait(&mut self) -> ExitStatus {
         let child = std::cell::RefCell::new(&mut self.child);
         wait_for(&format!("the end of {}", self.name), || child.borrow_mut().try_wait().unwrap())
     }
 
     /// The status it has ended with, if it has.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    pub(crate) fn kill(&mut self) {
+    /// Kills it, and waits for its end.
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -6,22 +6,21 @@ use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+use super::PATIENCE;
 
 /// A connection on which nothing takes forever.
-pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
+pub fn connect(addr: SocketAddr) -> TcpStream {
     try_connect(None, addr).unwrap()
 }
 
 /// The same from a certain address.
-pub(crate) fn connect_from(source: IpAddr, addr: SocketAddr) -> io::Result<TcpStream> {
+pub fn connect_from(source: IpAddr, addr: SocketAddr) -> io::Result<TcpStream> {
     try_connect(Some(source), addr)
 }
 
 /// Sends a byte and waits until an echo server has sent it back: the connection is established from end to
 /// end.
-pub(crate) fn ping(stream: &mut TcpStream) -> io::Result<()> {
+pub fn ping(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"!")?;
     let mut byte = [0];
     stream.read_exact(&mut byte)?;
@@ -30,22 +29,22 @@ pub(crate) fn ping(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// One HTTP request on a connection of its own; returns status and body.
-pub(crate) fn ask(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+pub fn ask(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(None, addr)?, path)
 }
 
 /// The same from a certain address.
-pub(crate) fn ask_from(source: IpAddr, addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+pub fn ask_from(source: IpAddr, addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(Some(source), addr)?, path)
 }
 
 /// Whether an attempt to read shows that the other side has reset the connection.
-pub(crate) fn was_reset(stream: &mut TcpStream) -> bool {
+pub fn was_reset(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1024]), Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
 }
 
 /// Whether a connection is reset without a byte sent, perhaps before we know that it was established.
-pub(crate) fn is_refused_with_reset(addr: SocketAddr) -> bool {
+pub fn is_refused_with_reset(addr: SocketAddr) -> bool {
     match try_connect(None, addr) {
         Ok(mut stream) => was_reset(&mut stream),
         Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
@@ -53,7 +52,7 @@ pub(crate) fn is_refused_with_reset(addr: SocketAddr) -> bool {
 }
 
 /// Closes the connection with a reset.
-pub(crate) fn reset(stream: TcpStream) {
+pub fn reset(stream: TcpStream) {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 

@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::need::tool;
-use super::{Lab, Process, wait_for};
+use super::{Loopback, Process, wait_for};
 
 /// One nginx process with a directory of its own. `/` answers with its name, `/up` with 200 as long as
 /// there is a file `up`, everything else comes from its directory.
-pub(crate) struct Nginx {
+pub struct Nginx {
     process: Process,
     www: PathBuf,
 }
 
 impl Nginx {
     /// Starts it and waits until it answers.
-    pub(crate) fn start(lab: &Lab, name: &str, addr: SocketAddr) -> Nginx {
+    pub fn start(lab: &Loopback, name: &str, addr: SocketAddr) -> Nginx {
         let nginx = Nginx::spawn(Command::new(tool("nginx").unwrap()), lab.directory(), name, addr);
         wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
         nginx
     }
 
     /// Starts it with a command that is not simply its name, below a directory.
-    pub(crate) fn spawn(mut command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
+    pub fn spawn(mut command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
         let prefix = directory.join(name);
         let www = prefix.join("www");
         fs::create_dir_all(&www).unwrap();
@@ -38,12 +38,12 @@ impl Nginx {
     }
 
     /// A file that it serves.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.www.join(name)
     }
 
     /// Ends it without giving it a chance to say anything.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill();
     }
 }

@@ -7,25 +7,25 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use super::{Lab, Process, tool, wait_for};
+use super::{Loopback, Process, tool, wait_for};
 
 /// What [`NameServer`] has records of.
-pub(crate) const NAME: &str = "app.convey.test";
+pub const NAME: &str = "app.convey.test";
 
 /// dnsmasq, which knows [`NAME`] and believes nobody else. Its answers are good for a second.
-pub(crate) struct NameServer<'a> {
-    lab: &'a Lab,
+pub struct NameServer<'a> {
+    lab: &'a Loopback,
     process: Process,
 }
 
 impl NameServer<'_> {
     /// Starts it; it answers with these servers of the lab.
-    pub(crate) fn start<'a>(lab: &'a Lab, servers: &[u8]) -> NameServer<'a> {
+    pub fn start<'a>(lab: &'a Loopback, servers: &[u8]) -> NameServer<'a> {
         NameServer::start_with(lab, servers.iter().map(|n| lab.server(*n).ip()))
     }
 
     /// Starts it; it answers with these addresses.
-    pub(crate) fn start_with(lab: &Lab, addresses: impl Iterator<Item = IpAddr>) -> NameServer<'_> {
+    pub fn start_with(lab: &Loopback, addresses: impl Iterator<Item = IpAddr>) -> NameServer<'_> {
         write_hosts(lab, addresses);
         let addr = NameServer::addr(lab);
         let mut command = Command::new(tool("dnsmasq").unwrap());
@@ -39,28 +39,28 @@ impl NameServer<'_> {
         NameServer { lab, process }
     }
 
-    /// Where that of a lab is.
-    pub(crate) fn addr(lab: &Lab) -> SocketAddr {
+    /// Where it listens.
+    pub fn addr(lab: &Loopback) -> SocketAddr {
         SocketAddr::new(lab.ip(53), 5353)
     }
 
     /// The lines of a configuration that has it asked, and believed when it speaks of the loopback: there stories happen.
-    pub(crate) fn dns(lab: &Lab) -> String {
+    pub fn dns(lab: &Loopback) -> String {
         format!("[dns]\nnameservers = \"{}\"\nallow_local = true\n", NameServer::addr(lab))
     }
 
     /// Answers with these servers from now on.
-    pub(crate) fn answer(&self, servers: &[u8]) {
+    pub fn answer(&self, servers: &[u8]) {
         write_hosts(self.lab, servers.iter().map(|n| self.lab.server(*n).ip()));
         self.process.signal(Signal::HUP);
     }
 }
 
-fn hosts(lab: &Lab) -> PathBuf {
+fn hosts(lab: &Loopback) -> PathBuf {
     lab.directory().join("hosts")
 }
 
-fn write_hosts(lab: &Lab, addresses: impl Iterator<Item = IpAddr>) {
+fn write_hosts(lab: &Loopback, addresses: impl Iterator<Item = IpAddr>) {
     let lines: String = addresses.map(|ip| format!("{ip} {NAME}\n")).collect();
     fs::write(hosts(lab), lines).unwrap();
 }

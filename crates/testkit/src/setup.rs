@@ -3,12 +3,12 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::Lab;
+use super::Loopback;
 
 /// A file with a frontend `web` in front of a backend `pool` whose servers are not probed, and statistics.
 /// Lines can be added to each table.
 #[derive(Clone)]
-pub(crate) struct Setup {
+pub struct Setup {
     listen: String,
     stats: SocketAddr,
     frontend: String,
@@ -20,7 +20,8 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn new(lab: &Lab) -> Setup {
+    /// One without servers yet, on the addresses of this network.
+    pub fn new(lab: &Loopback) -> Setup {
         Setup {
             listen: format!("{:?}", lab.vip().to_string()),
             stats: lab.stats(),
@@ -34,49 +35,49 @@ impl Setup {
     }
 
     /// Several addresses for the frontend.
-    pub(crate) fn listen(mut self, addrs: &[SocketAddr]) -> Setup {
+    pub fn listen(mut self, addrs: &[SocketAddr]) -> Setup {
         self.listen = format!("{:?}", addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>());
         self
     }
 
     /// The same with ranges of ports.
-    pub(crate) fn listen_on(mut self, places: &[String]) -> Setup {
+    pub fn listen_on(mut self, places: &[String]) -> Setup {
         self.listen = format!("{places:?}");
         self
     }
 
     /// Lines of the frontend.
-    pub(crate) fn frontend(mut self, lines: &str) -> Setup {
+    pub fn frontend(mut self, lines: &str) -> Setup {
         self.frontend = lines.to_owned();
         self
     }
 
     /// Lines of the backend.
-    pub(crate) fn backend(mut self, lines: &str) -> Setup {
+    pub fn backend(mut self, lines: &str) -> Setup {
         self.backend = lines.to_owned();
         self
     }
 
     /// Lines of the health check.
-    pub(crate) fn health(mut self, lines: &str) -> Setup {
+    pub fn health(mut self, lines: &str) -> Setup {
         self.health = lines.to_owned();
         self
     }
 
     /// Lines of the timeouts.
-    pub(crate) fn timeouts(mut self, lines: &str) -> Setup {
+    pub fn timeouts(mut self, lines: &str) -> Setup {
         self.timeouts = lines.to_owned();
         self
     }
 
     /// One more server, with further lines.
-    pub(crate) fn server(mut self, name: &str, addr: impl fmt::Display, lines: &str) -> Setup {
+    pub fn server(mut self, name: &str, addr: impl fmt::Display, lines: &str) -> Setup {
         self.servers.push_str(&format!("[backends.pool.servers.{name}]\naddr = \"{addr}\"\n{lines}\n"));
         self
     }
 
     /// Further tables.
-    pub(crate) fn and(mut self, tables: &str) -> Setup {
+    pub fn and(mut self, tables: &str) -> Setup {
         self.more.push_str(tables);
         self
     }

@@ -8,49 +8,52 @@ use tempfile::TempDir;
 
 /// A temporary directory and a network 127.x.y.0/24 that no other story uses while it exists, in this
 /// process or another.
-pub(crate) struct Lab {
+pub struct Loopback {
     directory: TempDir,
     network: [u8; 2],
     _claim: TcpListener,
 }
 
-impl Lab {
-    pub(crate) fn new() -> Lab {
+impl Loopback {
+    /// One that nobody uses.
+    #[allow(clippy::new_without_default, reason = "it claims something")]
+    pub fn new() -> Loopback {
         let (network, claim) = claim();
-        Lab { directory: TempDir::new().unwrap(), network, _claim: claim }
+        Loopback { directory: TempDir::new().unwrap(), network, _claim: claim }
     }
 
-    pub(crate) fn directory(&self) -> &Path {
+    /// The directory.
+    pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
     /// A host of the network.
-    pub(crate) fn ip(&self, host: u8) -> IpAddr {
+    pub fn ip(&self, host: u8) -> IpAddr {
         host_of(self.network, host)
     }
 
     /// Where clients connect to.
-    pub(crate) fn vip(&self) -> SocketAddr {
+    pub fn vip(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 8080)
     }
 
     /// Where another frontend listens.
-    pub(crate) fn second_vip(&self) -> SocketAddr {
+    pub fn second_vip(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 8081)
     }
 
     /// Where statistics are served.
-    pub(crate) fn stats(&self) -> SocketAddr {
+    pub fn stats(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 7000)
     }
 
     /// Where the `n`th server listens.
-    pub(crate) fn server(&self, n: u8) -> SocketAddr {
+    pub fn server(&self, n: u8) -> SocketAddr {
         SocketAddr::new(self.ip(10 + n), 8000)
     }
 
     /// One of four addresses of IPv6. There is only one `::1`: what tells stories apart is the port.
-    pub(crate) fn v6(&self, n: u16) -> SocketAddr {
+    pub fn v6(&self, n: u16) -> SocketAddr {
         let [x, y] = self.network.map(u16::from);
         let index = 256 * (x - FIRST_NETWORK) + y;
         SocketAddr::new("::1".parse().unwrap(), 10_000 + 4 * (index % 5_500) + n)

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Looks again and again until there is an answer.
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = clock();
     loop {
         if let Some(found) = look() {
@@ -20,6 +20,6 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
 
 /// Now.
 #[expect(clippy::disallowed_methods, reason = "stories happen in real time")]
-pub(crate) fn clock() -> Instant {
+pub fn clock() -> Instant {
     Instant::now()
 }

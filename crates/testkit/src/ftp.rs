@@ -17,7 +17,7 @@ struct Ftp {
 }
 
 /// Starts one with control connections on `addr`, and data connections on ports of the same address.
-pub(crate) fn ftp_server(addr: SocketAddr, data_ports: RangeInclusive<u16>, content: &str) -> Server {
+pub fn ftp_server(addr: SocketAddr, data_ports: RangeInclusive<u16>, content: &str) -> Server {
     let ftp = Ftp { content: content.to_owned(), addr, data_ports, turn: AtomicU16::new(0) };
     Server::start(addr, move |stream| ftp.serve(stream))
 }

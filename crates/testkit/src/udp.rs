@@ -7,13 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::wait_for;
-
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+use super::{PATIENCE, wait_for};
 
 /// A server that answers every datagram. Dropping it closes its socket.
-pub(crate) struct UdpServer {
+pub struct UdpServer {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -21,17 +18,17 @@ pub(crate) struct UdpServer {
 
 impl UdpServer {
     /// Answers with its name.
-    pub(crate) fn named(name: &'static str, addr: SocketAddr) -> UdpServer {
+    pub fn named(name: &'static str, addr: SocketAddr) -> UdpServer {
         UdpServer::start(addr, move |_, answer| answer(name.as_bytes()))
     }
 
     /// Sends back what it is sent.
-    pub(crate) fn echo(addr: SocketAddr) -> UdpServer {
+    pub fn echo(addr: SocketAddr) -> UdpServer {
         UdpServer::start(addr, |question, answer| answer(question))
     }
 
     /// Lets `handle` have every datagram, and what sends an answer.
-    pub(crate) fn start(
+    pub fn start(
         addr: SocketAddr,
         handle: impl Fn(&[u8], &mut dyn FnMut(&[u8])) + Send + 'static,
     ) -> UdpServer {
@@ -66,14 +63,14 @@ impl Drop for UdpServer {
 }
 
 /// Datagrams from many ports, as fast as one thread can send them, until it is dropped.
-pub(crate) struct Flood {
+pub struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Flood {
     /// Floods `addr` from this many ports in turn.
-    pub(crate) fn start(addr: SocketAddr, ports: usize) -> Flood {
+    pub fn start(addr: SocketAddr, ports: usize) -> Flood {
         let clients: Vec<UdpClient> = (0..ports).map(|_| UdpClient::of(addr)).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -98,23 +95,26 @@ impl Drop for Flood {
 }
 
 /// A client that hears only what comes from the address it asks.
-pub(crate) struct UdpClient {
+pub struct UdpClient {
     socket: UdpSocket,
 }
 
 impl UdpClient {
-    pub(crate) fn of(addr: SocketAddr) -> UdpClient {
+    /// One with a port of its own, for this address.
+    pub fn of(addr: SocketAddr) -> UdpClient {
         let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
         socket.connect(addr).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         UdpClient { socket }
     }
 
-    pub(crate) fn send(&self, datagram: &[u8]) {
+    /// Sends a datagram.
+    pub fn send(&self, datagram: &[u8]) {
         self.socket.send(datagram).unwrap();
     }
 
-    pub(crate) fn receive(&self) -> io::Result<Vec<u8>> {
+    /// Waits for a datagram.
+    pub fn receive(&self) -> io::Result<Vec<u8>> {
         let mut buffer = vec![0; 65_536];
         let n = self.socket.recv(&mut buffer)?;
         buffer.truncate(n);
@@ -122,13 +122,13 @@ impl UdpClient {
     }
 
     /// The answer to one datagram, which must come.
-    pub(crate) fn ask(&self) -> String {
+    pub fn ask(&self) -> String {
         self.send(b"who?");
         String::from_utf8(self.receive().unwrap()).unwrap()
     }
 
     /// The first answer, to a question that is repeated until one comes; and how often it was asked.
-    pub(crate) fn insist(&self) -> (String, u32) {
+    pub fn insist(&self) -> (String, u32) {
         self.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut asked = 0;
         let answer = wait_for("an answer", || {

@@ -8,31 +8,33 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use super::need::tool;
-use super::{Lab, Process};
+use super::{Loopback, Process};
 
 /// A running wrk that opens a connection for every request.
-pub(crate) struct Wrk {
+pub struct Wrk {
     process: Process,
     output: PathBuf,
 }
 
 /// What wrk says at its end.
 #[derive(Debug)]
-pub(crate) struct Summary {
-    pub(crate) requests: u64,
+pub struct Summary {
+    /// Requests that were answered.
+    pub requests: u64,
     /// Connects, reads and writes that failed, and requests that took longer than ten seconds.
-    pub(crate) failed: u64,
+    pub failed: u64,
     /// The whole text.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 impl Wrk {
-    pub(crate) fn start(lab: &Lab, target: SocketAddr, connections: u32) -> Wrk {
+    /// Starts it with so many connections at a time.
+    pub fn start(lab: &Loopback, target: SocketAddr, connections: u32) -> Wrk {
         Wrk::spawn(Command::new(tool("wrk").unwrap()), lab.directory(), target, connections)
     }
 
     /// Starts it with a command that is not simply its name.
-    pub(crate) fn spawn(mut command: Command, directory: &Path, target: SocketAddr, connections: u32) -> Wrk {
+    pub fn spawn(mut command: Command, directory: &Path, target: SocketAddr, connections: u32) -> Wrk {
         let output = directory.join("wrk");
         let connections = connections.to_string();
         command.args(["-t", "1", "-c", &connections, "-d", "60s", "--timeout", "10s"]);
@@ -42,7 +44,7 @@ impl Wrk {
     }
 
     /// Ends it and reads its summary.
-    pub(crate) fn stop(mut self) -> Summary {
+    pub fn stop(mut self) -> Summary {
         self.process.signal(Signal::INT);
         self.process.wait();
         let text = fs::read_to_string(&self.output).unwrap();

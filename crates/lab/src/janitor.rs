@@ -5,8 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use convey_dataplane::programs;
+
 use super::LabError;
-use crate::programs;
 
 /// Where `ip netns` keeps namespaces.
 pub(super) const NAMESPACES: &str = "/run/netns";

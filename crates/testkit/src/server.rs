@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 
 /// A server with a thread for each connection. Dropping it closes its listening socket; connections that
 /// are open go on.
-pub(crate) struct Server {
+pub struct Server {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -18,7 +18,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Lets `handle` have every connection; its errors end the connection and nothing else.
-    pub(crate) fn start(
+    pub fn start(
         addr: SocketAddr,
         handle: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
     ) -> Server {
@@ -39,7 +39,7 @@ impl Server {
     }
 
     /// Sends back what it is sent.
-    pub(crate) fn echo(addr: SocketAddr) -> Server {
+    pub fn echo(addr: SocketAddr) -> Server {
         Server::start(addr, |mut stream| {
             let mut buffer = vec![0; 128 * 1024];
             loop {
@@ -52,7 +52,7 @@ impl Server {
     }
 
     /// Answers one HTTP request for each connection with its name.
-    pub(crate) fn named(name: &'static str, addr: SocketAddr) -> Server {
+    pub fn named(name: &'static str, addr: SocketAddr) -> Server {
         Server::start(addr, move |mut stream| {
             let mut lines = BufReader::new(stream.try_clone()?).lines();
             while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
@@ -62,7 +62,7 @@ impl Server {
     }
 
     /// Accepts, and does nothing with the connections it has: they are in the list.
-    pub(crate) fn holding(addr: SocketAddr) -> (Server, Arc<Mutex<Vec<TcpStream>>>) {
+    pub fn holding(addr: SocketAddr) -> (Server, Arc<Mutex<Vec<TcpStream>>>) {
         let held: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let list = held.clone();
         let server = Server::start(addr, move |stream| {
@@ -73,7 +73,7 @@ impl Server {
     }
 
     /// Accepts, and says nothing until the other side closes.
-    pub(crate) fn silent(addr: SocketAddr) -> Server {
+    pub fn silent(addr: SocketAddr) -> Server {
         Server::start(addr, |mut stream| io::copy(&mut stream, &mut io::sink()).map(drop))
     }
 }

@@ -11,7 +11,7 @@ const PERIOD: usize = 1_048_583;
 const BLOCK: usize = 256 * 1024;
 
 /// Writes the first `bytes` of the endless pattern.
-pub(crate) fn send(to: &mut impl Write, bytes: u64) -> io::Result<()> {
+pub fn send(to: &mut impl Write, bytes: u64) -> io::Result<()> {
     let mut at = 0;
     while at < bytes {
         let piece = piece(at, (bytes - at).min(BLOCK as u64) as usize);
@@ -22,7 +22,7 @@ pub(crate) fn send(to: &mut impl Write, bytes: u64) -> io::Result<()> {
 }
 
 /// Reads to the end of the stream and panics unless it is the pattern; returns how much there was.
-pub(crate) fn check_to_end(from: &mut impl Read) -> u64 {
+pub fn check_to_end(from: &mut impl Read) -> u64 {
     let mut block = vec![0; BLOCK];
     let mut at = 0;
     loop {

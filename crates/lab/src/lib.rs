@@ -11,26 +11,24 @@
 //! Where the kernel has IPv6, everybody has an address of it too: `fd77::` and the same last digits, `fd77::201`.
 //! A [`Plan`] may have more: a second balancer, a router before one of the machines.
 
+mod error;
 mod janitor;
+mod namespace;
 mod plan;
+mod programs;
 mod role;
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::ffi::OsStr;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::process::Command;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use janitor::Janitor;
+pub use error::LabError;
+pub use namespace::{Namespace, join};
 pub use plan::{NARROW, Plan};
+use programs::{find, output};
 pub use role::Role;
-
-use crate::programs;
 
 /// Where clients connect to; an address of the balancer.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
@@ -47,42 +45,10 @@ pub const INTERFACE: &str = "eth0";
 /// Every method that fails says what the tool it used said.
 #[derive(Debug)]
 pub struct Lab {
-    prefix: String,
     plan: Plan,
     machines: Vec<Role>,
-    _janitor: Janitor,
-}
-
-/// Why there is no lab, or why it does not do what it was told.
-#[derive(Debug, thiserror::Error)]
-pub enum LabError {
-    /// Only root may make network namespaces.
-    #[error("a lab of network namespaces needs root; try sudo")]
-    NotRoot,
-    /// A program that the lab is made with is not installed.
-    #[error("{program} is not installed (Debian package {package})")]
-    Missing {
-        /// What could not be started.
-        program: &'static str,
-        /// What has it.
-        package: &'static str,
-    },
-    /// A program refused.
-    #[error("`{command}` failed: {said}")]
-    Failed {
-        /// What was run.
-        command: String,
-        /// What it said.
-        said: String,
-    },
-    /// The system refused.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What it said.
-        source: io::Error,
-    },
+    /// Of the switch, then of the machines.
+    namespaces: Vec<Namespace>,
 }
 
 impl Lab {
@@ -94,20 +60,9 @@ impl Lab {
     }
 
     fn build(plan: &Plan) -> Result<Lab, LabError> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(LabError::NotRoot);
-        }
-        find("ip", "iproute2")?;
-        janitor::sweep()?;
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let prefix = format!("convey-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let machines = plan.machines();
-        let all = [Role::Switch].iter().chain(&machines);
-        let names: Vec<String> = all.map(|role| format!("{prefix}-{role}")).collect();
-        // In charge before there is anything to clear away.
-        let janitor = Janitor::start(&names)?;
-        let lab = Lab { prefix, plan: plan.clone(), machines, _janitor: janitor };
-        ip(&[], names.iter().map(|name| format!("netns add {name}")))?;
+        let namespaces = Namespace::of_roles([Role::Switch].iter().chain(&machines))?;
+        let lab = Lab { plan: plan.clone(), machines, namespaces };
         lab.join_up()?;
         Ok(lab)
     }
@@ -117,45 +72,45 @@ impl Lab {
         &self.machines
     }
 
+    /// The namespace of a machine, or of the switch.
+    ///
+    /// # Panics
+    /// The lab has no such machine.
+    pub fn place(&self, role: Role) -> &Namespace {
+        let all = [Role::Switch].iter().chain(&self.machines);
+        let found = all.zip(&self.namespaces).find(|(at, _)| **at == role);
+        found.unwrap_or_else(|| panic!("the lab has no {role}")).1
+    }
+
     /// Name of a namespace, as `ip netns` has it.
     pub fn namespace(&self, role: Role) -> String {
-        format!("{}-{role}", self.prefix)
+        self.place(role).name().to_owned()
     }
 
     /// A command that runs a program in a namespace. What still runs there when the lab is dropped is killed.
-    pub fn command(&self, role: Role, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = programs::command("ip");
-        command.args(["netns", "exec", &self.namespace(role)]).arg(program);
-        command
+    pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
+        self.place(role).command(program)
     }
 
     /// Runs a program in a namespace to its end; what it printed.
     pub fn run(&self, role: Role, program: &str, arguments: &[&str]) -> Result<String, LabError> {
-        output(self.command(role, program).args(arguments), "")
+        self.place(role).run(program, arguments)
     }
 
     /// Does `f` on a thread that is in a namespace, and waits for it. Sockets made there stay in it.
     pub fn enter<T: Send>(&self, role: Role, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
-        let inside = || {
-            self.join(role)?;
-            Ok(f())
-        };
-        thread::scope(|scope| scope.spawn(inside).join())
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.place(role).enter(f)
     }
 
     /// Moves the calling thread into a namespace for good; threads it starts from now on are there too.
     pub fn join(&self, role: Role) -> Result<(), LabError> {
-        let name = self.namespace(role);
-        File::open(format!("{}/{name}", janitor::NAMESPACES))
-            .and_then(|file| Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?))
-            .map_err(|source| LabError::System { what: format!("enter the namespace {name}"), source })
+        self.place(role).join()
     }
 
     /// Lets servers answer clients directly (DSR): what they send from `ports` leaves with the VIP as its
     /// source, except to a balancer. Needs nftables.
     pub fn answer_directly(&self, ports: &[u16]) -> Result<(), LabError> {
-        const SCRIPT: &str = include_str!("../../tc/dsr-server-nft.sh");
+        const SCRIPT: &str = include_str!("../../../tc/dsr-server-nft.sh");
         find("nft", "nftables")?;
         let both = |role: Role| format!("{} {}", role.address(), role.address_v6());
         let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
@@ -208,10 +163,10 @@ impl Lab {
     fn join_up(&self) -> Result<(), LabError> {
         let v6 = Path::new("/proc/sys/net/ipv6").exists();
         for role in [Role::Switch].iter().chain(&self.machines) {
-            ip(&["-n", &self.namespace(*role)], self.plan.links(*role, |role| self.namespace(role)))?;
+            self.place(*role).ip(self.plan.links(*role, |role| self.namespace(role)))?;
         }
         for role in &self.machines {
-            ip(&["-n", &self.namespace(*role)], self.plan.addresses(*role, v6))?;
+            self.place(*role).ip(self.plan.addresses(*role, v6))?;
         }
         if self.machines.contains(&Role::Router) {
             let on = |file| fs::write(format!("/proc/sys/net/{file}"), "1");
@@ -227,46 +182,4 @@ impl From<Role> for IpAddr {
     fn from(role: Role) -> IpAddr {
         role.address().into()
     }
-}
-
-/// Runs lines of `ip` in one process.
-fn ip(options: &[&str], lines: impl IntoIterator<Item = String>) -> Result<(), LabError> {
-    let lines: Vec<String> = lines.into_iter().collect();
-    if lines.is_empty() {
-        return Ok(());
-    }
-    output(programs::command("ip").args(options).args(["-batch", "-"]), &lines.join("\n")).map(drop)
-}
-
-/// Makes sure of a program. It is started, since only that shows where the system looks for it.
-fn find(program: &'static str, package: &'static str) -> Result<(), LabError> {
-    let started =
-        programs::command(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    match started {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(LabError::Missing { program, package }),
-        _ => Ok(()),
-    }
-}
-
-/// Runs a command to its end with something to read; what it printed.
-fn output(command: &mut Command, input: &str) -> Result<String, LabError> {
-    let text = shown(command);
-    let system = |source| LabError::System { what: format!("run `{text}`"), source };
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(system)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // Whoever does not read to the end has a reason, and says it.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(system)?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(LabError::Failed { command: text, said })
-}
-
-fn shown(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

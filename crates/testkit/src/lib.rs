@@ -1,0 +1,37 @@
+//! What tests of convey share: the real binary and how to know that it is ready, servers, clients, namespaces, patience, and
+//! the reasons to ignore a test. For tests and benchmarks alone; whatever fails panics.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod balancer;
+mod client;
+mod ftp;
+mod loopback;
+mod name_server;
+mod namespace;
+mod need;
+mod nginx;
+mod pattern;
+mod process;
+mod server;
+mod setup;
+mod udp;
+mod wait;
+mod wrk;
+
+pub use convey_lab::join;
+
+pub use balancer::{Balancer, Fds, binary, start};
+pub use client::{ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset};
+pub use ftp::ftp_server;
+pub use loopback::Loopback;
+pub use name_server::{NAME, NameServer};
+pub use namespace::{Namespace, in_namespace};
+pub use need::{Need, raise_file_limit, run_trials, tool, trial, trials};
+pub use nginx::Nginx;
+pub use pattern::{check_to_end, send};
+pub use process::{Process, Ran, run};
+pub use server::Server;
+pub use setup::Setup;
+pub use udp::{Flood, UdpClient, UdpServer};
+pub use wait::{PATIENCE, clock, wait_for};
+pub use wrk::Wrk;

@@ -1,0 +1,82 @@
+//! Namespaces without a lab.
+
+use std::process::Command;
+
+use rustix::net::netdevice::name_to_index;
+use socket2::{Domain, Socket, Type};
+
+use super::run;
+
+/// A network namespace that is gone when dropped, with its links. What fails panics.
+pub struct Namespace(convey_lab::Namespace);
+
+impl Namespace {
+    /// An empty one; its loopback interface is up, and IPv6 addresses can be used as soon as they are there.
+    #[allow(clippy::new_without_default, reason = "it does something")]
+    pub fn new() -> Namespace {
+        let namespace = Namespace(convey_lab::Namespace::new().unwrap());
+        namespace.ip("link set lo up");
+        namespace.exec("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
+        namespace
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Runs a line of `ip` on it; what it prints.
+    pub fn ip(&self, line: &str) -> String {
+        self.0.ip([line.to_owned()]).unwrap()
+    }
+
+    /// Runs a program in it; what it prints.
+    pub fn exec(&self, command: &str) -> String {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        self.0.run(words[0], &words[1..]).unwrap()
+    }
+
+    /// Joins it to another: each end gets a name and a MAC, and is up.
+    pub fn link(&self, (name, mac): (&str, &str), other: &Namespace, (peer, peer_mac): (&str, &str)) {
+        let to = other.name();
+        self.ip(&format!(
+            "link add {name} address {mac} type veth peer name {peer} address {peer_mac} netns {to}"
+        ));
+        self.ip(&format!("link set {name} up"));
+        other.ip(&format!("link set {peer} up"));
+    }
+
+    /// Turns off what a veth leaves undone because its peer needs it not: checksums and cutting.
+    pub fn no_offloads(&self, interface: &str) {
+        self.exec(&format!("ethtool -K {interface} tx off tso off gso off"));
+    }
+
+    /// Does `f` on a thread that is in it.
+    pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+        self.0.enter(f).unwrap()
+    }
+
+    /// Index of an interface of it.
+    pub fn index(&self, interface: &str) -> u32 {
+        self.enter(|| {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            name_to_index(&socket, interface).unwrap()
+        })
+    }
+}
+
+/// Set where a story is told in its namespace.
+const INSIDE: &str = "CONVEY_STORY_IN_NAMESPACE";
+
+/// Tells the story with this name in a network namespace that has a loopback interface and what these commands of a
+/// shell set up: in a process of its own, for threads of one process would have to agree on the namespace.
+pub fn in_namespace(name: &str, set_up: &str, tell: fn()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return tell();
+    }
+    let script = format!("set -e\nip link set lo up\n{set_up}\nexec \"$0\" --exact \"$1\"");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap()).arg(name);
+    let ran = run(command.env(INSIDE, "1"));
+    assert!(ran.code == Some(0) && ran.stdout.contains("1 passed"), "{}\n{}", ran.stdout, ran.stderr);
+}

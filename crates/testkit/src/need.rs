@@ -1,0 +1,148 @@
+//! What a test may need from the machine.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::LazyLock;
+use std::thread::available_parallelism;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Trials at a time for each core.
+const TRIALS_A_CORE: usize = 3;
+
+/// Something not every machine has.
+#[derive(Clone, Copy)]
+pub enum Need {
+    /// A program, and the Debian package that has it.
+    Tool(&'static str, &'static str),
+    /// Patience: the test takes longer than a newcomer waits.
+    Long,
+    /// The right, and the tools, to make network namespaces.
+    Namespaces,
+    /// The address `::1`.
+    Ipv6,
+    /// A hard limit of open files of at least this.
+    OpenFiles(u64),
+    /// A kernel of at least this version, for what it came with.
+    Kernel(u32, u32, &'static str),
+    /// Anything else: why it is missing, if it is.
+    Other(fn() -> Option<String>),
+}
+
+/// The usual tools.
+#[allow(missing_docs, reason = "a tool by its name")]
+impl Need {
+    pub const CURL: Need = Need::Tool("curl", "curl");
+    pub const DIG: Need = Need::Tool("dig", "bind9-dnsutils");
+    pub const DNSMASQ: Need = Need::Tool("dnsmasq", "dnsmasq-base");
+    pub const ETHTOOL: Need = Need::Tool("ethtool", "ethtool");
+    pub const NFT: Need = Need::Tool("nft", "nftables");
+    pub const NGINX: Need = Need::Tool("nginx", "nginx-light");
+    pub const PRLIMIT: Need = Need::Tool("prlimit", "util-linux");
+    pub const PROMTOOL: Need = Need::Tool("promtool", "prometheus");
+    pub const TC: Need = Need::Tool("tc", "iproute2");
+    pub const WRK: Need = Need::Tool("wrk", "wrk");
+}
+
+impl Need {
+    /// Why a test cannot be run here, if it cannot.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Need::Tool(name, package) => {
+                tool(name).is_none().then(|| format!("{name} is not installed (Debian package {package})"))
+            }
+            Need::Long => {
+                let reason = || "takes long; CONVEY_LONG=1 has it told".to_owned();
+                std::env::var_os("CONVEY_LONG").is_none().then(reason)
+            }
+            Need::Namespaces => {
+                static MISSING: LazyLock<Option<String>> = LazyLock::new(no_namespaces);
+                MISSING.clone()
+            }
+            Need::Ipv6 => {
+                TcpListener::bind("[::1]:0").err().map(|error| format!("no IPv6 loopback: {error}"))
+            }
+            Need::OpenFiles(needed) => {
+                let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+                let reason = format!("needs {needed} open files, the hard limit is {allowed}");
+                (allowed < needed).then_some(reason)
+            }
+            Need::Kernel(major, minor, what) => {
+                let release = rustix::system::uname().release().to_string_lossy().into_owned();
+                let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+                let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+                let too_old = || format!("Linux {release} has no {what} ({major}.{minor} has)");
+                (version < (major, minor)).then(too_old)
+            }
+            Need::Other(missing) => missing(),
+        }
+    }
+}
+
+fn no_namespaces() -> Option<String> {
+    let tools = [Need::Tool("unshare", "util-linux"), Need::Tool("ip", "iproute2")];
+    tools.iter().find_map(|tool| tool.missing()).or_else(|| {
+        let made = Command::new("unshare").args(["--net", "true"]).output();
+        let cannot = || "cannot make a network namespace (takes root)".to_owned();
+        (!made.is_ok_and(|ran| ran.status.success())).then(cannot)
+    })
+}
+
+/// A trial that is ignored, with the reason, if one of its needs is missing.
+pub fn trial(
+    name: impl Into<String>,
+    needs: impl Into<Vec<Need>>,
+    test: impl FnOnce() + Send + 'static,
+) -> Trial {
+    let needs = needs.into();
+    Trial::ignorable_test(name, move || {
+        if let Some(missing) = needs.iter().find_map(|need| need.missing()) {
+            return Ok(Completion::ignored_with(missing));
+        }
+        test();
+        Ok(Completion::Completed)
+    })
+}
+
+/// Trials that need the same.
+pub fn trials<N: Into<String>, F: FnOnce() + Send + 'static>(
+    tests: impl IntoIterator<Item = (N, F)>,
+    needs: &[Need],
+) -> Vec<Trial> {
+    tests.into_iter().map(|(name, test)| trial(name, needs, test)).collect()
+}
+
+/// The stories of one module: its functions by name, each with what it needs in brackets.
+#[macro_export]
+macro_rules! stories {
+    ($group:literal: $($story:ident $([$($need:expr),+])?),+ $(,)?) => {
+        pub(crate) fn stories() -> Vec<libtest_mimic::Trial> {
+            vec![$(
+                $crate::trial(concat!($group, "::", stringify!($story)), [$($($need),+)?], $story)
+            ),+]
+        }
+    };
+}
+
+/// Runs the trials that the command line asks for: some for each core unless it says how many, for mostly they wait.
+pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let cores = available_parallelism().map_or(1, usize::from);
+    arguments.test_threads.get_or_insert(TRIALS_A_CORE * cores);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Where a tool is. The directories for administrators are not on everybody's `PATH`.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    directories.map(|directory| directory.join(name)).find(|file| Path::is_file(file))
+}
+
+/// Lets this process, and those it starts, open as many files as it may.
+pub fn raise_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}

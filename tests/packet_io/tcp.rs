@@ -1,0 +1,35 @@
+//! Connections as clients and servers see them.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use convey_testkit::PATIENCE;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// A connection that is being opened; nobody waits for it. `from` may be port 0.
+pub(crate) fn connecting(from: &str, to: &str) -> Socket {
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let socket = Socket::new(Domain::for_address(address(to)), Type::STREAM, Some(Protocol::TCP)).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&address(from).into()).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let error = socket.connect(&address(to).into()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::INPROGRESS.raw_os_error()));
+    socket
+}
+
+/// The connection that has come; it is waited for.
+pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
+    SockRef::from(listener).set_read_timeout(Some(PATIENCE)).unwrap();
+    listener.accept().unwrap().0
+}
+
+/// Whether the other side answers with a reset. Its stack is waited for.
+pub(crate) fn refused(to: &str) -> bool {
+    let to = to.parse().unwrap();
+    match TcpStream::connect_timeout(&to, PATIENCE) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => true,
+        Err(error) => panic!("{to}: {error}"),
+        Ok(_) => false,
+    }
+}
