@@ -35,6 +35,8 @@ pub enum Command {
     /// Validate the configuration and print what would run
     Check,
     /// Run the balancer with small HTTP servers behind it, to try it out
+    ///
+    /// Without --config it has a configuration of its own, and says where, so that you can edit it.
     Demo,
     /// Remove what a convey that no longer runs has left on this host
     ///
@@ -82,9 +84,9 @@ impl Options {
         self.config.as_deref().unwrap_or(Path::new("config.toml"))
     }
 
-    /// Whether the command line names no file, and there is none where one is looked for then.
-    pub fn has_no_file(&self) -> bool {
-        self.config.is_none() && self.listen.is_none() && !self.config().exists()
+    /// Whether the command line names no file and no list of servers.
+    pub fn names_no_file(&self) -> bool {
+        self.config.is_none() && self.listen.is_none()
     }
 
     /// The mode the command line asks for; it goes before the file's, but not before a frontend's own.

@@ -142,12 +142,12 @@ fn try_out(options: &Options) -> Result<ExitCode, Failure> {
         let file = File { path: demo.path(), list: None, mode: Some(mode) };
         return balancer::run(file, &Show::Lab(demo.clone()));
     }
-    if !options.has_no_file() {
+    if !options.names_no_file() {
         return balancer::run(File { mode: None, ..file(options) }, &Show::Servers);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
-    let (missing, path) = (options.config().display(), sample.path());
-    print(&format!("there is no {missing} here; this is the sample: {}\n\n", path.display()));
+    let path = sample.path();
+    print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
     balancer::run(File { path, list: None, mode: None }, &Show::Servers)
 }
 

@@ -1,4 +1,4 @@
-//! The repository's `config.toml`, carried in the binary: the demo needs no file.
+//! The demo's configuration, carried in the binary: the demo needs no file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ impl Sample {
     /// Writes the copy.
     pub fn new() -> io::Result<Sample> {
         let sample = Sample { folder: tempfile::Builder::new().prefix("convey-demo-").tempdir()? };
-        std::fs::write(sample.path(), include_str!("../../config.toml"))?;
+        std::fs::write(sample.path(), include_str!("config.toml"))?;
         Ok(sample)
     }
 

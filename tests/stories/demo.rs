@@ -56,7 +56,7 @@ fn a_busy_port_ends_the_demo_with_its_name() {
 
 fn start(lab: &Loopback) -> Balancer {
     let mut command = binary();
-    command.arg("demo");
+    command.args(["demo", "--config", "config.toml"]);
     Balancer::start_with(lab, &setup(lab), command)
 }
 

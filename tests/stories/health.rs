@@ -67,15 +67,23 @@ fn when_every_server_is_down_clients_are_refused_at_once() {
     let setup = Setup::new(&lab).health(FAST).server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = Balancer::start(&lab, &setup);
     balancer.wait_for_stat("/backends/pool/servers_up", 0);
-    balancer.wait_for_log("backend pool has no server left: its clients are refused");
+    let told =
+        balancer.wait_for_log("backend pool waits for its first server, and its clients are refused: ");
+    for (name, addr) in [("a", lab.server(1)), ("b", lab.server(2))] {
+        assert!(told.contains(&format!("{name} {addr} (")), "{told}");
+    }
+    assert!(told.ends_with("; start them, or correct their addresses in config.toml"), "{told}");
     let start = clock();
     assert!(is_refused_with_reset(lab.vip()));
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     balancer.wait_for_stat("/frontends/web/ended/no_server", 1);
 
-    let _b = Server::named("b", lab.server(2));
+    let b = Server::named("b", lab.server(2));
     balancer.wait_for_health("b", true);
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
+    drop(b);
+    balancer.wait_for_log("backend pool has no server left: its clients are refused");
 }
 
 fn an_http_probe_takes_out_a_server_that_answers_503() {

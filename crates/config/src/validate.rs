@@ -144,8 +144,20 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
         }
         seen.entry(text).or_insert(&addr.place);
     }
+    addrs_of_examples(backend, report);
     names_of_servers(backend, report);
     probed_ports(backend, report);
+}
+
+/// Addresses that documentation uses, and nobody else (RFC 5737): those of the `config.toml` that comes with convey.
+fn addrs_of_examples(backend: &Backend, report: &Report<'_>) {
+    for Placed { value, place } in backend.servers.iter().filter_map(Server::ip) {
+        if let IpAddr::V4(ip) = value.ip()
+            && ip.is_documentation()
+        {
+            report.warning(&place, format!("{ip} is an address for examples: write your server's"));
+        }
+    }
 }
 
 /// The servers that a name stands for are called after it.

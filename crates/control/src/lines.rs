@@ -40,7 +40,7 @@ pub(super) fn of_name(news: &NameChange) {
 }
 
 /// Some of them, and how many more there are.
-fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
+pub(super) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
     let more = all.len().saturating_sub(MAX_LISTED);
     let some = all.take(MAX_LISTED).collect::<Vec<_>>().join(", ");
     if more == 0 { some } else { format!("{some} and {more} more") }

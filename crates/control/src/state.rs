@@ -15,7 +15,7 @@ use super::names::{NameChange, Names};
 use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
-    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, Server,
+    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, Server, ServerAddr,
     ServerEndpoints, ServerKey, Timestamp, WHOLE,
 };
 use convey_snapshot::stats::Traffic;
@@ -78,6 +78,8 @@ struct ServerEntry {
     live: Arc<ServerLive>,
     check: HealthCheck,
     state: health::State,
+    /// Whether a check of it has ever succeeded.
+    has_answered: bool,
     doubt: Doubt,
     reason: String,
     since: Timestamp,
@@ -231,12 +233,26 @@ impl State {
     /// Takes the outcome of a probe. Nothing is published before [`State::settle`].
     pub fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
+        entry.has_answered |= success;
         let first = !entry.state.is_proven();
         match entry.state.on_probe(success, &entry.check) {
             Some(change) => self.changed(server, change, reason, now),
             None if first => self.noted(server, reason),
             None => {}
         }
+    }
+
+    /// The servers of a backend and why each is down, if none of them has ever answered.
+    pub fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
+        let pool = &self.pools.get(backend)?.pool;
+        let is_mute = |server: &Arc<snapshot::Server>| {
+            self.servers.get(&key(&pool.config, &server.config)).is_some_and(|entry| !entry.has_answered)
+        };
+        let why = |server: &Arc<snapshot::Server>| {
+            format!("{} {} ({})", server.config.name, ServerAddr(server.config.addr), server.health.reason)
+        };
+        let are_mute = !pool.servers.is_empty() && pool.servers.iter().all(is_mute);
+        are_mute.then(|| pool.servers.iter().map(why).collect())
     }
 
     /// Takes over where packets go next. It must be made from what was set before, so that next hops keep their
@@ -372,6 +388,7 @@ impl ServerEntry {
             live,
             check,
             state: health::State::default(),
+            has_answered: false,
             doubt: Doubt::default(),
             reason: reason.to_owned(),
             since: now,

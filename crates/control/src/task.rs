@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
 
-use super::lines::{of_name, of_server};
+use super::lines::{listed, of_name, of_server};
 use super::{Digest, State};
 use crate::health::{Finding, Outcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
@@ -300,7 +300,15 @@ impl<D: DataPath> Task<D> {
         };
         let (before, now) = (empty(before), empty(&self.snapshot.load()));
         for backend in now.difference(&before) {
-            error!("backend {backend} has no server left: its clients are refused");
+            let Some(servers) = self.state.never_answered(backend) else {
+                error!("backend {backend} has no server left: its clients are refused");
+                continue;
+            };
+            let (servers, file) = (listed(servers.into_iter()), self.file.path.display());
+            error!(
+                "backend {backend} waits for its first server, and its clients are refused: {servers}; start them, or \
+                 correct their addresses in {file}"
+            );
         }
         for backend in before.difference(&now) {
             info!("backend {backend} serves again");

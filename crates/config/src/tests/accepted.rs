@@ -225,11 +225,11 @@ fn a_file_written_for_the_original_loads_unchanged() {
     [backends.shop.servers]
 
       [backends.shop.servers.first]
-        addr = "192.0.2.10:8080"
+        addr = "10.0.2.10:8080"
         weight = 10000
 
       [backends.shop.servers.second]
-        addr = "192.0.2.11:8080"
+        addr = "10.0.2.11:8080"
 
   [backends.mail]
     health_check_interval = 3
@@ -237,7 +237,7 @@ fn a_file_written_for_the_original_loads_unchanged() {
     [backends.mail.servers]
 
       [backends.mail.servers.only]
-        addr = "192.0.2.20:25"
+        addr = "10.0.2.20:25"
 
   [backends.attic]
 

@@ -4,38 +4,51 @@ use proptest::prelude::*;
 
 use super::super::{diff, parse};
 use super::{errors, warnings};
+use convey_model::OutlierDetection;
 
 const SAMPLE: &str = include_str!("../../../../config.toml");
 
-/// The annotated sample with every `#key = value` in force.
+/// The annotated sample with every `#key = value` and `#[table]` in force. Its check is over HTTP, for two keys are for
+/// that alone.
 fn sample_in_full() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
-        Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic()) => format!("{rest}\n"),
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[') => format!("{rest}\n"),
         _ => format!("{line}\n"),
     };
-    SAMPLE.lines().map(in_force).collect()
+    let full: String = SAMPLE.lines().map(in_force).collect();
+    assert!(full.contains("\nkind = \"tcp\""), "the default");
+    full.replace("\nkind = \"tcp\"", "\nkind = \"http\"")
 }
 
 #[test]
-fn the_annotated_sample_is_valid_as_it_is() {
-    assert_eq!(warnings(SAMPLE), [""; 0]);
-    let config = parse("config.toml", SAMPLE).expect("valid").config;
-    let weights: Vec<u16> = config.backends[0].servers.iter().map(|server| server.settings.weight).collect();
-    assert_eq!(weights, [3, 2, 1]);
+fn the_annotated_sample_is_right_once_its_two_addresses_are() {
+    let lines = ["addr = \"192.0.2.10:8080\"", "addr = \"192.0.2.11:8080\""];
+    let place = |addr: &str| {
+        let before = SAMPLE.lines().position(|line| line.starts_with(addr)).expect("there");
+        format!("config.toml:{}:8: backends.web.servers.", before + 1)
+    };
+    let told = warnings(SAMPLE);
+    assert_eq!(told.len(), 2, "{told:?}");
+    for ((addr, told), name) in lines.into_iter().zip(&told).zip(["a", "b"]) {
+        assert!(told.starts_with(&(place(addr) + name + ".addr: 192.0.2.1")), "{told}");
+        assert!(told.ends_with("is an address for examples: write your server's"), "{told}");
+    }
+    assert_eq!(warnings(&SAMPLE.replace("\"192.0.2.1", "\"10.0.0.1")), [""; 0]);
 }
 
 #[test]
 fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
     let bare = parse("config.toml", SAMPLE).expect("valid").config;
     let full = parse("config.toml", &sample_in_full()).expect("valid").config;
+    assert_eq!(full.backends[0].outlier_detection, Some(OutlierDetection::default()));
     let examples = diff(&bare, &full);
     assert_eq!(
         examples.changes,
         [
             "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8",
-            "backend web: max_connections of 127.0.0.1:8081 none -> 1000, health check port the server's -> 9000, \
-             on_down automatic -> reset",
+            "backend web: max_connections of 192.0.2.10:8080 none -> 1000, health check tcp -> http / (200-399), \
+             health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
         ]
     );
@@ -58,7 +71,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 13, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 12, "one for each table: {errors:#?}");
     for error in &errors {
         let (_, allowed) = error.split_once("(allowed here: ").expect("a list of keys");
         for key in allowed.trim_end_matches(')').split(", ") {
