@@ -5,7 +5,7 @@
 //! one core.
 
 mod clients;
-mod lease;
+mod connect;
 mod lines;
 mod listener;
 mod local_ports;
@@ -18,6 +18,7 @@ mod socket;
 mod stream;
 mod tcp_info;
 mod udp;
+mod upstream;
 mod watch;
 mod window;
 mod window_budget;

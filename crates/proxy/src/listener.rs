@@ -16,8 +16,8 @@ use super::lines::Event;
 use super::session::Session;
 use super::socket::{self, Leg};
 use super::worker::Context;
-use convey_model::is_shortage;
-use convey_snapshot::stats::Counter;
+use convey_model::{Endpoint, is_shortage};
+use convey_snapshot::stats::{Counter, Traffic};
 
 /// A listener that runs.
 pub(super) struct Listener {
@@ -38,7 +38,10 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
         match TcpListener::from_std(socket) {
-            Ok(listener) => Acceptor { vip, listener, context, pauses: 0 }.run(stopped).await,
+            Ok(listener) => {
+                let totals = context.snapshot().totals.clone();
+                Acceptor { vip, listener, context, totals, pauses: 0 }.run(stopped).await;
+            }
             Err(error) => warn!("cannot accept on {vip}: {error}"),
         }
     });
@@ -49,6 +52,8 @@ struct Acceptor {
     vip: SocketAddr,
     listener: TcpListener,
     context: Arc<Context>,
+    /// They outlive snapshots.
+    totals: Arc<Traffic>,
     /// Failed accepts in a row.
     pauses: u32,
 }
@@ -67,14 +72,14 @@ impl Acceptor {
                 continue;
             }
             // While the frontend is full its clients wait in the kernel's queue, all but this one.
-            if !session.try_seat() {
+            if !session.try_take_slot() {
                 tokio::select! {
                     biased;
                     _ = &mut stopped => {
                         tokio::spawn(session.serve(client));
                         break;
                     }
-                    () = session.wait_for_seat() => {}
+                    () = session.wait_for_slot() => {}
                 }
             }
             tokio::spawn(session.serve(client));
@@ -84,7 +89,7 @@ impl Acceptor {
 
     /// The next connection; `None` if there is none just now. Loses none when dropped.
     async fn accept(&mut self) -> Option<(Leg, Session)> {
-        if self.context.connections_left() == 0 {
+        if self.context.connections_left(&self.totals) == 0 {
             self.back_off("too few descriptors left").await;
             return None;
         }
@@ -128,9 +133,9 @@ impl Acceptor {
     /// The session of a client that may be served; others are reset.
     fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, Session)> {
         let leg = Leg::new(stream);
-        let frontend = self.context.frontend(self.vip)?;
-        let mut session = Session::new(client, self.vip, frontend, self.context.clone());
-        match session.admit(&leg.stream) {
+        let snapshot = self.context.snapshot();
+        let mut session = Session::new(client, self.vip, &self.context, &snapshot)?;
+        match session.admit(&leg.stream, &snapshot) {
             Ok(()) => {
                 if session.is_beyond_share() {
                     self.tell(&session, None);
@@ -153,7 +158,8 @@ impl Acceptor {
             None => Event::Waits,
         };
         let Some(untold) = self.context.shared.lines.take(session.frontend_id(), event) else { return };
-        let (vip, client, ip) = (self.vip, session.client, session.client.ip());
+        let (vip, client) = (self.vip, session.downstream.client);
+        let ip = client.ip();
         match event {
             Event::Loop => warn!(
                 "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{untold}"
@@ -174,7 +180,8 @@ impl Acceptor {
     /// Pauses after a failed accept, longer each time.
     async fn back_off(&mut self, why: &str) {
         let vip = self.vip;
-        if let Some(frontend) = self.context.frontend(vip) {
+        let frontend = self.context.snapshot().listeners.get(&Endpoint::tcp(vip)).cloned();
+        if let Some(frontend) = frontend {
             frontend.live.traffic.add(self.context.core, Counter::AcceptBackoff, 1);
             if let Some(untold) = self.context.shared.lines.take(frontend.live.id, Event::Backoff) {
                 warn!("cannot accept on {vip}: {why}; its clients wait{untold}");
@@ -182,5 +189,47 @@ impl Acceptor {
         }
         sleep(Duration::from_millis(5 << self.pauses.min(7))).await;
         self.pauses += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::worker::tests::{LOADS, context};
+    use convey_snapshot::fixture;
+
+    /// How often a client's connection loads the snapshot if so many servers refuse it before one does not.
+    async fn loads(refusing: usize) -> u32 {
+        let [vip, server, refuses] = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        vip.set_nonblocking(true).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let [at_vip, at_server, nowhere] = [&vip, &server, &refuses].map(|l| l.local_addr().unwrap());
+        drop(refuses);
+        let server = TcpListener::from_std(server).unwrap();
+
+        let servers = std::iter::repeat_n(nowhere, refusing).chain([at_server]);
+        let servers =
+            servers.map(|addr| (fixture::server(&addr.to_string(), &addr.to_string()), fixture::up()));
+        let pool = fixture::pool("web", servers.collect());
+        let frontend = fixture::frontend("web", &[&at_vip.to_string()], &pool);
+        let listener = start(at_vip, vip, context(fixture::snapshot(vec![frontend], vec![pool])));
+        yield_now().await; // it accepts
+        LOADS.set(0);
+        let mut client = TcpStream::connect(at_vip).await.unwrap();
+        client.write_all(b"hello").await.unwrap();
+        let (mut accepted, _) = server.accept().await.unwrap();
+        let mut heard = [0; 5];
+        accepted.read_exact(&mut heard).await.unwrap();
+        drop((client, accepted));
+        listener.close().await;
+        LOADS.get()
+    }
+
+    #[tokio::test]
+    async fn a_connection_loads_the_snapshot_once_and_again_after_each_failed_connect() {
+        assert_eq!([loads(0).await, loads(1).await, loads(3).await], [1, 2, 4]);
     }
 }

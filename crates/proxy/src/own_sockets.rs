@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use socket2::SockRef;
 
-use convey_model::{Endpoint, Protocol};
+use convey_model::Endpoint;
 
 /// The places of our sockets, from the first client on that had an address of this host: before, none can have come
 /// back, and remembering them costs a system call a connection.
@@ -50,9 +50,8 @@ impl OwnSockets {
     /// frontend's client came there.
     pub(super) fn note(
         self: &Arc<Self>,
-        protocol: Protocol,
         socket: &impl AsFd,
-        server: SocketAddr,
+        server: Endpoint,
         frontend: u32,
         before: Option<&Arc<Path>>,
     ) -> Option<OwnSocket> {
@@ -60,18 +59,18 @@ impl OwnSockets {
             return None;
         }
         let addr = SockRef::from(socket).local_addr().ok()?.as_socket()?;
-        let (place, server) = (Endpoint { protocol, addr: plain(addr) }, plain(server));
+        let (place, server) = (Endpoint { addr: plain(addr), ..server }, plain(server.addr));
         let path = Arc::new(Path { frontend, before: before.cloned() });
         self.shard(&place).entry(place).or_default().push(Towards { server, path });
         Some(OwnSocket { all: self.clone(), place, server })
     }
 
     /// Our sockets that may be this client, which has an address of this host.
-    pub(super) fn at(&self, protocol: Protocol, client: SocketAddr) -> Vec<Towards> {
+    pub(super) fn at(&self, client: Endpoint) -> Vec<Towards> {
         if !self.is_watching.load(Ordering::Relaxed) {
             self.is_watching.store(true, Ordering::Relaxed);
         }
-        let place = Endpoint { protocol, addr: plain(client) };
+        let place = Endpoint { addr: plain(client.addr), ..client };
         self.shard(&place).get(&place).cloned().unwrap_or_default()
     }
 
@@ -117,15 +116,15 @@ mod tests {
         let (all, socket) = (Arc::new(OwnSockets::default()), UdpSocket::bind("127.0.0.1:0").unwrap());
         let addr = socket.local_addr().unwrap();
         let server = |port| SocketAddr::from(([192, 0, 2, 1], port));
-        let note = |port| all.note(Protocol::Udp, &socket, server(port), 1, None);
-        let servers = |protocol| all.at(protocol, addr).iter().map(|t| t.server).collect::<Vec<_>>();
+        let note = |port| all.note(&socket, Endpoint::udp(server(port)), 1, None);
+        let servers = |at: fn(_) -> _| all.at(at(addr)).iter().map(|t| t.server).collect::<Vec<_>>();
         assert!(note(1).is_none(), "no client was of this host");
-        assert_eq!(servers(Protocol::Udp), []);
+        assert_eq!(servers(Endpoint::udp), []);
         let (first, second) = (note(1).unwrap(), note(2).unwrap());
-        assert_eq!(servers(Protocol::Udp), [server(1), server(2)]);
-        assert_eq!(servers(Protocol::Tcp), []);
+        assert_eq!(servers(Endpoint::udp), [server(1), server(2)]);
+        assert_eq!(servers(Endpoint::tcp), []);
         drop(first);
-        assert_eq!(servers(Protocol::Udp), [server(2)]);
+        assert_eq!(servers(Endpoint::udp), [server(2)]);
         drop(second);
         assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
     }

@@ -25,7 +25,7 @@ use super::window::Window;
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RelayEnd {
     /// Both sides closed.
     Closed,
     /// No byte moved for the idle timeout.
@@ -72,7 +72,7 @@ pub(super) async fn relay(
     early: Vec<u8>,
     patience: Patience,
     mut count: impl FnMut(u64, u64),
-) -> End {
+) -> RelayEnd {
     let mut up = Direction { rest: early, ..Direction::default() };
     let mut down = Direction::default();
     // A server may send more at once than a client asks for in all.
@@ -95,7 +95,7 @@ pub(super) async fn relay(
         }
         while pulse.as_mut().poll(cx).is_ready() {
             if quiet.pulse_passed() {
-                return Poll::Ready(End::Idle);
+                return Poll::Ready(RelayEnd::Idle);
             }
             up.on_pulse(client);
             down.on_pulse(server);
@@ -104,15 +104,15 @@ pub(super) async fn relay(
                 let _ = socket::keep_alive(&SockRef::from(&*server));
             }
             if silence.pulse_passed(server, quiet.pulse) >= patience.unanswered {
-                return Poll::Ready(End::ServerGone);
+                return Poll::Ready(RelayEnd::ServerGone);
             }
             // A side that does not read keeps us from reading the other, and so from seeing its reset.
             // (Unless writing to it has heard of that already.)
             if up.is_blocked() && (down.done == Some(Done::Reset) || was_reset(client)) {
-                return Poll::Ready(End::ClientReset);
+                return Poll::Ready(RelayEnd::ClientReset);
             }
             if down.is_blocked() && (up.done == Some(Done::Reset) || was_reset(server)) {
-                return Poll::Ready(End::ServerReset);
+                return Poll::Ready(RelayEnd::ServerReset);
             }
             pulse.as_mut().reset(Instant::now() + quiet.pulse);
         }
@@ -125,14 +125,14 @@ pub(super) async fn relay(
 ///
 /// A direction that can no longer be written does not end the connection at once: the side that refuses
 /// our bytes may have sent a last answer before, and that is still delivered.
-fn end(up: Poll<Done>, down: Poll<Done>) -> Option<End> {
+fn end(up: Poll<Done>, down: Poll<Done>) -> Option<RelayEnd> {
     use Done::{Closed, Finished, ReadFailed, Reset};
     match (up, down) {
-        (Poll::Ready(ReadFailed), _) => Some(End::ClientReset),
-        (_, Poll::Ready(ReadFailed)) => Some(End::ServerReset),
-        (Poll::Ready(_), Poll::Ready(Reset | Closed)) => Some(End::ClientReset),
+        (Poll::Ready(ReadFailed), _) => Some(RelayEnd::ClientReset),
+        (_, Poll::Ready(ReadFailed)) => Some(RelayEnd::ServerReset),
+        (Poll::Ready(_), Poll::Ready(Reset | Closed)) => Some(RelayEnd::ClientReset),
         // A server that closed without reading all it was sent: its answer went out in order.
-        (Poll::Ready(_), Poll::Ready(Finished)) => Some(End::Closed),
+        (Poll::Ready(_), Poll::Ready(Finished)) => Some(RelayEnd::Closed),
         _ => None,
     }
 }

@@ -1,9 +1,9 @@
-//! One connection from accept to end: a seat at the frontend, a server, the relay.
+//! One TCP connection from accept to end: a connection slot of the frontend, a server, the relay.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -13,27 +13,30 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::clients::{Counted, Left};
-use super::lease::Lease;
+use super::connect::Connected;
 use super::own_sockets::{self, OwnSocket, Path};
-use super::relay::{End, Patience, relay};
+use super::relay::{Patience, RelayEnd, relay};
 use super::share_queue::Waiting;
 use super::socket::{self, Leg};
 use super::stream;
+use super::upstream::{Downstream, Permit};
 use super::watch::Watched;
 use super::worker::Context;
-use convey_model::Protocol;
-use convey_snapshot::Frontend;
+use convey_model::{Endpoint, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
+use convey_snapshot::{Frontend, Pool, Snapshot};
 
 /// A client's connection, counted from accept on. Dropped before it has ended, it was cut.
 pub(super) struct Session {
-    pub(super) client: SocketAddr,
-    pub(super) vip: SocketAddr,
+    pub(super) downstream: Downstream,
     pub(super) context: Arc<Context>,
-    pub(super) accepted: Instant,
-    frontend: Arc<Frontend>,
+    /// As of accept or, if the client had to wait, of the end of the wait.
+    pub(super) frontend: Arc<Frontend>,
+    /// The same.
+    pub(super) timeouts: Timeouts,
     totals: Arc<Traffic>,
-    seated: bool,
+    /// Whether it has a connection slot of its frontend.
+    has_slot: bool,
     ended: bool,
     /// Among its client's connections.
     counted: Counted,
@@ -44,46 +47,46 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A client that was accepted on `vip`, an address of `frontend`.
+    /// A client that was accepted on `vip`; `None` if no frontend has that address any more.
     pub(super) fn new(
         client: SocketAddr,
         vip: SocketAddr,
-        frontend: Arc<Frontend>,
-        context: Arc<Context>,
-    ) -> Session {
-        let totals = context.shared.snapshot.load().totals.clone();
+        context: &Arc<Context>,
+        snapshot: &Snapshot,
+    ) -> Option<Session> {
+        let frontend = snapshot.listeners.get(&Endpoint::tcp(vip))?.clone();
+        let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
-        let accepted = Instant::now();
-        Session {
-            client,
-            vip,
-            context,
-            accepted,
+        let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
+        Some(Session {
+            downstream: Downstream { client, vip, protocol, core, began },
+            context: context.clone(),
             frontend,
+            timeouts: snapshot.timeouts,
             totals,
-            seated: false,
+            has_slot: false,
             ended: false,
             counted: Counted::default(),
             waiting: None,
             path: None,
-        }
+        })
     }
 
     /// Whether the client may be served.
     ///
     /// # Errors
     /// Why not: its connection is reset then.
-    pub(super) fn admit(&mut self, stream: &TcpStream) -> Result<(), Counter> {
-        self.path = self.path_of(stream);
+    pub(super) fn admit(&mut self, stream: &TcpStream, snapshot: &Snapshot) -> Result<(), Counter> {
+        self.path = self.path_of(stream, snapshot);
         if self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id)) {
             return Err(Counter::Loop);
         }
         // This one is open already.
         let left = Left {
-            connections: self.context.connections_left() + 1,
+            connections: self.context.connections_left(&snapshot.totals) + 1,
             local_ports: self.context.ports_left(&self.frontend).saturating_add(1),
         };
-        let counted = self.context.shared.clients.count_or_wait(self.client.ip(), &self.frontend, left);
+        let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         (self.counted, self.waiting) = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
     }
@@ -98,15 +101,19 @@ impl Session {
         self.waiting.is_some()
     }
 
+    fn client_ip(&self) -> IpAddr {
+        self.downstream.client.ip()
+    }
+
     /// Waits until its client has room at the frontend; as long as one would wait for a server.
     async fn wait_for_share(&mut self) -> Result<(), Counter> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
-        let give_up = self.accepted + self.context.shared.snapshot.load().timeouts.connect;
+        let give_up = self.downstream.began + self.timeouts.connect;
         timeout_at(give_up, self.wait_for_turn(&mut waiting)).await.map_err(|_| Counter::ClientLimit)?;
         drop(waiting);
-        self.wait_for_seat().await;
+        self.wait_for_slot().await;
         // There may be room for more than this one.
-        self.context.shared.clients.call_next(&self.frontend, self.client.ip());
+        self.context.shared.clients.call_next(&self.frontend, self.client_ip());
         Ok(())
     }
 
@@ -116,13 +123,13 @@ impl Session {
             let live = self.frontend.live.clone();
             let mut changed = pin!(live.share_changed.notified());
             changed.as_mut().enable();
-            // Looked up only now: of any later change `share_changed` tells.
-            self.frontend = self.frontend();
+            // Looked up only now: `share_changed` tells of every later change.
+            self.reload();
             if !Arc::ptr_eq(&live, &self.frontend.live) {
                 continue;
             }
             let clients = &self.context.shared.clients;
-            if clients.count_waiting(&self.frontend, self.client.ip(), &mut self.counted, waiting) {
+            if clients.count_waiting(&self.frontend, self.client_ip(), &mut self.counted, waiting) {
                 return;
             }
             tokio::select! {
@@ -134,26 +141,28 @@ impl Session {
 
     /// Its frontend as configured now, if there still is one; the address may belong to another.
     fn frontend_of_now(&self) -> Arc<Frontend> {
+        let snapshot = self.context.snapshot();
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
-        let at_address = Some(self.frontend()).filter(|frontend| is_ours(&frontend));
-        let anywhere = || self.context.shared.snapshot.load().frontends.iter().find(is_ours).cloned();
-        at_address.or_else(anywhere).unwrap_or_else(|| self.frontend.clone())
+        let at_address = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
+        let anywhere = || snapshot.frontends.iter().find(is_ours);
+        at_address.or_else(anywhere).unwrap_or(&self.frontend).clone()
     }
 
-    /// Takes a seat if the frontend is below its limit.
-    pub(super) fn try_seat(&mut self) -> bool {
+    /// Takes a connection slot if the frontend is below its limit.
+    pub(super) fn try_take_slot(&mut self) -> bool {
         let live = &self.frontend.live;
-        if !self.seated && live.slots.try_take(self.frontend.config.max_connections) {
+        if !self.has_slot && live.slots.try_take(self.frontend.config.max_connections) {
             live.traffic.add(self.context.core, Counter::Opened, 1);
-            self.seated = true;
+            self.has_slot = true;
         }
-        self.seated
+        self.has_slot
     }
 
     /// How the client came here, if it is one of our sockets: that is bound where the client is and asked what the client
     /// did.
-    fn path_of(&self, stream: &TcpStream) -> Option<Arc<Path>> {
-        let sockets = self.context.own_sockets_at(Protocol::Tcp, self.client);
+    fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<Path>> {
+        let client = Endpoint::tcp(self.downstream.client);
+        let sockets = self.context.own_sockets_at(client, snapshot);
         if sockets.is_empty() {
             return None;
         }
@@ -163,20 +172,20 @@ impl Session {
     }
 
     /// Remembers a socket towards a server.
-    pub(super) fn note(&self, socket: &Socket, server: SocketAddr) -> Option<OwnSocket> {
+    pub(super) fn remember(&self, socket: &Socket, server: SocketAddr) -> Option<OwnSocket> {
         let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
-        own.note(Protocol::Tcp, socket, server, frontend, self.path.as_ref())
+        own.note(socket, Endpoint::tcp(server), frontend, self.path.as_ref())
     }
 
-    /// Waits until there is a seat.
-    pub(super) async fn wait_for_seat(&mut self) {
-        while !self.try_seat() {
+    /// Waits until the frontend has a connection slot for it.
+    pub(super) async fn wait_for_slot(&mut self) {
+        while !self.try_take_slot() {
             let live = self.frontend.live.clone();
             let mut freed = pin!(live.freed.notified());
             freed.as_mut().enable();
-            // Looked up only now: of any later change `freed` tells.
-            self.frontend = self.frontend();
-            if !Arc::ptr_eq(&live, &self.frontend.live) || self.try_seat() {
+            // Looked up only now: `freed` tells of every later change.
+            self.reload();
+            if !Arc::ptr_eq(&live, &self.frontend.live) || self.try_take_slot() {
                 continue;
             }
             freed.await;
@@ -188,75 +197,90 @@ impl Session {
         if let Err(reason) = self.wait_for_share().await {
             return self.end(Some(reason));
         }
-        self.wait_for_seat().await;
-        let timeouts = self.context.shared.snapshot.load().timeouts;
+        self.wait_for_slot().await;
         let Ok(early) = read_early(&client.stream) else { return self.end(Some(Counter::ClientReset)) };
-        let (mut server, lease) = match self.connect_to_server(&timeouts, !early.is_empty()).await {
-            Ok(found) => found,
+        let mut server = match self.connect_to_server(!early.is_empty()).await {
+            Ok(connected) => connected,
             Err(reason) => return self.end(Some(reason)),
         };
-        let (mut is_judged, mut is_silent) = (!lease.is_judged_by_answers(), true);
+        let end = self.relay(&mut client, &mut server, early).await;
+        if end == RelayEnd::Closed {
+            client.close_in_order();
+            server.leg.close_in_order();
+        }
+        if end == RelayEnd::ServerReset {
+            server.permit.reset(&self.context.shared.failures);
+        }
+        self.end(match end {
+            RelayEnd::Closed => None,
+            RelayEnd::ServerGone => Some(Counter::ServerGone),
+            RelayEnd::Idle => Some(Counter::IdleTimeout),
+            RelayEnd::ClientReset => Some(Counter::ClientReset),
+            RelayEnd::ServerReset => Some(Counter::ServerReset),
+        });
+    }
+
+    /// Moves bytes until something ends the connection. The server's permit is told of an answer.
+    async fn relay(&self, client: &mut Leg, server: &mut Connected, early: Vec<u8>) -> RelayEnd {
+        let Connected { leg, permit, .. } = server;
+        let mut is_silent = true;
         let count = |rx, tx| {
             is_silent &= rx + tx == 0;
-            if tx > 0 && !is_judged {
-                lease.succeeded();
-                is_judged = true;
+            if tx > 0 {
+                permit.answered();
             }
             for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
                 if n > 0 {
                     self.count(counter, n);
-                    lease.count(counter, n);
+                    permit.count(counter, n);
                 }
             }
         };
-        let patience = Patience { idle: timeouts.idle, unanswered: timeouts.tcp_user_timeout };
-        let watched = Watched::new(lease.server().live.id);
+        let patience = Patience { idle: self.timeouts.idle, unanswered: self.timeouts.tcp_user_timeout };
+        let watched = Watched::new(permit.server().live.id);
         let end = tokio::select! {
             biased;
-            end = relay(&mut client.stream, &mut server.stream, early, patience, count) => end,
-            () = self.until_server_is_down(&watched, &lease) => End::ServerGone,
+            end = relay(&mut client.stream, &mut leg.stream, early, patience, count) => end,
+            () = self.until_server_is_down(&watched, permit) => RelayEnd::ServerGone,
         };
-        match end {
-            End::Closed => {
-                // Who asks nothing learns nothing: load balancers before us look in like this.
-                if !is_judged && !is_silent {
-                    lease.succeeded();
-                }
-                client.close_in_order();
-                server.close_in_order();
-                self.end(None);
-            }
-            End::ServerGone => self.end(Some(Counter::ServerGone)),
-            End::Idle => self.end(Some(Counter::IdleTimeout)),
-            End::ClientReset => self.end(Some(Counter::ClientReset)),
-            End::ServerReset => {
-                if !is_judged {
-                    let error = "reset before an answer".to_owned();
-                    lease.tell(error, Protocol::Tcp, &self.context.shared.failures);
-                }
-                self.end(Some(Counter::ServerReset));
-            }
+        // Who asks nothing learns nothing: load balancers before us look in like this.
+        if end == RelayEnd::Closed && !is_silent {
+            permit.answered();
         }
+        end
     }
 
     /// Waits until the connections of a server that is down are to end.
-    async fn until_server_is_down(&self, watched: &Watched, lease: &Lease) {
-        // It may have gone down before it was watched: who is told from now on has been published before.
-        if !lease.is_cut_off(&self.context.shared.snapshot.load()) {
+    async fn until_server_is_down(&self, watched: &Watched, permit: &Permit) {
+        // It may have gone down before it was watched: whatever the watch tells of has been published before.
+        if !permit.ends_when_down() || !permit.is_down_in(&self.context.snapshot()) {
             watched.over().await;
         }
     }
 
-    /// The frontend that the address belongs to now; the one we know if a reload took it away.
-    pub(super) fn frontend(&self) -> Arc<Frontend> {
-        self.context.frontend(self.vip).unwrap_or_else(|| self.frontend.clone())
+    /// Goes by the newest snapshot from now on: it may have changed while the client waited. Only without a slot, which
+    /// is the frontend's. If a reload took the address away, the frontend stays.
+    fn reload(&mut self) {
+        let snapshot = self.context.snapshot();
+        self.timeouts = snapshot.timeouts;
+        if let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)) {
+            self.frontend = frontend.clone();
+        }
+    }
+
+    /// The servers of the address as of now; as they were if a reload took it away.
+    pub(super) fn newest_pool(&self) -> Arc<Pool> {
+        let snapshot = self.context.snapshot();
+        let frontend = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip));
+        frontend.unwrap_or(&self.frontend).pool.clone()
     }
 
     /// The client's connection is over; early if there is a reason.
     pub(super) fn end(&mut self, reason: Option<Counter>) {
         self.ended = true;
         if let Some(reason) = reason {
-            debug!("{} -> {}: ended: {}", self.client, self.vip, reason.label());
+            let Downstream { client, vip, .. } = self.downstream;
+            debug!("{client} -> {vip}: ended: {}", reason.label());
             self.count(reason, 1);
         }
     }
@@ -281,7 +305,7 @@ impl Drop for Session {
             self.count(Counter::Cut, 1);
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
-        if self.seated {
+        if self.has_slot {
             let live = &self.frontend.live;
             live.traffic.add(self.context.core, Counter::Closed, 1);
             live.slots.release();
@@ -290,7 +314,7 @@ impl Drop for Session {
         drop((self.waiting.take(), mem::take(&mut self.counted)));
         let clients = &self.context.shared.clients;
         if clients.some_wait() {
-            clients.call_next(&self.frontend_of_now(), self.client.ip());
+            clients.call_next(&self.frontend_of_now(), self.client_ip());
         }
     }
 }

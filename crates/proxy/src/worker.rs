@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::own_sockets::Towards;
 use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch};
 use convey_model::{ConnectFailures, Endpoint, Protocol};
+use convey_snapshot::stats::Traffic;
 use convey_snapshot::{Frontend, Snapshot};
 
 /// What all workers share.
@@ -128,15 +129,17 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// The frontend that `vip` belongs to now; `None` once a reload has taken it away.
-    pub(super) fn frontend(&self, vip: SocketAddr) -> Option<Arc<Frontend>> {
-        self.shared.snapshot.load().listeners.get(&Endpoint::tcp(vip)).cloned()
+    /// The newest snapshot. Clients' connections load it here, once each unless they have to wait.
+    pub(super) fn snapshot(&self) -> Guard<Arc<Snapshot>> {
+        #[cfg(test)]
+        tests::LOADS.set(tests::LOADS.get() + 1);
+        self.shared.snapshot.load()
     }
 
     /// How many more connections leave enough descriptors for everything else.
-    pub(super) fn connections_left(&self) -> u64 {
-        let Shared { columns, snapshot, descriptors, .. } = &self.shared;
-        descriptors.connections().saturating_sub(snapshot.load().totals.current_in(columns.clone()))
+    pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
+        let Shared { columns, descriptors, .. } = &self.shared;
+        descriptors.connections().saturating_sub(totals.current_in(columns.clone()))
     }
 
     /// How many more connections a frontend's servers can have from local ports for sure.
@@ -153,11 +156,11 @@ impl Context {
     }
 
     /// Sockets of ours that a client may be.
-    pub(super) fn own_sockets_at(&self, protocol: Protocol, client: SocketAddr) -> Vec<Towards> {
-        let snapshot = self.shared.snapshot.load();
+    pub(super) fn own_sockets_at(&self, client: Endpoint, snapshot: &Snapshot) -> Vec<Towards> {
         // What is sent to an address that is this host's by a route alone (`ip route add local`) comes from that address.
-        let may_be_ours = snapshot.is_own(client.ip()) || snapshot.server_endpoints.have_ip(client.ip());
-        if may_be_ours { self.shared.own_sockets.at(protocol, client) } else { Vec::new() }
+        let ip = client.addr.ip();
+        let may_be_ours = snapshot.is_own(ip) || snapshot.server_endpoints.have_ip(ip);
+        if may_be_ours { self.shared.own_sockets.at(client) } else { Vec::new() }
     }
 }
 
@@ -243,8 +246,31 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// How often this thread has loaded the snapshot.
+        pub(crate) static LOADS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// A worker that goes by this snapshot.
+    pub(crate) fn context(snapshot: Snapshot) -> Arc<Context> {
+        let shared = Shared {
+            columns: 0..1,
+            snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
+            failures: mpsc::channel(1).0,
+            descriptors: Descriptors::share(1_000, 0, 1),
+            udp_sessions: Arc::new(udp::Sessions::share(1_000)),
+            clients: Arc::default(),
+            own_sockets: Arc::default(),
+            local_ports: Arc::default(),
+            lines: Arc::default(),
+        };
+        Arc::new(Context { core: 0, shared, started: Instant::now(), _alive: mpsc::channel(1).0 })
+    }
 
     #[test]
     fn connections_have_what_listeners_leave_at_the_start_and_after_each_reload() {

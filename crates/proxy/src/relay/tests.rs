@@ -14,7 +14,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 struct Line {
     client: TcpStream,
     server: TcpStream,
-    relay: JoinHandle<(End, u64, u64)>,
+    relay: JoinHandle<(RelayEnd, u64, u64)>,
 }
 
 impl Line {
@@ -33,7 +33,7 @@ impl Line {
                 tx.fetch_add(down, Relaxed);
             };
             let end = relay(&mut front, &mut back, early, Patience { idle, unanswered: NEVER }, count).await;
-            if end != End::Closed {
+            if end != RelayEnd::Closed {
                 let _ = (front.set_zero_linger(), back.set_zero_linger());
             }
             (end, rx.into_inner(), tx.into_inner())
@@ -74,7 +74,7 @@ async fn what_the_client_sent_before_there_was_a_server_arrives_first_and_is_cou
     line.client.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut line.server).await.unwrap(), b"early and late");
     drop(line.server);
-    assert_eq!(line.relay.await.unwrap(), (End::Closed, 14, 0));
+    assert_eq!(line.relay.await.unwrap(), (RelayEnd::Closed, 14, 0));
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn question_and_answer_arrive_and_are_counted() {
     line.server.write_all(b"answer").await.unwrap();
     assert_eq!(read_exactly(&mut line.client, 6).await, b"answer");
     drop((line.client, line.server));
-    assert_eq!(line.relay.await.unwrap(), (End::Closed, 8, 6));
+    assert_eq!(line.relay.await.unwrap(), (RelayEnd::Closed, 8, 6));
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn a_client_that_has_said_all_still_reads_everything() {
     };
     let ((), read) = tokio::join!(serve, read_to_end(&mut line.client));
     assert!(read.unwrap() == answer);
-    assert_eq!(line.relay.await.unwrap(), (End::Closed, 8, 3_000_000));
+    assert_eq!(line.relay.await.unwrap(), (RelayEnd::Closed, 8, 3_000_000));
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn bulk_in_both_directions_at_once_arrives_whole() {
     let (a, b) = tokio::join!(server_reads.read_to_end(&mut up), client_reads.read_to_end(&mut down));
     a.and(b).unwrap();
     assert!(up == data && down == data);
-    assert_eq!(line.relay.await.unwrap(), (End::Closed, 20_000_000, 20_000_000));
+    assert_eq!(line.relay.await.unwrap(), (RelayEnd::Closed, 20_000_000, 20_000_000));
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn a_reset_by_the_client_resets_the_server() {
     drop(line.client);
     let error = read_to_end(&mut line.server).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(line.relay.await.unwrap().0, End::ClientReset);
+    assert_eq!(line.relay.await.unwrap().0, RelayEnd::ClientReset);
 }
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn a_reset_by_the_server_resets_the_client() {
     drop(line.server);
     let error = read_to_end(&mut line.client).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(line.relay.await.unwrap().0, End::ServerReset);
+    assert_eq!(line.relay.await.unwrap().0, RelayEnd::ServerReset);
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn the_last_answer_of_a_server_that_reads_no_further_is_delivered() {
     while line.client.write_all(&[0; 1000]).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(line.relay.await.unwrap().0, End::Closed);
+    assert_eq!(line.relay.await.unwrap().0, RelayEnd::Closed);
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn a_connection_without_a_byte_ends_after_the_idle_timeout() {
     let idle = Duration::from_millis(80);
     let start = Instant::now();
     let mut line = Line::new(idle).await;
-    assert_eq!(line.relay.await.unwrap().0, End::Idle);
+    assert_eq!(line.relay.await.unwrap().0, RelayEnd::Idle);
     assert!(start.elapsed() >= idle);
     assert!(read_to_end(&mut line.client).await.is_err() && read_to_end(&mut line.server).await.is_err());
 }
@@ -243,7 +243,7 @@ async fn a_reset_while_the_upload_is_blocked_is_not_taken_for_the_end_of_the_ans
     drop(line.server);
     let error = read_to_end(&mut line.client).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(line.relay.await.unwrap().0, End::ServerReset);
+    assert_eq!(line.relay.await.unwrap().0, RelayEnd::ServerReset);
 }
 
 #[tokio::test]
@@ -252,7 +252,7 @@ async fn a_client_that_resets_while_its_server_does_not_read_is_noticed() {
     fill(&mut line.client).await;
     line.client.set_zero_linger().unwrap();
     drop(line.client);
-    assert_eq!(line.relay.await.unwrap().0, End::ClientReset);
+    assert_eq!(line.relay.await.unwrap().0, RelayEnd::ClientReset);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod listener;
 mod relay;
 mod send;
 mod session;
+mod slot;
 mod socket;
 mod sockets;
 mod table;

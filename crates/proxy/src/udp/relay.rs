@@ -7,22 +7,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::Guard;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use super::send::{Run, To, is_refusal};
-use super::session::{Parties, Session};
+use super::session::Session;
+use super::slot::Slot;
 use super::socket::{self, BATCH, Batch, Datagrams};
 use super::sockets::Listening;
 use super::table::{Key, Table};
+use crate::upstream::{Attempts, Downstream};
 use crate::worker::Context;
 use convey_model::{Endpoint, Protocol, Timestamp, client_of};
-use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
-
-/// Servers that are asked to take one datagram.
-const ATTEMPTS: usize = 4;
+use convey_snapshot::{Frontend, Snapshot};
 
 /// Sessions that are told to have answers at once.
 const EVENTS: usize = 64;
@@ -30,6 +30,13 @@ const EVENTS: usize = 64;
 thread_local! {
     /// The sessions of one worker. Those of all its addresses are in one table, for they make room for each other.
     static SESSIONS: RefCell<Table<Session>> = RefCell::new(Table::new());
+}
+
+/// What all datagrams of a batch go by.
+#[derive(Clone, Copy)]
+struct Moment<'a> {
+    snapshot: &'a Snapshot,
+    now: Timestamp,
 }
 
 /// One worker's clients of one address.
@@ -75,7 +82,7 @@ impl Relay {
 
     /// Ends sessions that were silent for the idle timeout, or for `at_most`. Returns which of the two it was.
     pub(super) fn expire(&mut self, at_most: Duration) -> Duration {
-        self.read_snapshot();
+        self.load_snapshot();
         let (idle, now) = (self.idle.min(at_most), self.now());
         SESSIONS.with_borrow_mut(|sessions| {
             while let Some(over) = sessions.expire(self.address, idle, now) {
@@ -94,8 +101,8 @@ impl Relay {
 
     /// Sends to servers what has come from clients. Returns whether nothing is left.
     pub(super) fn forward(&mut self) -> bool {
-        self.read_snapshot();
-        let now = self.now();
+        let snapshot = self.load_snapshot();
+        let moment = Moment { snapshot: &snapshot, now: self.now() };
         BATCH.with_borrow_mut(|batch| {
             let Ok(received) = batch.receive(self.listening.state(), self.listening.socket()) else {
                 return true;
@@ -104,7 +111,7 @@ impl Relay {
             for datagrams in received {
                 taken += 1;
                 let forwarded =
-                    SESSIONS.with_borrow_mut(|sessions| self.forward_one(sessions, datagrams, now));
+                    SESSIONS.with_borrow_mut(|sessions| self.forward_one(sessions, datagrams, moment));
                 if let Err(reason) = forwarded {
                     self.dropped(reason, datagrams.count());
                 }
@@ -134,26 +141,27 @@ impl Relay {
         &mut self,
         sessions: &mut Table<Session>,
         datagrams: Datagrams<'_>,
-        now: Timestamp,
+        moment: Moment<'_>,
     ) -> Result<(), Counter> {
+        let mut attempts = Attempts::default();
         let asked = datagrams.meta.dst_ip.filter(|_| self.vip.ip().is_unspecified());
         let key = Key { client: datagrams.meta.addr, asked };
         let number = match sessions.find(self.address, &key) {
             Some(number) => {
-                if sessions.sent(number, now)
+                if sessions.sent(number, moment.now)
                     && let Some((_, session)) = sessions.get_mut(number)
                 {
                     session.become_stream();
                 }
                 number
             }
-            None => self.begin(sessions, key, now)?,
+            None => self.begin(sessions, key, moment, &mut attempts)?,
         };
         let mut is_too_long = false;
-        for _ in 0..ATTEMPTS {
-            self.settle(sessions, number)?;
+        while !attempts.are_over() {
+            self.keep_or_replace_server(sessions, number, &mut attempts)?;
             let Some((_, session)) = sessions.get_mut(number) else { break };
-            match Run::of(datagrams).send(&session.socket, To::Server(session.server())) {
+            match Run::of(datagrams).send(session.socket(), To::Server(session.server())) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
@@ -162,18 +170,26 @@ impl Relay {
                 // What a router said of an earlier datagram, and this one has not been sent; or it never can be.
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
                     is_too_long = true;
-                    continue;
+                    attempts.repeat();
                 }
-                Err(error) if is_refusal(&error) => session.on_refusal(parties(self.vip, key), &error),
+                Err(error) if is_refusal(&error) => {
+                    is_too_long = false;
+                    session.refused(&error, Some(&mut attempts));
+                }
                 Err(_) => return Err(Counter::DroppedUnsent),
             }
-            is_too_long = false;
         }
         Err(if is_too_long { Counter::DroppedUnsent } else { Counter::DroppedNoServer })
     }
 
     /// A session for a client that has none; returns its number. Where there is no room, another gives way.
-    fn begin(&mut self, sessions: &mut Table<Session>, key: Key, now: Timestamp) -> Result<usize, Counter> {
+    fn begin(
+        &mut self,
+        sessions: &mut Table<Session>,
+        key: Key,
+        Moment { snapshot, now }: Moment<'_>,
+        attempts: &mut Attempts,
+    ) -> Result<usize, Counter> {
         let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
             return Err(Counter::DroppedDraining);
         };
@@ -184,24 +200,28 @@ impl Relay {
             return Err(Counter::DroppedUnsent); // nobody can be answered there
         }
         // The server would be sent an answer, which it answers, and so on without end.
-        let servers = &self.context.shared.snapshot.load().server_endpoints;
-        if servers.contain(Protocol::Udp, key.client, self.vip.port()) {
+        if snapshot.server_endpoints.contain(Protocol::Udp, key.client, self.vip.port()) {
             return Err(Counter::DroppedLoop);
         }
         // Of UDP one socket alone is bound to an address and port.
-        let path = self.context.own_sockets_at(Protocol::Udp, key.client).pop().map(|socket| socket.path);
+        let from = self.context.own_sockets_at(Endpoint::udp(key.client), snapshot).pop();
+        let path = from.map(|socket| socket.path);
         if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {
             return Err(Counter::DroppedLoop);
         }
-        let from = parties(self.vip, key);
+        let downstream = self.downstream(key.client, now);
         let (generation, context) = (self.generation, self.context.clone());
-        let open = || Session::open(from, path.clone(), &frontend, generation, &context);
+        let mut open = || {
+            *attempts = Attempts::default(); // there may be room now that there was none
+            let slot = Slot::take(key.client, path.clone(), &frontend, &context, snapshot)?;
+            Session::open(downstream, slot, generation, attempts)
+        };
         let mut opened = open();
         // It may need room at its frontend and in the process: for each reason one session gives way.
         let mut found = None;
         while let Err(reason) = opened
             && found.replace(reason) != Some(reason)
-            && let Some(other) = self.evict_for(sessions, key, &frontend, reason, now)
+            && let Some(other) = self.evict_for(sessions, key, reason, now)
         {
             other.end(Some(Counter::Evicted));
             opened = open();
@@ -217,10 +237,10 @@ impl Relay {
         &self,
         sessions: &mut Table<Session>,
         key: Key,
-        frontend: &Frontend,
         reason: Counter,
         now: Timestamp,
     ) -> Option<Session> {
+        let frontend = self.frontend.as_ref()?;
         let client = client_of(key.client.ip());
         let is_own = |other: &Key| client.contains(other.client.ip());
         let id = frontend.live.id;
@@ -258,11 +278,16 @@ impl Relay {
     }
 
     /// Has the session go to a server that is there.
-    fn settle(&self, sessions: &mut Table<Session>, number: usize) -> Result<(), Counter> {
-        let (Some(frontend), Some((key, session))) = (&self.frontend, sessions.get_mut(number)) else {
+    fn keep_or_replace_server(
+        &self,
+        sessions: &mut Table<Session>,
+        number: usize,
+        attempts: &mut Attempts,
+    ) -> Result<(), Counter> {
+        let (Some(frontend), Some((_, session))) = (&self.frontend, sessions.get_mut(number)) else {
             return Ok(());
         };
-        match session.settle(parties(self.vip, key), &frontend.pool, self.generation) {
+        match session.keep_or_replace_server(&frontend.pool, self.generation, attempts) {
             Ok(false) => Ok(()),
             Ok(true) => self.listen_to(sessions, number),
             Err(reason) => {
@@ -276,7 +301,7 @@ impl Relay {
     fn listen_to(&self, sessions: &mut Table<Session>, number: usize) -> Result<(), Counter> {
         let Some((_, session)) = sessions.get_mut(number) else { return Ok(()) };
         let event = EventData::new_u64(number as u64);
-        if epoll::add(self.listening.answers(), &session.socket, event, EventFlags::IN).is_err() {
+        if epoll::add(self.listening.answers(), session.socket(), event, EventFlags::IN).is_err() {
             over(sessions, number);
             return Err(Counter::DroppedNoResources);
         }
@@ -289,7 +314,7 @@ impl Relay {
         let (socket, to) = (self.listening.socket(), To::Client(key.client, key.asked));
         let mut taken = 0;
         let heard = BATCH.with_borrow_mut(|batch| {
-            let mut received = batch.receive(self.listening.state(), &session.socket)?.peekable();
+            let mut received = batch.receive(self.listening.state(), session.socket())?.peekable();
             while let Some(first) = received.next() {
                 let mut run = Run::of(first);
                 taken += 1;
@@ -314,7 +339,7 @@ impl Relay {
             Err(error) => {
                 // Else a router has said something of the path, which the kernel has taken note of.
                 if is_refusal(&error) {
-                    session.on_refusal(parties(self.vip, key), &error);
+                    session.refused(&error, None);
                 }
                 return false; // answers may have come before
             }
@@ -328,16 +353,23 @@ impl Relay {
         }
     }
 
-    fn read_snapshot(&mut self) {
-        let snapshot = self.context.shared.snapshot.load();
+    /// The newest snapshot, once for each batch: nothing waits while one is handled.
+    fn load_snapshot(&mut self) -> Guard<Arc<Snapshot>> {
+        let snapshot = self.context.snapshot();
         if snapshot.generation == self.generation {
-            return;
+            return snapshot;
         }
         self.generation = snapshot.generation;
         self.idle = snapshot.timeouts.udp_idle;
         if let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) {
             self.frontend = Some(frontend.clone());
         }
+        snapshot
+    }
+
+    fn downstream(&self, client: SocketAddr, now: Timestamp) -> Downstream {
+        let began = self.context.started + Duration::from_nanos(now.0);
+        Downstream { client, vip: self.vip, protocol: Protocol::Udp, core: self.context.core, began }
     }
 
     fn now(&self) -> Timestamp {
@@ -357,6 +389,37 @@ fn over(sessions: &mut Table<Session>, number: usize) {
     }
 }
 
-fn parties(vip: SocketAddr, key: Key) -> Parties {
-    Parties { client: key.client, vip }
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use tokio::runtime::Handle;
+
+    use super::super::sockets::Sockets;
+    use super::*;
+    use crate::worker::Reserved;
+    use crate::worker::tests::{LOADS, context};
+    use convey_snapshot::fixture;
+
+    #[tokio::test]
+    async fn a_batch_loads_the_snapshot_once_however_many_sessions_begin() {
+        let [server, vip] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (at_server, at_vip) = (server.local_addr().unwrap(), vip.local_addr().unwrap());
+        drop(vip);
+        let pool = fixture::pool("dns", vec![(fixture::server("a", &at_server.to_string()), fixture::up())]);
+        let mut frontend = Arc::into_inner(fixture::frontend("dns", &[&at_vip.to_string()], &pool)).unwrap();
+        frontend.config.protocol = Protocol::Udp;
+        let snapshot = fixture::snapshot(vec![Arc::new(frontend)], vec![pool]);
+        let snapshot = Snapshot { generation: 1, ..snapshot };
+        let sockets = Sockets::bind(at_vip, [&Handle::current()], [], 65_536, Reserved::default()).unwrap();
+        let mut relay = Relay::new(at_vip, sockets.split().next().unwrap(), context(snapshot));
+        let clients = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        clients.iter().for_each(|client| _ = client.send_to(b"who?", at_vip).unwrap());
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        LOADS.set(0);
+        assert!(relay.forward());
+        assert_eq!(LOADS.get(), 1);
+        let mut heard = [0; 9];
+        (0..3).for_each(|_| assert_eq!(server.recv(&mut heard).unwrap(), 4));
+    }
 }

@@ -1,0 +1,106 @@
+//! A session's connection slot: its place at its frontend, in its client's share, and among all sessions.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use crate::clients::Counted;
+use crate::own_sockets::{OwnSocket, Path};
+use crate::worker::Context;
+use convey_model::{ConnectFailures, Endpoint};
+use convey_snapshot::stats::{Counter, Traffic};
+use convey_snapshot::{Frontend, Snapshot};
+
+/// A slot that is taken for as long as this lives.
+pub(super) struct Slot {
+    pub(super) frontend: Arc<Frontend>,
+    totals: Arc<Traffic>,
+    context: Arc<Context>,
+    is_open: bool,
+    /// How the client came here, if it is one of ours.
+    path: Option<Arc<Path>>,
+    /// Among its client's sessions.
+    counted: Counted,
+    /// Whether it gives way to any new one.
+    is_question: bool,
+}
+
+impl Slot {
+    /// One for a client that came by `path`.
+    ///
+    /// # Errors
+    /// Why there is none, and its datagram is dropped.
+    pub(super) fn take(
+        client: SocketAddr,
+        path: Option<Arc<Path>>,
+        frontend: &Arc<Frontend>,
+        context: &Arc<Context>,
+        snapshot: &Snapshot,
+    ) -> Result<Slot, Counter> {
+        let sessions = &context.shared.udp_sessions;
+        let connections = context.connections_left(&snapshot.totals);
+        let most = sessions.most(context.shared.descriptors.connections());
+        let left = sessions.left(most, connections);
+        let counted = context.shared.clients.count(client.ip(), frontend, left);
+        let counted = counted.ok_or(Counter::DroppedClientLimit)?;
+        if !sessions.leave(connections) || !sessions.open.try_take(Some(most)) {
+            return Err(Counter::DroppedNoResources);
+        }
+        if !frontend.live.slots.try_take(frontend.config.max_connections) {
+            sessions.open.release();
+            return Err(Counter::DroppedFull);
+        }
+        frontend.live.questions.try_take(None);
+        sessions.questions.try_take(None);
+        let (frontend, context) = (frontend.clone(), context.clone());
+        let totals = snapshot.totals.clone();
+        Ok(Slot { frontend, totals, context, is_open: false, path, counted, is_question: true })
+    }
+
+    /// Remembers a socket towards a server.
+    pub(super) fn remember(&self, socket: &UdpSocket, server: SocketAddr) -> Option<OwnSocket> {
+        let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
+        own.note(socket, Endpoint::udp(server), frontend, self.path.as_ref())
+    }
+
+    /// Where failures of servers are told.
+    pub(super) fn failures(&self) -> &mpsc::Sender<ConnectFailures> {
+        &self.context.shared.failures
+    }
+
+    /// The client has sent again after an answer.
+    pub(super) fn become_stream(&mut self) {
+        if std::mem::take(&mut self.is_question) {
+            self.frontend.live.questions.release();
+            self.context.shared.udp_sessions.questions.release();
+            self.counted.become_stream();
+        }
+    }
+
+    /// The session has begun.
+    pub(super) fn opened(&mut self) {
+        self.is_open = true;
+        self.count(Counter::Opened, 1);
+    }
+
+    /// Counts at the frontend, and in all.
+    pub(super) fn count(&self, counter: Counter, n: u64) {
+        self.frontend.live.traffic.add(self.context.core, counter, n);
+        self.totals.add(self.context.core, counter, n);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.count(Counter::Closed, 1);
+        }
+        if self.is_question {
+            self.frontend.live.questions.release();
+            self.context.shared.udp_sessions.questions.release();
+        }
+        self.frontend.live.slots.release();
+        self.context.shared.udp_sessions.open.release();
+    }
+}

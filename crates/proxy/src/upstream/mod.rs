@@ -1,0 +1,52 @@
+//! Upstream: how a client gets a server. TCP connections and UDP sessions use it, and HTTP requests can.
+//!
+//! It gives permits, no sockets: the caller connects, or takes a connection that it has kept.
+//!
+//! 1. [`Attempts::next`] chooses a server and takes one of its connection slots: a [`Permit`].
+//! 2. If every server is at `max_connections`, [`Attempts::next_in_turn`] waits for a slot.
+//! 3. The caller connects. If it cannot, [`Attempts::failed`] decides whether it may ask for another server.
+//! 4. [`Permit`] takes the outcome ([`Permit::connected`], [`Permit::answered`], [`Permit::failed`]) and tells health.
+
+mod outcome;
+mod permit;
+mod queue;
+mod retry;
+#[cfg(test)]
+mod testing;
+
+pub(crate) use permit::Permit;
+pub(crate) use retry::Attempts;
+
+use std::net::SocketAddr;
+
+use tokio::time::Instant;
+
+use convey_model::Protocol;
+
+/// The client's side: who asks for a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Downstream {
+    pub(crate) client: SocketAddr,
+    /// The address that the client asked.
+    pub(crate) vip: SocketAddr,
+    pub(crate) protocol: Protocol,
+    /// Index of the worker's counters.
+    pub(crate) core: usize,
+    /// When the client came.
+    pub(crate) began: Instant,
+}
+
+/// Why a client gets no server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unavailable {
+    /// No server is up.
+    NoServer,
+    /// Every server is at its limit.
+    Full,
+    /// The servers that were tried have failed the client.
+    Failed,
+    /// This host has no local port left towards a server that was tried.
+    NoLocalPort,
+    /// This host lacks descriptors, memory or ports, whichever server is tried.
+    NoResources,
+}

@@ -1,0 +1,104 @@
+//! A permit: one of a server's connection slots, for as long as it lives.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::time::Instant;
+
+use super::Downstream;
+use convey_model::{Mode, OnDown, Protocol};
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Pool, Server, Snapshot};
+
+/// The right to use one server for one client.
+pub(crate) struct Permit {
+    pub(super) pool: Arc<Pool>,
+    pub(super) index: usize,
+    pub(super) core: usize,
+    pub(super) protocol: Protocol,
+    /// When the client came; `None` once its session goes on with another permit.
+    began: Option<Instant>,
+    /// Of the server's connects: tells whether a failure is old news.
+    pub(super) row: u32,
+    is_open: bool,
+    /// Whether health has been told how the client fared.
+    pub(super) is_judged: AtomicBool,
+}
+
+impl Permit {
+    /// Takes a slot of the server with this index; `None` if it has none left.
+    pub(super) fn take(pool: &Arc<Pool>, index: usize, downstream: &Downstream) -> Option<Permit> {
+        let server = &pool.servers[index];
+        let is_taken = server.live.slots.try_take(server.config.settings.max_connections);
+        let row = server.live.row();
+        is_taken.then(|| Permit {
+            pool: pool.clone(),
+            index,
+            core: downstream.core,
+            protocol: downstream.protocol,
+            began: Some(downstream.began),
+            row,
+            is_open: false,
+            is_judged: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.pool.servers[self.index]
+    }
+
+    /// Whether it is for a server of this backend.
+    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
+        Arc::ptr_eq(&self.pool.live, &pool.live)
+    }
+
+    /// Counts at the server and its backend.
+    pub(crate) fn count(&self, counter: Counter, n: u64) {
+        self.server().live.traffic.add(self.core, counter, n);
+        self.pool.live.traffic.add(self.core, counter, n);
+    }
+
+    /// The client uses the server from now on.
+    pub(crate) fn opened(&mut self) {
+        self.is_open = true;
+        self.count(Counter::Opened, 1);
+    }
+
+    /// Whether clients are cut off when the server goes down.
+    pub(crate) fn ends_when_down(&self) -> bool {
+        self.pool.config.on_down_in(Mode::Proxy) == OnDown::Reset
+    }
+
+    /// Whether the server is down in this snapshot.
+    pub(crate) fn is_down_in(&self, snapshot: &Snapshot) -> bool {
+        snapshot.servers.get(&self.server().live.id).is_some_and(|server| !server.health.up)
+    }
+
+    /// Keeps the slot in a newer `pool`, if its server is up there.
+    pub(crate) fn keep_in(&mut self, pool: &Arc<Pool>) -> bool {
+        let live = &self.server().live;
+        let row = live.row();
+        let is_ours = |server: &Arc<Server>| Arc::ptr_eq(&server.live, live) && server.health.up;
+        let Some(index) = pool.servers.iter().position(is_ours) else { return false };
+        (self.pool, self.index, self.row) = (pool.clone(), index, row);
+        true
+    }
+
+    /// The session goes on with another permit, which times it as a whole.
+    pub(crate) fn is_replaced(&mut self) {
+        self.began = None;
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.count(Counter::Closed, 1);
+            if let Some(began) = self.began {
+                self.pool.live.session_times.record(self.core, began.elapsed());
+            }
+        }
+        self.server().live.slots.release();
+        self.pool.live.freed.notify_one();
+    }
+}

@@ -1,0 +1,143 @@
+//! Waiting while every server is at its `max_connections`: first come, first served, across all workers.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{Attempts, Downstream, Permit, Unavailable};
+use convey_snapshot::Pool;
+
+impl Attempts {
+    /// A permit for the next server. Where a client queues already, or no slot is free, this one queues, for `patience` at
+    /// most. `newest` is the pool as of now: servers and limits may change while a client waits.
+    ///
+    /// # Errors
+    /// [`Unavailable::Full`] if no slot came free in time, or what [`Attempts::next`] says.
+    pub(crate) async fn next_in_turn(
+        &mut self,
+        downstream: &Downstream,
+        pool: &Arc<Pool>,
+        patience: Duration,
+        newest: impl Fn() -> Arc<Pool>,
+    ) -> Result<Permit, Unavailable> {
+        let somebody_queues = pool.is_limited() && pool.live.queue.try_lock().is_err();
+        if !somebody_queues {
+            match self.next(downstream, pool) {
+                Err(Unavailable::Full) => {}
+                found => return found,
+            }
+        }
+        let give_up = Instant::now() + patience;
+        timeout_at(give_up, self.queue(downstream, newest)).await.unwrap_or(Err(Unavailable::Full))
+    }
+
+    async fn queue(
+        &mut self,
+        downstream: &Downstream,
+        newest: impl Fn() -> Arc<Pool>,
+    ) -> Result<Permit, Unavailable> {
+        loop {
+            let live = newest().live.clone();
+            let _turn = live.queue.lock().await;
+            loop {
+                let mut freed = pin!(live.freed.notified());
+                freed.as_mut().enable();
+                // Looked up only now: `freed` tells of every later change.
+                let pool = newest();
+                if !Arc::ptr_eq(&live, &pool.live) {
+                    break; // the frontend has another backend now, with a queue of its own
+                }
+                match self.next(downstream, &pool) {
+                    Err(Unavailable::Full) => freed.await,
+                    found => return found,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures_util::FutureExt;
+    use rustix::io::Errno;
+
+    use super::super::testing::{client, fail, pool, with_servers};
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// A client that wants a permit of the newest pool, and has failed nowhere.
+    async fn wait(newest: &Mutex<Arc<Pool>>) -> Result<Permit, Unavailable> {
+        let now = || newest.lock().unwrap().clone();
+        Attempts::default().next_in_turn(&client(), &now(), PATIENCE, now).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slot_that_is_freed_goes_to_the_first_who_waits_and_nobody_gets_past() {
+        let newest = Mutex::new(pool(1, Some(1)));
+        let open = wait(&newest).await.unwrap();
+        let (mut first, mut second) = (Box::pin(wait(&newest)), Box::pin(wait(&newest)));
+        assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+        drop(open);
+        assert!((&mut second).now_or_never().is_none(), "it asks first");
+        assert!(wait(&newest).now_or_never().is_none(), "it has just come");
+        let open = first.now_or_never().unwrap().unwrap();
+        assert!((&mut second).now_or_never().is_none());
+        drop(open);
+        assert!(second.now_or_never().unwrap().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_the_connect_timeout_is_told_that_all_servers_are_full() {
+        let newest = Mutex::new(pool(1, Some(1)));
+        let _open = wait(&newest).await.unwrap();
+        let start = Instant::now();
+        let (one, other) = tokio::join!(wait(&newest), wait(&newest));
+        assert_eq!([one.err(), other.err()], [Some(Unavailable::Full); 2]);
+        let waited = start.elapsed();
+        assert!((PATIENCE..PATIENCE + Duration::from_millis(10)).contains(&waited), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_sees_servers_come_and_its_backend_change_and_go() {
+        let full = pool(1, Some(1));
+        let open = Mutex::new(full.clone());
+        let open = wait(&open).await.unwrap();
+        let snapshots = [pool(1, Some(1)), with_servers(&full, pool(2, Some(1)).servers.clone())];
+        for next in snapshots {
+            let newest = Mutex::new(full.clone());
+            let mut waits = Box::pin(wait(&newest));
+            assert!((&mut waits).now_or_never().is_none());
+            *newest.lock().unwrap() = next.clone();
+            full.live.freed.notify_waiters();
+            let permit = waits.now_or_never().unwrap().unwrap();
+            assert_ne!(permit.server().live.id, open.server().live.id);
+        }
+        let newest = Mutex::new(full.clone());
+        let mut waits = Box::pin(wait(&newest));
+        assert!((&mut waits).now_or_never().is_none());
+        *newest.lock().unwrap() = with_servers(&full, vec![]);
+        full.live.freed.notify_waiters();
+        assert_eq!(waits.now_or_never().unwrap().err(), Some(Unavailable::NoServer));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_failed_is_not_taken_once_it_has_a_slot() {
+        let (full, mut attempts) = (pool(2, Some(1)), Attempts::default());
+        let failed = attempts.next(&client(), &full).unwrap();
+        let _open = Attempts::default().next(&client(), &full).unwrap();
+        fail(&mut attempts, &failed, Errno::CONNREFUSED);
+        let newest = || full.clone();
+        let client = client();
+        let mut waits = Box::pin(attempts.next_in_turn(&client, &full, PATIENCE, newest));
+        assert!((&mut waits).now_or_never().is_none());
+        drop(failed);
+        assert!((&mut waits).now_or_never().is_none());
+        assert_eq!(waits.await.err(), Some(Unavailable::Full));
+    }
+}
