@@ -27,7 +27,7 @@ const US: [u8; 6] = [0; 6];
 
 fn main() -> Result<(), CacheError> {
     let smoke = std::env::args().any(|argument| argument == "--test");
-    if let Err(error) = KernelCache::load(&Sizes { entries: 1, next_hops: 1, parties: 1 }) {
+    if let Err(error) = KernelCache::load(&Sizes { entries: 1, next_hops: 1, counter_ids: 1 }) {
         println!("not measured: {error}");
         return Ok(());
     }
@@ -107,10 +107,15 @@ struct Ring {
 
 impl Ring {
     fn new(lane: Lane, flows: u32) -> Result<Ring, CacheError> {
-        let mut cache = KernelCache::load(&Sizes { entries: flows, next_hops: 1, parties: 1 })?;
+        let mut cache = KernelCache::load(&Sizes { entries: flows, next_hops: 1, counter_ids: 1 })?;
         // It "sends" to itself.
-        let hop =
-            NextHop { interface: 2, src_mac: [2, 0, 0, 0, 0, 9], dst_mac: US, mtu: 1500, hands_over: false };
+        let hop = NextHop {
+            interface: 2,
+            src_mac: [2, 0, 0, 0, 0, 9],
+            dst_mac: US,
+            mtu: 1500,
+            redirect_peer: false,
+        };
         cache.set_next_hop(0, Some(&hop))?;
         cache.set_interface(1, US)?;
         let mut random = fastrand::Rng::with_seed(7);

@@ -58,7 +58,7 @@ fn main() -> Result<()> {
 }
 
 fn sizes(entries: u32) -> Sizes {
-    Sizes { entries, next_hops: 1, parties: 1 }
+    Sizes { entries, next_hops: 1, counter_ids: 1 }
 }
 
 /// A cache with flows, and what makes their packets.
@@ -76,7 +76,7 @@ impl Bench {
         cache.set_interface(index, US)?;
         cache.set_next_hop(
             0,
-            Some(&NextHop { interface: index, src_mac: US, dst_mac: PEER, mtu: 1500, hands_over: false }),
+            Some(&NextHop { interface: index, src_mac: US, dst_mac: PEER, mtu: 1500, redirect_peer: false }),
         )?;
         fill(&cache, protocol, flows)?;
 

@@ -18,7 +18,7 @@ criterion_group! {
 criterion_main!(benches);
 
 fn packets(criterion: &mut Criterion) {
-    let hop = NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500, hands_over: false };
+    let hop = NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500, redirect_peer: false };
     let v4 = ["10.0.0.9:4242", "10.0.0.1:80", "10.0.1.1:40000", "10.0.1.2:8080"];
     let v6 = ["[fd00::9]:4242", "[fd00::1]:80", "[fd01::1]:40000", "[fd01::2]:8080"];
     let short = |addrs: [&str; 4]| TestPacket::from(addrs[0]).to(addrs[1]).ack(1);

@@ -10,11 +10,11 @@
 #include "kernel.h"
 #include "limit.h"
 #include "maps.h"
-#include "numbers.h"
 #include "packet.h"
 #include "parse.h"
 #include "rewrite.h"
 #include "selection.h"
+#include "tcp_sequence.h"
 
 enum { IPPROTO_ICMP = 1, IPPROTO_ICMPV6 = 58 };
 
@@ -23,19 +23,19 @@ struct ethernet_header {
 	__be16 protocol;
 };
 
-/* Whether there is something to be told of a packet that is forwarded: of a FIN that comes again there is not. */
-static ALWAYS_INLINE int is_news(const struct packet *packet, const struct flow_entry *entry)
+/* Whether userspace gets an event for a packet that is forwarded. A FIN that comes again makes none. */
+static ALWAYS_INLINE int makes_event(const struct packet *packet, const struct flow_entry *entry)
 {
 	return entry->flags & FLOW_OPENING || (packet->flags & TCP_FIN && !(entry->flags & FLOW_FINISHED));
 }
 
 /*
- * Tells userspace of a segment; it does not hurry to hear. Fails where there is no room, and what was to be told has to
- * come again: the end of a handshake need not, for it is asked for before its flow is given up.
+ * Puts a segment into the ring of events, without waking userspace. Fails where there is no room for a FIN, which has to
+ * come again. The end of a handshake need not: userspace asks for it before it gives up the flow.
  */
-static ALWAYS_INLINE int tell(const struct packet *packet)
+static ALWAYS_INLINE int push_event(const struct packet *packet)
 {
-	struct told news = {
+	struct segment_event event = {
 		.key = packet->key,
 		.seq = ntohl(packet->seq),
 		.ack = ntohl(packet->ack),
@@ -43,7 +43,7 @@ static ALWAYS_INLINE int tell(const struct packet *packet)
 		.flags = packet->flags,
 	};
 
-	return bpf_ringbuf_output(&told, &news, sizeof(news), BPF_RB_NO_WAKEUP) && packet->flags & TCP_FIN;
+	return bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_NO_WAKEUP) && packet->flags & TCP_FIN;
 }
 
 /* Whether it is left to userspace for what it says of its connection. */
@@ -98,8 +98,8 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *entry, __u32 len)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
-	__u32 party = entry->party;
-	struct traffic *sum = bpf_map_lookup_elem(&traffic, &party);
+	__u32 counter_id = entry->counter_id;
+	struct flow_counters *sum = bpf_map_lookup_elem(&flow_counters, &counter_id);
 	/* It has heard the server. */
 	int completes = (entry->flags & (FLOW_OPENING | FLOW_TO_CLIENT | FLOW_ALONE)) == FLOW_OPENING;
 
@@ -199,15 +199,15 @@ int cache_tc(struct __sk_buff *skb)
 		note_miss(shape, &packet, outcome);
 		return TCX_NEXT;
 	}
-	if (is_news(&packet, entry) && tell(&packet)) {
-		count(UNTOLD);
+	if (makes_event(&packet, entry) && push_event(&packet)) {
+		count(FIN_QUEUE_FULL);
 		return TCX_DROP;
 	}
 	note(&packet, entry, skb->len);
 	rewrite_headers(ethernet, &packet, entry, hop);
 	rewrite_checksum_in_kernel(skb, &packet, entry);
 	/* To hand over saves the way through a queue between the ends of a veth. */
-	return hop->hands_over ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
+	return hop->redirect_peer ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
 }
 
 /* Whether it was sent to this host, without a VLAN tag. */
@@ -244,8 +244,8 @@ int cache_xdp(struct xdp_md *ctx)
 		note_miss(shape, &packet, outcome);
 		return XDP_PASS;
 	}
-	if (is_news(&packet, entry) && tell(&packet)) {
-		count(UNTOLD);
+	if (makes_event(&packet, entry) && push_event(&packet)) {
+		count(FIN_QUEUE_FULL);
 		return XDP_DROP;
 	}
 	note(&packet, entry, ETH_HLEN + packet.len);
@@ -313,5 +313,15 @@ int cache_filter(struct __sk_buff *skb)
 		return 0;
 	return is_for_us(&from, skb) ? ~0 : 0;
 }
+
+/* Nothing reads it: it keeps in the object's BTF what userspace mirrors and no map holds. */
+const struct {
+	struct segment_event event;
+	enum flow_flag flow_flag;
+	enum outcome outcome;
+	enum frontend_state frontend_state;
+	enum sequence_limit sequence_limit;
+	enum extension_limit extension_limit;
+} mirrored SEC(".mirrored") = {};
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

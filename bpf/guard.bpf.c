@@ -9,7 +9,7 @@
 #include "packet.h"
 #include "selection.h"
 
-/* How long `dsr_guard` does what (CLOCK_MONOTONIC, ns). Mirrors `guard::lasting::Lease`. */
+/* How long `dsr_guard` does what (CLOCK_MONOTONIC, ns). Mirrors `kernel_types::LeaseEntry`. */
 struct lease {
 	__u64 serves_until; /* as long as convey may still be there, or come back at once */
 	__u64 ends;	    /* until then what begins at a frontend is the host's, and what is under way is not */

@@ -61,7 +61,7 @@ enum { AGAIN_FIRST = 500, AGAIN_LAST = 20000 };
  * How often the same SYN is heard, and how long after the first time, ms: on its way to the server it may be lost. Who sends the same
  * ones again and again takes no more than that from others, until they have not come for AGAIN_LAST.
  */
-enum { TIMES_HEARD = 3, MOST_HEARD = 2, AGAIN_SECOND = 1500 };
+enum { TIMES_HEARD = 3, MAX_HEARD = 2, AGAIN_SECOND = 1500 };
 
 /* NULL in peace. */
 static ALWAYS_INLINE struct syn_limit *limit_now(void)
@@ -134,7 +134,7 @@ static ALWAYS_INLINE struct refused *comes_again(const struct packet *packet, __
 		*last = this;
 		return NULL;
 	}
-	if (heard >= MOST_HEARD) {
+	if (heard >= MAX_HEARD) {
 		last->at = now;
 		return NULL;
 	}

@@ -1,11 +1,12 @@
-/* What userspace tells the cache, and what the cache tells userspace. Mirrored in `dataplane::cache`. */
+/* The maps between userspace and the cache. A test compares their types with Rust's (`dataplane::kernel_types`). */
 #pragma once
 
 #include "packet.h"
 
-enum {
-	/* Nothing but hop count and link-layer addresses changes (L2 DSR). */
-	FLOW_AS_IS = 1,
+/* Mirrored by `cache::entry`. */
+enum flow_flag {
+	/* Nothing but hop count and link-layer addresses changes. */
+	FLOW_L2_DSR = 1,
 	/* It goes to the client; else to the server. */
 	FLOW_TO_CLIENT = 2,
 	/* Its sender has finished. Written here. */
@@ -26,7 +27,7 @@ struct flow_entry {
 	__u16 from;	/* what its packets come in on: the lower half of that interface's index. 0: any */
 	__u16 address_sum; /* what the new addresses change in a checksum, and the new ports: see checksum.h */
 	__u16 port_sum;
-	__u16 party; /* index into traffic */
+	__u16 counter_id; /* index into flow_counters */
 	__u16 flags;
 	/* Said by userspace, and kept up here: */
 	__u32 sent;	 /* TCP: what comes after the last byte; nothing while its sender has not been heard */
@@ -45,23 +46,23 @@ struct macs {
 	struct mac src;
 };
 
-/* A neighbour. Written by `cache::next_hop`. */
+/* A neighbour. Mirrors `kernel_types::NextHopEntry`. */
 struct next_hop {
 	struct macs macs; /* its address and ours */
 	__u32 ifindex; /* 0: leads nowhere */
 	__u32 mtu;
-	__u32 hands_over; /* whether it takes frames from the other end of that interface: see model::Interface */
+	__u32 redirect_peer; /* whether the other end of that interface takes frames: see model::Interface */
 };
 
-/* What has been sent from clients to a server and back; lengths with the Ethernet header. Mirrors `cache::Traffic`. */
-struct traffic {
+/* What has been sent from clients to a server and back; lengths with the Ethernet header. Mirrors `cache::FlowCounters`. */
+struct flow_counters {
 	__u64 packets_to_server;
 	__u64 bytes_to_server;
 	__u64 packets_to_client;
 	__u64 bytes_to_client;
 };
 
-/* What has become of packets; what is not forwarded or dropped is left to userspace. Mirrors `cache::Outcome`. */
+/* What has become of packets; what is not forwarded or dropped is left to userspace. Mirrors `model::CacheOutcome`. */
 enum outcome {
 	FORWARDED,
 	/* Of a flow that is known: TCP with SYN or RST, or a FIN or a part of the handshake that does not fit; */
@@ -80,15 +81,15 @@ enum outcome {
 	CAME_AGAIN,
 	/* A SYN to a frontend in a flood, or what may be one: dropped. */
 	SYN_LIMITED,
-	/* A FIN that there was no room to tell of: dropped, and sent again. */
-	UNTOLD,
+	/* A FIN whose event found no room in the ring: dropped, and sent again. */
+	FIN_QUEUE_FULL,
 	OUTCOMES,
 	/* Of no known flow: not counted. */
 	UNKNOWN,
 };
 
-/* A segment that was forwarded, and that is part of a handshake or has a FIN. Mirrors `cache::Told`. */
-struct told {
+/* A segment that was forwarded, and that is part of a handshake or has a FIN. Mirrors `cache::events::SegmentEvent`. */
+struct segment_event {
 	struct flow_key key;
 	__u32 seq;
 	__u32 ack;
@@ -96,13 +97,13 @@ struct told {
 	__u32 flags;
 };
 
-/* Mirrors `cache::Rate`. */
+/* Mirrors `kernel_types::RateEntry`. */
 struct rate {
 	__u64 interval; /* ns from one to the next */
 	__u64 burst;	/* ns by which they may come too early: so many intervals at once */
 };
 
-/* How fast connections may begin. Mirrors `cache::SynLimit`. */
+/* How fast connections may begin. Mirrors `kernel_types::SynLimitEntry`. */
 struct syn_limit {
 	struct rate network;   /* those of one network; no interval: no limit */
 	struct rate strangers; /* those of all networks together that are not known */
@@ -128,8 +129,8 @@ struct {
 	MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	MAP_UINT(max_entries, 1);
 	MAP_TYPE(key, __u32);
-	MAP_TYPE(value, struct traffic);
-} traffic SEC(".maps");
+	MAP_TYPE(value, struct flow_counters);
+} flow_counters SEC(".maps");
 
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -142,7 +143,7 @@ struct {
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
 	MAP_UINT(max_entries, 1 << 20);
-} told SEC(".maps");
+} events SEC(".maps");
 
 /* All our addresses: the VIPs and those of SNAT. */
 struct {

@@ -21,7 +21,7 @@ static ALWAYS_INLINE void rewrite_headers(void *ethernet, const struct packet *p
 		struct ipv4_header *ip = packet->ip;
 
 		ip->ttl--;
-		if (!(entry->flags & FLOW_AS_IS)) {
+		if (!(entry->flags & FLOW_L2_DSR)) {
 			ip->src = entry->src.words[3];
 			ip->dst = entry->dst.words[3];
 			change += entry->address_sum;
@@ -31,12 +31,12 @@ static ALWAYS_INLINE void rewrite_headers(void *ethernet, const struct packet *p
 		struct ipv6_header *ip = packet->ip;
 
 		ip->hop_limit--;
-		if (!(entry->flags & FLOW_AS_IS)) {
+		if (!(entry->flags & FLOW_L2_DSR)) {
 			ip->src = entry->src;
 			ip->dst = entry->dst;
 		}
 	}
-	if (!(entry->flags & FLOW_AS_IS)) {
+	if (!(entry->flags & FLOW_L2_DSR)) {
 		packet->ports->src = htons(entry->src_port);
 		packet->ports->dst = htons(entry->dst_port);
 	}
@@ -47,7 +47,7 @@ static ALWAYS_INLINE void rewrite_checksum(const struct packet *packet, const st
 {
 	__u32 change = entry->address_sum + entry->port_sum;
 
-	if (entry->flags & FLOW_AS_IS)
+	if (entry->flags & FLOW_L2_DSR)
 		return;
 	/* With UDP 0 means that there is none, and stays; a computed 0 is written as the other zero (RFC 768). */
 	if (packet->key.protocol == IPPROTO_TCP)
@@ -70,7 +70,7 @@ static ALWAYS_INLINE void rewrite_checksum_in_kernel(struct __sk_buff *skb, cons
 
 	if (!is_ipv4(packet))
 		unseen = HOP_LIMIT_SUM;
-	if (!(entry->flags & FLOW_AS_IS)) {
+	if (!(entry->flags & FLOW_L2_DSR)) {
 		if (packet->key.protocol == IPPROTO_TCP) {
 			at += __builtin_offsetof(struct tcp_header, checksum);
 		} else {

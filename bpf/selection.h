@@ -3,7 +3,7 @@
 
 #include "packet.h"
 
-/* One end of a flow. Mirrors `selection_maps::EndpointKey`. */
+/* One end of a flow. Mirrors `kernel_types::EndpointKey`. */
 struct endpoint {
 	struct addr addr;
 	__u16 port;
@@ -11,13 +11,14 @@ struct endpoint {
 	__u8 reserved;
 };
 
+/* Mirrors `kernel_types::PortRange`. */
 struct port_range {
 	__u16 first;
 	__u16 last;
 };
 
 /* What is said of a frontend. Mirrors `selection_maps::SERVING` and `selection_maps::DRAINING`. */
-enum { SERVING = 1, DRAINING = 2 };
+enum frontend_state { SERVING = 1, DRAINING = 2 };
 
 /* Where clients connect to. */
 struct {

@@ -11,7 +11,7 @@ use crate::net;
 const NEXT_HOPS: u32 = 1 << 16;
 
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
-const PARTIES: u16 = 1 << 14;
+const COUNTER_IDS: u16 = 1 << 14;
 
 /// What the log says where there is no flow cache.
 const WORKERS: &str =
@@ -30,7 +30,7 @@ pub(super) fn start(
 ) -> anyhow::Result<Option<Offloader>> {
     // A flow has an entry for each direction.
     let entries = settings.max_flows.saturating_mul(2);
-    let sizes = Sizes { entries, next_hops: NEXT_HOPS, parties: PARTIES };
+    let sizes = Sizes { entries, next_hops: NEXT_HOPS, counter_ids: COUNTER_IDS };
     let start = |layer| Offloader::start(layer, sizes, selection, interfaces, filter_handle);
     let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
     let started = match (settings.offload, settings.offload.layer(&nics)) {

@@ -102,7 +102,7 @@ impl PacketPath {
         let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
         let cache = |offloader: &Offloader| -> Result<_, CacheError> {
             let (filter, tally) = (offloader.filter()?, offloader.tally());
-            Ok(PlannedCache { filter, tally, told: offloader.told()? })
+            Ok(PlannedCache { filter, tally, events: offloader.events()? })
         };
         let (wanted, asked) = mpsc::channel::<Wanted>(WANTED);
         let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));

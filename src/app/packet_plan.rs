@@ -261,7 +261,7 @@ mod tests {
             mtu_v6: 1500,
             up: true,
             loopback: false,
-            hands_over: false,
+            redirect_peer: false,
             addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
         };
         let route = |prefix: &str, prefix_len, interface| Route {

@@ -271,7 +271,7 @@ fn links() -> [Interface; 2] {
         mtu_v6: 1500,
         up: true,
         loopback: false,
-        hands_over: false,
+        redirect_peer: false,
         addresses,
     };
     let wan_v6 = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 2).into();

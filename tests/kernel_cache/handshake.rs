@@ -12,7 +12,7 @@ use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
-        a_handshake_leaves_as_the_core_sends_it_and_is_told_of,
+        a_handshake_leaves_as_the_core_sends_it_and_makes_events,
         whoever_has_not_heard_the_other_side_completes_no_handshake,
         an_answer_that_comes_again_is_sent_on_again_and_another_one_is_left_to_a_worker,
         an_answer_from_an_interface_that_does_not_lead_to_the_server_is_left_to_a_worker,
@@ -51,22 +51,22 @@ fn is_left(twin: &mut Twin, packet: &TestPacket) {
     assert!(twin.lets_in(&packet.bytes()), "userspace does not get it");
 }
 
-fn a_handshake_leaves_as_the_core_sends_it_and_is_told_of() {
+fn a_handshake_leaves_as_the_core_sends_it_and_makes_events() {
     for setup in connections() {
         let mut twin = Twin::new(setup);
-        let mut told = twin.cache.told().unwrap();
+        let mut events = twin.cache.events().unwrap();
         let ends = twin.begin(client(&setup));
         let (answer, last) = (answer(&ends), ends.to_server().seq(1).ack(501));
         if setup.mode == Mode::Passthrough {
             is_sent(&mut twin, &answer);
-            let news = (key(&answer), Segment { flags: SYN_ACK, seq: 500, ack: 1, len: 0 });
-            assert_eq!([told.take(), told.take()], [Some(news); 2], "of tc and of XDP");
+            let event = (key(&answer), Segment { flags: SYN_ACK, seq: 500, ack: 1, len: 0 });
+            assert_eq!([events.take(), events.take()], [Some(event); 2], "of tc and of XDP");
             assert!(entry(&twin, &answer).is_opening());
         }
         is_sent(&mut twin, &last);
-        assert_eq!(told.take(), Some((key(&last), Segment { flags: ACK, seq: 1, ack: 501, len: 0 })));
+        assert_eq!(events.take(), Some((key(&last), Segment { flags: ACK, seq: 1, ack: 501, len: 0 })));
         is_sent(&mut twin, &ends.to_server().seq(1).ack(501).payload(b"GET"));
-        assert_eq!(told.take(), None, "it is open");
+        assert_eq!(events.take(), None, "it is open");
         let seen = entry(&twin, &last);
         assert_eq!((seen.is_opening(), seen.sent, seen.ack), (false, 4, 501));
         if setup.mode == Mode::Passthrough {
@@ -81,7 +81,7 @@ fn whoever_has_not_heard_the_other_side_completes_no_handshake() {
     const FAR: u32 = 1 << 20;
     for setup in connections() {
         let mut twin = Twin::new(setup);
-        let mut told = twin.cache.told().unwrap();
+        let mut events = twin.cache.events().unwrap();
         let ends = twin.begin(client(&setup));
         let last = ends.to_server().seq(1).ack(501);
         if setup.mode == Mode::Passthrough {
@@ -92,14 +92,14 @@ fn whoever_has_not_heard_the_other_side_completes_no_handshake() {
             is_left(&mut twin, &ends.to_client().seq(501).ack(1));
             is_sent(&mut twin, &answer(&ends));
             is_left(&mut twin, &ends.to_server().seq(1).ack(FAR));
-            told.take();
-            told.take();
+            events.take();
+            events.take();
         }
         for of_client in [last.clone().seq(FAR), last.clone().seq(0), last.clone().fin(), last.clone().rst()]
         {
             is_left(&mut twin, &of_client);
         }
-        assert_eq!(told.take(), None);
+        assert_eq!(events.take(), None);
         assert!(entry(&twin, &last).is_opening());
     }
 }
@@ -132,16 +132,16 @@ fn an_answer_from_an_interface_that_does_not_lead_to_the_server_is_left_to_a_wor
 fn data_completes_a_handshake_whose_acknowledgement_was_lost() {
     for setup in connections() {
         let mut twin = Twin::new(setup);
-        let mut told = twin.cache.told().unwrap();
+        let mut events = twin.cache.events().unwrap();
         let ends = twin.begin(client(&setup));
         if setup.mode == Mode::Passthrough {
             is_sent(&mut twin, &answer(&ends));
-            told.take();
-            told.take();
+            events.take();
+            events.take();
         }
         let data = ends.to_server().seq(1).ack(501).payload(b"GET");
         is_sent(&mut twin, &data);
-        assert_eq!(told.take(), Some((key(&data), Segment { flags: ACK, seq: 1, ack: 501, len: 3 })));
+        assert_eq!(events.take(), Some((key(&data), Segment { flags: ACK, seq: 1, ack: 501, len: 3 })));
         let seen = entry(&twin, &data);
         assert_eq!((seen.is_opening(), seen.sent, seen.ack), (false, 4, 501));
     }
@@ -150,7 +150,7 @@ fn data_completes_a_handshake_whose_acknowledgement_was_lost() {
 fn a_handshake_is_completed_where_there_is_no_room_to_tell_of_it() {
     for setup in connections() {
         let mut twin = Twin::new(setup);
-        let mut told = twin.cache.told().unwrap();
+        let mut events = twin.cache.events().unwrap();
         let ends = twin.begin(client(&setup));
         if setup.mode == Mode::Passthrough {
             is_sent(&mut twin, &answer(&ends));
@@ -163,9 +163,9 @@ fn a_handshake_is_completed_where_there_is_no_room_to_tell_of_it() {
             kernel::run(twin.cache.tc().unwrap(), &frame);
             twin.flows.put(&[key(&last)], &[begun]).unwrap();
         }
-        assert!(std::iter::from_fn(|| told.take()).count() < 1 << 14, "there was room");
+        assert!(std::iter::from_fn(|| events.take()).count() < 1 << 14, "there was room");
         is_sent(&mut twin, &last);
         assert!(!entry(&twin, &last).is_opening());
-        assert_eq!(twin.cache.untold().unwrap(), 0, "nothing was dropped");
+        assert_eq!(twin.cache.fin_queue_full().unwrap(), 0, "nothing was dropped");
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::balancer::Setup;
 use super::kernel;
-use super::twin::{Ends, Made, PARTY, Twin, US, client, is_tcp, setups};
+use super::twin::{COUNTER_ID, Ends, Made, Twin, US, client, is_tcp, setups};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -16,12 +16,12 @@ pub(crate) fn stories() -> Vec<Story> {
         packets_of_every_mode_leave_as_the_core_sends_them,
         packets_between_any_addresses_leave_as_the_core_sends_them,
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
-        a_fin_is_sent_on_and_told_of_with_its_numbers,
+        a_fin_is_sent_on_and_makes_an_event_with_its_numbers,
         a_fin_that_is_near_is_left_to_userspace_until_its_receiver_has_acknowledged_what_is_before,
         only_what_goes_on_where_its_sender_had_got_to_moves_the_numbers,
         with_direct_server_return_only_what_is_close_moves_the_numbers_behind_a_gap,
-        a_fin_that_cannot_be_told_of_is_dropped_and_counted,
-        what_has_passed_is_told,
+        a_fin_whose_event_finds_no_room_is_dropped_and_counted,
+        what_has_passed_is_counted_and_seen,
     ]
 }
 
@@ -66,7 +66,7 @@ const HOP: NextHop = NextHop {
     src_mac: [2, 0, 0, 0, 0, 0xa],
     dst_mac: [2, 0, 0, 0, 0, 0xb],
     mtu: 1500,
-    hands_over: false,
+    redirect_peer: false,
 };
 
 fn packets_between_any_addresses_leave_as_the_core_sends_them() {
@@ -123,15 +123,15 @@ fn a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero() {
     }
 }
 
-fn a_fin_is_sent_on_and_told_of_with_its_numbers() {
+fn a_fin_is_sent_on_and_makes_an_event_with_its_numbers() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
-        let mut told = twin.cache.told().unwrap();
+        let mut events = twin.cache.events().unwrap();
         let ends = twin.establish(client(&setup));
         let fin = ends.to_server().seq(7).ack(9).fin().payload(b"bye").bytes();
         let key = wire::parse(&fin).unwrap().key;
         kernel::run(twin.cache.tc().unwrap(), &ends.to_server().ack(9).payload(b"begins ").bytes());
-        assert_eq!(told.take(), None, "nothing else is told of");
+        assert_eq!(events.take(), None, "nothing else makes an event");
         assert!(!twin.flows.get(&key).unwrap().unwrap().is_finished());
         for run in [true, false] {
             let entry = twin.flows.get(&key).unwrap().unwrap();
@@ -139,9 +139,9 @@ fn a_fin_is_sent_on_and_told_of_with_its_numbers() {
                 true => kernel::run(twin.cache.tc().unwrap(), &fin),
                 false => kernel::run(twin.cache.xdp().unwrap(), &fin),
             };
-            assert_eq!(told.take(), Some((key, Segment { flags: FIN | ACK, seq: 7, ack: 9, len: 4 })));
+            assert_eq!(events.take(), Some((key, Segment { flags: FIN | ACK, seq: 7, ack: 9, len: 4 })));
             kernel::run(twin.cache.tc().unwrap(), &fin);
-            assert_eq!(told.take(), None, "it came again");
+            assert_eq!(events.take(), None, "it came again");
             if run {
                 twin.flows.put(&[key], &[entry]).unwrap();
             }
@@ -212,7 +212,7 @@ fn with_direct_server_return_only_what_is_close_moves_the_numbers_behind_a_gap()
     }
 }
 
-fn a_fin_that_cannot_be_told_of_is_dropped_and_counted() {
+fn a_fin_whose_event_finds_no_room_is_dropped_and_counted() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
@@ -224,11 +224,11 @@ fn a_fin_that_cannot_be_told_of_is_dropped_and_counted() {
             kernel::run(twin.cache.tc().unwrap(), &fin);
             twin.flows.put(&[key], &[entry]).unwrap();
         }
-        assert!(matches!(twin.cache.untold().unwrap(), 1..100), "{:?}", twin.cache.untold());
+        assert!(matches!(twin.cache.fin_queue_full().unwrap(), 1..100), "{:?}", twin.cache.fin_queue_full());
     }
 }
 
-fn what_has_passed_is_told() {
+fn what_has_passed_is_counted_and_seen() {
     for setup in setups().into_iter().filter(|setup| setup.mode == Mode::Passthrough) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
@@ -241,11 +241,11 @@ fn what_has_passed_is_told() {
                 kernel::run(twin.cache.tc().unwrap(), frame);
             }
         }
-        let traffic = twin.cache.traffic(PARTY).unwrap();
+        let traffic = twin.cache.flow_counters(COUNTER_ID).unwrap();
         assert_eq!((traffic.packets_to_server, traffic.packets_to_client), (3, 5));
         let bytes = frames.each_ref().map(|frame| frame.len() as u64);
         assert_eq!((traffic.bytes_to_server, traffic.bytes_to_client), (3 * bytes[0], 5 * bytes[1]));
-        assert_eq!(twin.cache.traffic(PARTY - 1).unwrap().packets_to_server, 0);
+        assert_eq!(twin.cache.flow_counters(COUNTER_ID - 1).unwrap().packets_to_server, 0);
         for (key, said) in keys.iter().zip([(1, 1001), (2, 2002)]) {
             let entry = twin.flows.get(key).unwrap().unwrap();
             assert_eq!((entry.sent, entry.ack), if is_tcp(&setup) { said } else { (0, 0) });

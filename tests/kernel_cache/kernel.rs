@@ -4,7 +4,7 @@ use aya::programs::{SocketFilter, TestRun, TestRunOptions, TestRunResult};
 use convey::dataplane::{KernelCache, Sizes};
 
 /// Room for what a test puts there.
-pub(crate) const SIZES: Sizes = Sizes { entries: 1024, next_hops: 16, parties: 16 };
+pub(crate) const SIZES: Sizes = Sizes { entries: 1024, next_hops: 16, counter_ids: 16 };
 
 /// Why there is nothing to be run.
 pub(crate) fn missing() -> Option<String> {

@@ -34,7 +34,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(offloads: bool, hands_over: bool) -> Line {
+    fn new(offloads: bool, redirect_peer: bool) -> Line {
         let [client, balancer, server] = [(); 3].map(|()| Namespace::new());
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         client.link(("eth0", &mac(CLIENT)), &balancer, ("front", &mac(FRONT)));
@@ -57,7 +57,7 @@ impl Line {
         let mut cache = KernelCache::load(&SIZES).unwrap();
         for (index, interface, src_mac, dst_mac) in [(0, "back", BACK, SERVER), (1, "front", FRONT, CLIENT)] {
             let hop =
-                NextHop { interface: balancer.index(interface), src_mac, dst_mac, mtu: 1500, hands_over };
+                NextHop { interface: balancer.index(interface), src_mac, dst_mac, mtu: 1500, redirect_peer };
             cache.set_next_hop(index, Some(&hop)).unwrap();
         }
         let tc = cache.tc().unwrap();
@@ -99,8 +99,8 @@ fn socket(at: &str, to: Option<&str>) -> UdpSocket {
 }
 
 fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
-    for (offloads, hands_over) in [(true, false), (false, false), (true, true), (false, true)] {
-        let line = Line::new(offloads, hands_over);
+    for (offloads, redirect_peer) in [(true, false), (false, false), (true, true), (false, true)] {
+        let line = Line::new(offloads, redirect_peer);
         for [client, vip, snat, server] in [V4, V6] {
             let forwarded = line.cache.count(Outcome::Forwarded).unwrap();
             let from = line.client.enter(|| socket(client, Some(vip)));
@@ -116,7 +116,7 @@ fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
                 assert_eq!(&bytes[..len], b"answer");
             }
             assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 18);
-            assert_eq!(line.sent() - sent < 9, hands_over, "what is handed over goes out nowhere");
+            assert_eq!(line.sent() - sent < 9, redirect_peer, "what is handed over goes out nowhere");
 
             // One that its sender has the kernel cut into four.
             setsockopt(&from, sockopt::UdpGsoSegment, &1000).unwrap();

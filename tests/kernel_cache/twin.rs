@@ -27,7 +27,7 @@ const THEM: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const LOOPBACK: u32 = 1;
 
 /// The party that everything is counted for.
-pub(crate) const PARTY: u16 = 3;
+pub(crate) const COUNTER_ID: u16 = 3;
 
 pub(crate) struct Twin {
     pub(crate) balancer: Balancer,
@@ -120,7 +120,7 @@ impl Twin {
             ways.push((flow.server(), Direction::ToClient));
         }
         for (key, direction) in ways {
-            let mut entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, PARTY);
+            let mut entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, COUNTER_ID);
             if direction == Direction::ToClient {
                 entry = entry.coming_from(LOOPBACK);
             }

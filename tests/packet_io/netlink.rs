@@ -224,7 +224,7 @@ fn frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth() {
         block_on(async {
             let (netlink, mut hops) = (with_servers(link).await, NextHops::default());
             let is_handed_over =
-                |hops: &NextHops| Some(hops.get(hops.lookup(ip("10.79.0.2")).ok()?)?.hands_over);
+                |hops: &NextHops| Some(hops.get(hops.lookup(ip("10.79.0.2")).ok()?)?.redirect_peer);
             wait(&netlink, &mut hops, |hops| is_handed_over(hops) == Some(true)).await;
 
             let mut table = netlink.table().await.unwrap();
@@ -232,7 +232,7 @@ fn frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth() {
                 balancer.exec(&format!("tc qdisc {command}"));
                 assert!(netlink.look_at_links(&mut table).await.unwrap(), "{command}");
                 let back = table.interfaces.iter().find(|interface| interface.index == link).unwrap();
-                assert_eq!(back.hands_over, expected, "{command}");
+                assert_eq!(back.redirect_peer, expected, "{command}");
             }
 
             server.ip(&format!("link set eth0 netns {}", balancer.name()));

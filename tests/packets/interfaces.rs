@@ -173,7 +173,7 @@ fn idle_guard(network: &Network) -> Guard {
         mtu_v6: 1500,
         up: true,
         loopback: false,
-        hands_over: false,
+        redirect_peer: false,
         addresses: Vec::new(),
     };
     network.inside(Role::Balancer, || Guard::of_kind(GuardKind::Tcx, &nothing, &[back]).unwrap())

@@ -202,7 +202,7 @@ impl Prepared {
         let network = Network::new(case, clients, 1);
         let port = Role::Balancer.to_string();
         network.lab.run(Role::Switch, "ethtool", &["-K", &port, "tx", "off"]).unwrap();
-        let mut passing = KernelCache::load(&Sizes { entries: 1, next_hops: 1, parties: 1 }).unwrap();
+        let mut passing = KernelCache::load(&Sizes { entries: 1, next_hops: 1, counter_ids: 1 }).unwrap();
         let program = passing.xdp().unwrap();
         network
             .lab

@@ -182,7 +182,7 @@ mod tests {
             mtu_v6: 1500,
             up: true,
             loopback: false,
-            hands_over: false,
+            redirect_peer: false,
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         }
     }

@@ -6,12 +6,13 @@ mod cache;
 mod capture;
 mod captures;
 mod causes;
+mod event_queue;
 mod filter;
 mod guard;
+mod kernel_types;
 mod ledger;
 mod legacy;
 pub mod net;
-mod news;
 mod pipeline;
 pub mod programs;
 mod queues;
@@ -27,8 +28,8 @@ mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use cache::{
-    CacheError, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate, Sizes, SynGate, SynLimit, Tally,
-    Told, Traffic, Undone,
+    CacheError, FlowCounters, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate, SegmentEvents,
+    Sizes, SynGate, SynLimit, Tally, Undone,
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use causes::causes;

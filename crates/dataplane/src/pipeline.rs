@@ -19,12 +19,12 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use log::warn;
 
 use super::captures::{self, Captures, Running};
-use super::news::News;
+use super::event_queue::EventQueue;
 use super::queues::{Batch, QUEUE, Room, SPARES};
 use super::transmit::drop_reason;
 use super::waiting::Waiting;
 use super::worker::Worker;
-use super::{Filter, Sight, Tally, Told, Transmit};
+use super::{Filter, SegmentEvents, Sight, Tally, Transmit};
 use convey_forward::{Dispatch, Forwarder, Ids};
 use convey_model::{ConnectFailures, DropReason, Timestamp, Wanted};
 use convey_snapshot::stats::PacketStats;
@@ -57,8 +57,8 @@ pub struct PlannedCache {
     pub filter: Option<OwnedFd>,
     /// Counts what the cache forwards.
     pub tally: Tally,
-    /// Tells of FINs among it.
-    pub told: Told,
+    /// Handshakes and FINs among it.
+    pub events: SegmentEvents,
 }
 
 impl PipelineParts {
@@ -81,17 +81,17 @@ impl Pipeline {
     /// A thread cannot be started.
     pub fn start(parts: PipelineParts) -> io::Result<Pipeline> {
         let workers = parts.forwarders.len();
-        let (program, mut tally, told) = match parts.cache {
-            Some(PlannedCache { filter, tally, told }) => (filter, Some(tally), Some(told)),
+        let (program, mut tally, events) = match parts.cache {
+            Some(PlannedCache { filter, tally, events }) => (filter, Some(tally), Some(events)),
             None => (None, None, None),
         };
-        let news = News::of(workers, told, &parts.dispatch);
+        let event_queues = EventQueue::of(workers, events, &parts.dispatch);
         let (ids, room) = (Ids::new(fastrand::u16(..)), Room::default());
         let (spares, spare) = bounded(SPARES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let mut inboxes = Vec::new();
-        for ((core, forwarder), news) in parts.forwarders.into_iter().enumerate().zip(news) {
+        for ((core, forwarder), events) in parts.forwarders.into_iter().enumerate().zip(event_queues) {
             let (inbox, frames) = bounded(QUEUE);
             inboxes.push(inbox);
             let worker = Worker {
@@ -99,7 +99,7 @@ impl Pipeline {
                 forwarder,
                 // Any worker can count for all.
                 tally: tally.take(),
-                news,
+                events,
                 ids: ids.clone(),
                 waiting: Waiting::default(),
                 sight: parts.sight.clone(),

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use aya::Pod;
 use aya::maps::{HashMap, Map, MapData, MapError};
 
+use super::kernel_types::{EndpointKey, PortRange};
 use super::{Replies, Selection};
-use convey_model::{Addr, Endpoint};
+use convey_model::Addr;
 
 const FRONTENDS: &str = "frontends";
 const SERVERS: &str = "servers";
@@ -20,13 +21,13 @@ pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(
     let replies = selection.replies.as_ref();
     match name {
         FRONTENDS => {
-            let draining = selection.draining.iter().map(|frontend| (endpoint(frontend), DRAINING));
-            let serving = selection.frontends.iter().map(|frontend| (endpoint(frontend), SERVING));
+            let draining = selection.draining.iter().map(|frontend| (EndpointKey::from(frontend), DRAINING));
+            let serving = selection.frontends.iter().map(|frontend| (EndpointKey::from(frontend), SERVING));
             replace(HashMap::try_from(map)?, draining.chain(serving).collect())
         }
         SERVERS => {
             let servers = replies.iter().flat_map(|replies| &replies.servers);
-            replace(HashMap::try_from(map)?, servers.map(|server| (endpoint(server), 1u8)).collect())
+            replace(HashMap::try_from(map)?, servers.map(|server| (EndpointKey::from(server), 1u8)).collect())
         }
         _ => {
             let snat: Vec<(IpKey, PortRange)> =
@@ -56,28 +57,14 @@ where
     Ok(())
 }
 
-/// `struct endpoint` of `bpf/selection.h`: address, port, protocol, a zero.
-type EndpointKey = [u8; 20];
-
-/// What the map of frontends says of one, as in `bpf/selection.h`.
-const SERVING: u8 = 1;
-const DRAINING: u8 = 2;
+/// What the map of frontends says of one: `enum frontend_state` of `bpf/selection.h`.
+pub(super) const SERVING: u8 = 1;
+pub(super) const DRAINING: u8 = 2;
 
 /// `struct addr` of `bpf/packet.h`.
 type IpKey = [u8; 16];
 
-/// `struct port_range` of `bpf/selection.h`: first and last.
-type PortRange = [u16; 2];
-
-fn endpoint(endpoint: &Endpoint) -> EndpointKey {
-    let mut key = [0; 20];
-    key[..16].copy_from_slice(Addr::from(endpoint.addr.ip()).bytes());
-    key[16..18].copy_from_slice(&endpoint.addr.port().to_ne_bytes());
-    key[18] = endpoint.protocol as u8;
-    key
-}
-
 fn snat_ports(replies: &Replies) -> impl Iterator<Item = (IpKey, PortRange)> {
-    let ports = [*replies.snat_ports.start(), *replies.snat_ports.end()];
+    let ports = PortRange { first: *replies.snat_ports.start(), last: *replies.snat_ports.end() };
     replies.snat_addresses.iter().map(move |ip| (*Addr::from(*ip).bytes(), ports))
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
+use super::event_queue::EventQueue;
 use super::ledger::Ledger;
-use super::news::News;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
 use super::{Buffer, Sight, Tally};
@@ -40,7 +40,7 @@ pub(super) struct Worker {
     pub(super) forwarder: Forwarder,
     /// Counts what the flow cache forwards, if that is this worker's part.
     pub(super) tally: Option<Tally>,
-    pub(super) news: News,
+    pub(super) events: EventQueue,
     /// For packets that it cuts.
     pub(super) ids: Ids,
     pub(super) waiting: Waiting,
@@ -93,7 +93,7 @@ impl Worker {
                 spare: Vec::new(),
             };
             // First: what has happened may keep a flow from being given up.
-            for (key, segment) in self.news.take() {
+            for (key, segment) in self.events.take() {
                 self.forwarder.on_cached(&key, segment, now);
             }
             self.settle(&ledger);
@@ -280,7 +280,7 @@ mod tests {
             core: 0,
             forwarder: Forwarder::new(Settings::alone(1, 1)),
             tally: None,
-            news: News::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
+            events: EventQueue::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
             ids: Ids::new(0),
             waiting: Waiting::default(),
             sight: Arc::new(ArcSwap::from_pointee(Sight::new(Arc::new(Snapshot::empty(1))))),

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+pub use crate::numbers::{FIRST_WINDOW, MAX_GAP, MAX_GAP_ACK, WINDOW};
 use crate::plan::Plan;
 use crate::{CachedRoute, Direction, FlowCache, Frame, Progress, Seen, Segment, View};
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
@@ -209,7 +210,7 @@ impl FlowCache for Writer {
     }
 }
 
-// As `bpf/numbers.h` does it.
+// As `bpf/tcp_sequence.h` does it.
 
 fn opposite(route: &CachedRoute, protocol: u8) -> FlowKey {
     let Rewrite { src, dst, src_port, dst_port, .. } = route.rewrite;

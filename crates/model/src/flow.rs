@@ -243,8 +243,8 @@ pub struct NextHop {
     pub dst_mac: [u8; 6],
     /// Longest IP packet the interface takes, in bytes.
     pub mtu: u32,
-    /// As [`Interface::hands_over`](super::Interface::hands_over); the flow cache alone makes use of it.
-    pub hands_over: bool,
+    /// As [`Interface::redirect_peer`](super::Interface::redirect_peer); the flow cache alone makes use of it.
+    pub redirect_peer: bool,
 }
 
 #[cfg(test)]

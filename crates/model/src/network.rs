@@ -34,7 +34,7 @@ pub struct Interface {
     pub loopback: bool,
     /// Whether it is one end of a veth, and the kernel may hand frames to the other end (in another network namespace) as if
     /// they had gone through it.
-    pub hands_over: bool,
+    pub redirect_peer: bool,
     /// Its own addresses, sorted.
     pub addresses: Vec<IpAddr>,
 }
@@ -43,7 +43,17 @@ impl Interface {
     /// One that is up and carries Ethernet frames with 1,500 bytes of payload.
     pub fn ethernet(index: u32, name: &str, mac: [u8; 6], addresses: Vec<IpAddr>) -> Interface {
         let (name, mac, mtu, mtu_v6) = (name.to_owned(), Some(mac), 1_500, 1_500);
-        Interface { index, name, mac, mtu, mtu_v6, up: true, loopback: false, hands_over: false, addresses }
+        Interface {
+            index,
+            name,
+            mac,
+            mtu,
+            mtu_v6,
+            up: true,
+            loopback: false,
+            redirect_peer: false,
+            addresses,
+        }
     }
 }
 

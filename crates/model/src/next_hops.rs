@@ -97,7 +97,7 @@ impl NextHops {
                     src_mac,
                     dst_mac: neighbour.mac,
                     mtu: mtu.map_or(longest, |mtu| mtu.min(longest)),
-                    hands_over: link.hands_over,
+                    redirect_peer: link.redirect_peer,
                 });
             }
         }

@@ -5,7 +5,7 @@ use super::headers::{Kind, ParseError};
 use convey_model::{TCP, UDP};
 
 /// No packet has a use for more extension headers; without a limit one of nothing else would keep us busy.
-const MOST: usize = 8;
+pub const MAX_EXTENSIONS: usize = 8;
 
 /// What a packet carries.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct Carried {
 pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
     let (mut protocol, mut at) = (packet[ipv6::NEXT_HEADER], IPV6_LEN);
     let (mut kind, mut fragment) = (Kind::Whole, None);
-    for _ in 0..=MOST {
+    for _ in 0..=MAX_EXTENSIONS {
         // Options for every hop come first or are none (RFC 8200, section 4.1).
         if !is_extension(protocol) || (protocol == ipv6::HOP_BY_HOP && at > IPV6_LEN) {
             return Ok(Carried { protocol, at, kind, fragment });

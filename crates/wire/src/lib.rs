@@ -35,6 +35,7 @@ pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, 
 pub use build::TestPacket;
 pub use checksum::{Checksum, checksum_changes};
 pub use datagrams::datagrams;
+pub use extensions::MAX_EXTENSIONS;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
 pub use mtu::{allow_cutting, set_number, told_mtu};

@@ -16,7 +16,7 @@ pub(super) const HOP: NextHop = NextHop {
     src_mac: [0x02, 0, 0, 0, 0, 0x0a],
     dst_mac: [0x02, 0, 0, 0, 0, 0x0b],
     mtu: 1_500,
-    hands_over: false,
+    redirect_peer: false,
 };
 
 /// Any address and port of the family, those of nothing but zeros or ones among them. An IPv6 address that stands

@@ -17,7 +17,7 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
         mtu_v6: 1500,
         up: true,
         loopback: name == "lo",
-        hands_over: false,
+        redirect_peer: false,
         addresses: addresses.iter().map(|addr| addr.parse().unwrap()).collect(),
     }
 }

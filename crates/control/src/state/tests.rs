@@ -349,7 +349,7 @@ fn a_change_of_the_network_is_published_and_stays() {
         mtu_v6: 1500,
         up: true,
         loopback: false,
-        hands_over: false,
+        redirect_peer: false,
         addresses: vec![],
     };
     let neighbour = Neighbour { interface: 2, ip: "10.0.0.2".parse().unwrap(), mac: [3; 6] };

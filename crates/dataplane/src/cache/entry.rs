@@ -18,7 +18,7 @@ pub struct FlowEntry {
     /// In the order of the bytes on the wire, like a checksum.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
-    party: u16,
+    counter_id: u16,
     flags: u16,
     /// TCP: what comes after the last byte that went this way. The kernel goes on from here, as with all that follows.
     /// Means nothing while a server has not answered.
@@ -29,11 +29,8 @@ pub struct FlowEntry {
     pub last_seen: u64,
 }
 
-const _: () = assert!(size_of::<FlowEntry>() == 64, "as the kernel's programs have it");
-const _: () = assert!(size_of::<FlowKey>() == 40, "as the kernel's programs have it");
-
-// Flags, as in `bpf/maps.h`.
-const AS_IS: u16 = 1;
+// `enum flow_flag` of `bpf/maps.h`.
+const L2_DSR: u16 = 1;
 const TO_CLIENT: u16 = 2;
 const FINISHED: u16 = 4;
 const OPENING: u16 = 8;
@@ -70,8 +67,8 @@ impl FlowEntry {
         self
     }
 
-    /// Rewrites packets with this key so, and counts them for the party (an index below `Sizes::parties`).
-    pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, party: u16) -> FlowEntry {
+    /// Rewrites packets with this key so, and counts them under a counter id (below `Sizes::counter_ids`).
+    pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, counter_id: u16) -> FlowEntry {
         let (addresses, ports) = wire::checksum_changes(key, to);
         let stays =
             (key.src, key.dst, key.src_port, key.dst_port) == (to.src, to.dst, to.src_port, to.dst_port);
@@ -86,11 +83,54 @@ impl FlowEntry {
             from: 0,
             address_sum: addresses.to_be_bytes(),
             port_sum: ports.to_be_bytes(),
-            party,
-            flags: to_client | if stays { AS_IS } else { 0 },
+            counter_id,
+            flags: to_client | if stays { L2_DSR } else { 0 },
             sent: 0,
             ack: 0,
             last_seen: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_types::assert_layout;
+    use crate::kernel_types::btf::Btf;
+
+    #[test]
+    fn a_flows_entry_is_as_the_kernel_programs_have_it() {
+        let btf = Btf::of(super::super::OBJECT);
+        assert_layout!(btf, "flow_key", FlowKey { src, dst, src_port, dst_port, protocol, reserved });
+        assert_layout!(
+            btf,
+            "flow_entry",
+            FlowEntry {
+                src,
+                dst,
+                src_port,
+                dst_port,
+                next_hop,
+                from,
+                address_sum,
+                port_sum,
+                counter_id,
+                flags,
+                sent,
+                ack,
+                last_seen,
+            }
+        );
+        assert_eq!(size_of::<FlowEntry>(), 64, "a cache line");
+        btf.assert_enum(
+            "flow_flag",
+            &[
+                ("FLOW_L2_DSR", L2_DSR.into()),
+                ("FLOW_TO_CLIENT", TO_CLIENT.into()),
+                ("FLOW_FINISHED", FINISHED.into()),
+                ("FLOW_OPENING", OPENING.into()),
+                ("FLOW_ALONE", ALONE.into()),
+            ],
+        );
     }
 }

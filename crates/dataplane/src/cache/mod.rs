@@ -3,12 +3,11 @@
 
 mod attachment;
 mod entry;
+mod events;
 mod flow_map;
 mod offloader;
 mod parties;
 mod syn_limit;
-mod told;
-mod traffic;
 mod writer;
 
 use std::os::fd::AsFd;
@@ -19,19 +18,20 @@ use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
+pub use crate::kernel_types::FlowCounters;
 pub use entry::FlowEntry;
+pub use events::SegmentEvents;
 pub use flow_map::{FlowMap, Undone};
 pub use offloader::Offloader;
 pub use parties::Tally;
 pub use syn_limit::{Rate, SynGate, SynLimit};
-pub use told::Told;
-pub use traffic::Traffic;
 
+use super::kernel_types::{NextHopEntry, SynLimitEntry};
 use super::{Selection, causes, selection_maps};
 pub use convey_model::CacheOutcome as Outcome;
 use convey_model::{Addr, NextHop};
 
-static OBJECT: &[u8] =
+pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/cache.bpf.o"));
 
 // Programs and maps, as `bpf/cache.bpf.c` names them.
@@ -40,17 +40,17 @@ const XDP: &str = "cache_xdp";
 const FILTER: &str = "cache_filter";
 const FLOWS: &str = "flows";
 const NEXT_HOPS: &str = "next_hops";
-const TRAFFIC: &str = "traffic";
+const FLOW_COUNTERS: &str = "flow_counters";
 const OUTCOMES: &str = "outcomes";
 const OURS: &str = "ours";
 const INTERFACES: &str = "interfaces";
 const SYN_LIMIT: &str = "syn_limit";
-const TOLD: &str = "told";
+const EVENTS: &str = "events";
 
 /// SYNs that were dropped, among [`OUTCOMES`].
-const REFUSED: u32 = Outcome::ALL.len() as u32;
-/// Segments that were dropped for want of room to tell of them, among them, too.
-const UNTOLD: u32 = REFUSED + 1;
+pub(crate) const SYN_LIMITED: u32 = Outcome::ALL.len() as u32;
+/// FINs that were dropped, there being no room for their events, among them, too.
+pub(crate) const FIN_QUEUE_FULL: u32 = SYN_LIMITED + 1;
 
 /// How much the cache has room for; at least 1 of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +59,8 @@ pub struct Sizes {
     pub entries: u32,
     /// Next hops.
     pub next_hops: u32,
-    /// Parties whose traffic is counted.
-    pub parties: u16,
+    /// Counter ids: pairs of frontend and server whose packets are counted.
+    pub counter_ids: u16,
 }
 
 /// The programs and their maps. What the programs are attached to outlives it only where the kernel holds the link.
@@ -108,7 +108,7 @@ impl KernelCache {
         let mut loader = EbpfLoader::new();
         loader.map_max_entries(FLOWS, sizes.entries);
         loader.map_max_entries(NEXT_HOPS, sizes.next_hops);
-        loader.map_max_entries(TRAFFIC, sizes.parties.into());
+        loader.map_max_entries(FLOW_COUNTERS, sizes.counter_ids.into());
         let mut cache = KernelCache(loader.load(OBJECT)?);
         match cache.load_programs() {
             Ok(()) => Ok(cache),
@@ -146,8 +146,8 @@ impl KernelCache {
 
     /// Has the next hop with this index lead there, or nowhere.
     pub fn set_next_hop(&mut self, index: u32, hop: Option<&NextHop>) -> Result<(), CacheError> {
-        let mut hops: Array<_, [u8; 24]> = Array::try_from(self.map(NEXT_HOPS)?)?;
-        Ok(hops.set(index, hop.map_or([0; 24], next_hop), 0)?)
+        let mut hops: Array<_, NextHopEntry> = Array::try_from(self.map(NEXT_HOPS)?)?;
+        Ok(hops.set(index, hop.map_or_else(NextHopEntry::default, NextHopEntry::from), 0)?)
     }
 
     /// Takes to userspace by another selection: what `cache_filter` lets in. What is in both is let in throughout.
@@ -174,51 +174,55 @@ impl KernelCache {
 
     /// Limits who begins connections, and how fast; `None`: no longer.
     pub fn limit_syns(&mut self, limit: Option<&SynLimit>) -> Result<(), CacheError> {
-        let mut map: Array<_, [u64; 4]> = Array::try_from(self.map(SYN_LIMIT)?)?;
-        Ok(map.set(0, limit.map_or([0; 4], SynLimit::times), 0)?)
+        let mut map: Array<_, SynLimitEntry> = Array::try_from(self.map(SYN_LIMIT)?)?;
+        Ok(map.set(0, limit.map_or_else(SynLimitEntry::default, SynLimit::entry), 0)?)
     }
 
-    /// What was forwarded for a party since the cache was loaded.
-    pub fn traffic(&self, party: u16) -> Result<Traffic, CacheError> {
-        Ok(Traffic::from(self.sum::<4>(TRAFFIC, party.into())?))
+    /// What was forwarded under a counter id since the cache was loaded.
+    pub fn flow_counters(&self, counter_id: u16) -> Result<FlowCounters, CacheError> {
+        self.sum(FLOW_COUNTERS, counter_id.into(), |sum: FlowCounters, core| FlowCounters {
+            packets_to_server: sum.packets_to_server + core.packets_to_server,
+            bytes_to_server: sum.bytes_to_server + core.bytes_to_server,
+            packets_to_client: sum.packets_to_client + core.packets_to_client,
+            bytes_to_client: sum.bytes_to_client + core.bytes_to_client,
+        })
     }
 
     /// How many packets have had this outcome since the cache was loaded.
     pub fn count(&self, outcome: Outcome) -> Result<u64, CacheError> {
-        let [n] = self.sum::<1>(OUTCOMES, outcome as u32)?;
-        Ok(n)
+        self.outcomes(outcome as u32)
     }
 
-    /// How many segments were dropped since the cache was loaded, there being no room to tell of them.
-    pub fn untold(&self) -> Result<u64, CacheError> {
-        let [n] = self.sum::<1>(OUTCOMES, UNTOLD)?;
-        Ok(n)
+    /// How many FINs were dropped since the cache was loaded, there being no room for their events.
+    pub fn fin_queue_full(&self) -> Result<u64, CacheError> {
+        self.outcomes(FIN_QUEUE_FULL)
     }
 
-    /// What tells of segments. There is one, for the first who asks.
-    pub fn told(&mut self) -> Result<Told, CacheError> {
-        let ring = self.0.take_map(TOLD).ok_or(CacheError::Missing(TOLD))?;
-        Ok(Told::new(RingBuf::try_from(ring)?))
+    /// The ring of events. There is one, for the first who asks.
+    pub fn events(&mut self) -> Result<SegmentEvents, CacheError> {
+        let ring = self.0.take_map(EVENTS).ok_or(CacheError::Missing(EVENTS))?;
+        Ok(SegmentEvents::new(RingBuf::try_from(ring)?))
     }
 
     /// How many SYNs were dropped by [`KernelCache::limit_syns`] since the cache was loaded.
     pub fn syns_refused(&self) -> Result<u64, CacheError> {
-        let [n] = self.sum::<1>(OUTCOMES, REFUSED)?;
-        Ok(n)
+        self.outcomes(SYN_LIMITED)
+    }
+
+    fn outcomes(&self, outcome: u32) -> Result<u64, CacheError> {
+        self.sum(OUTCOMES, outcome, |sum: u64, core| sum + core)
     }
 
     /// Counters, over all cores.
-    fn sum<const N: usize>(&self, name: &'static str, index: u32) -> Result<[u64; N], CacheError>
-    where
-        [u64; N]: Pod,
-    {
+    fn sum<C: Pod + Default>(
+        &self,
+        name: &'static str,
+        index: u32,
+        add: impl Fn(C, C) -> C,
+    ) -> Result<C, CacheError> {
         let map = self.0.map(name).ok_or(CacheError::Missing(name))?;
-        let counters: PerCpuArray<&MapData, [u64; N]> = PerCpuArray::try_from(map)?;
-        let mut sum = [0; N];
-        for core in counters.get(&index, 0)?.iter() {
-            sum.iter_mut().zip(core).for_each(|(sum, n)| *sum += n);
-        }
-        Ok(sum)
+        let counters: PerCpuArray<&MapData, C> = PerCpuArray::try_from(map)?;
+        Ok(counters.get(&index, 0)?.iter().copied().fold(C::default(), add))
     }
 
     fn load_programs(&mut self) -> Result<(), CacheError> {
@@ -235,15 +239,4 @@ impl KernelCache {
 fn lacks_perfmon() -> bool {
     let sufficient = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
     capabilities(None).is_ok_and(|held| !held.effective.intersects(sufficient))
-}
-
-/// `struct next_hop` of `bpf/maps.h`.
-fn next_hop(hop: &NextHop) -> [u8; 24] {
-    let mut bytes = [0; 24];
-    bytes[..6].copy_from_slice(&hop.dst_mac);
-    bytes[6..12].copy_from_slice(&hop.src_mac);
-    bytes[12..16].copy_from_slice(&hop.interface.to_ne_bytes());
-    bytes[16..20].copy_from_slice(&hop.mtu.to_ne_bytes());
-    bytes[20..].copy_from_slice(&u32::from(hop.hands_over).to_ne_bytes());
-    bytes
 }

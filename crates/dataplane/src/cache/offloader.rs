@@ -8,7 +8,7 @@ use aya::programs::{SchedClassifier, Xdp};
 use super::attachment::Attachment;
 use super::parties::{Numbers, Tally};
 use super::writer::{Failures, Writer};
-use super::{CacheError, KernelCache, Sizes, SynGate, TC, Told};
+use super::{CacheError, KernelCache, SegmentEvents, Sizes, SynGate, TC};
 use crate::Selection;
 use convey_forward::FlowCache;
 use convey_model::{Interface, Layer, NextHop, NextHops};
@@ -131,9 +131,9 @@ impl Offloader {
         Ok(Box::new(Writer::new(flows, self.sizes, epoch, numbers, failures)))
     }
 
-    /// What tells of FINs that it forwards. There is one, for the first who asks.
-    pub fn told(&self) -> Result<Told, CacheError> {
-        self.cache().told()
+    /// The ring of events: segments of handshakes, and FINs, that it has forwarded. There is one, for the first who asks.
+    pub fn events(&self) -> Result<SegmentEvents, CacheError> {
+        self.cache().events()
     }
 
     /// What reads its counters.

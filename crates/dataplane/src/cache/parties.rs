@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::writer::Failures;
-use super::{KernelCache, Outcome, Traffic};
+use super::{FlowCounters, KernelCache, Outcome};
 use convey_forward::Parties;
 use convey_snapshot::stats::{Counter, PacketStats};
 
@@ -47,7 +47,7 @@ pub struct Tally {
     numbers: Numbers,
     failures: Failures,
     /// Whom it knows by their numbers, and what was read of them.
-    read: Vec<(Parties, Traffic)>,
+    read: Vec<(Parties, FlowCounters)>,
 }
 
 impl Tally {
@@ -58,11 +58,11 @@ impl Tally {
     /// Hands what was forwarded since the last call to `count`, and says what became of packets so far.
     pub fn read(&mut self, stats: &PacketStats, mut count: impl FnMut(Parties, Counter, u64)) {
         let newcomers = self.numbers.from(self.read.len());
-        self.read.extend(newcomers.into_iter().map(|parties| (parties, Traffic::default())));
+        self.read.extend(newcomers.into_iter().map(|parties| (parties, FlowCounters::default())));
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, (parties, before)) in self.read.iter_mut().enumerate() {
             // It cannot fail for a number that is in the map.
-            let Ok(now) = cache.traffic(number as u16) else { continue };
+            let Ok(now) = cache.flow_counters(number as u16) else { continue };
             for (counter, n) in [
                 (Counter::PacketsRx, now.packets_to_server - before.packets_to_server),
                 (Counter::BytesRx, now.bytes_to_server - before.bytes_to_server),
@@ -80,8 +80,8 @@ impl Tally {
                 stats.set_outcome(outcome, n);
             }
         }
-        if let Ok(n) = cache.untold() {
-            stats.set_untold(n);
+        if let Ok(n) = cache.fin_queue_full() {
+            stats.set_fin_queue_full(n);
         }
         stats.set_cache_failures(self.failures.count());
         stats.set_cache_entries_lost(self.failures.entries_lost());

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{CacheError, KernelCache};
+use crate::kernel_types::{RateEntry, SynLimitEntry};
 
 /// How often something may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +37,13 @@ impl SynLimit {
         strangers: Rate { interval: Duration::from_micros(200), burst: 500 },
     };
 
-    /// `struct syn_limit` of `bpf/maps.h`.
-    pub(super) fn times(&self) -> [u64; 4] {
+    pub(super) fn entry(&self) -> SynLimitEntry {
         let nanos = |time: Duration| time.as_nanos() as u64;
-        let [[a, b], [c, d]] = [self.network, self.strangers].map(|Rate { interval, burst }| {
-            [nanos(interval), nanos(interval.saturating_mul(burst.saturating_sub(1)))]
-        });
-        [a, b, c, d]
+        let rate = |Rate { interval, burst }| RateEntry {
+            interval: nanos(interval),
+            burst: nanos(interval.saturating_mul(burst.saturating_sub(1))),
+        };
+        SynLimitEntry { network: rate(self.network), strangers: rate(self.strangers) }
     }
 }
 

@@ -93,7 +93,7 @@ impl<M: Flows> Writer<M> {
         if let Some(number) = self.known.get(&parties) {
             return Some(*number);
         }
-        let number = self.numbers.of(parties, self.sizes.parties)?;
+        let number = self.numbers.of(parties, self.sizes.counter_ids)?;
         self.known.insert(parties, number);
         Some(number)
     }
@@ -124,11 +124,12 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
         if route.rewrite.next_hop >= self.sizes.next_hops || self.stale.len() >= MAX_STALE {
             return self.remove(key);
         }
-        let Some(party) = self.number(route.flow) else { return };
+        let Some(counter_id) = self.number(route.flow) else { return };
         if self.changes.entries.is_empty() {
             self.flush();
         }
-        let mut entry = FlowEntry::new(key, &route.rewrite, route.direction, party).seen_from(route.view);
+        let mut entry =
+            FlowEntry::new(key, &route.rewrite, route.direction, counter_id).seen_from(route.view);
         if let Some(interface) = route.from {
             entry = entry.coming_from(interface);
         }
@@ -226,7 +227,7 @@ mod tests {
         }
     }
 
-    const SIZES: Sizes = Sizes { entries: 16, next_hops: 4, parties: 4 };
+    const SIZES: Sizes = Sizes { entries: 16, next_hops: 4, counter_ids: 4 };
 
     fn key(n: u16) -> FlowKey {
         FlowKey::tcp(format!("198.51.100.9:{n}").parse().unwrap(), "203.0.113.1:80".parse().unwrap())

@@ -11,14 +11,15 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aya::Ebpf;
 use aya::maps::{Array, MapData};
 use aya::programs::links::Link;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};
-use aya::{Ebpf, Pod};
 use log::{debug, info};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::super::kernel_types::LeaseEntry;
 use super::super::{Selection, selection_maps};
 use super::label::{self, Renaming};
 use super::tcx::{OBJECT, TcxError};
@@ -223,21 +224,9 @@ pub struct Lease {
 }
 
 struct Held {
-    map: Array<MapData, Until>,
+    map: Array<MapData, LeaseEntry>,
     renewed: bool,
 }
-
-/// `struct lease` of `bpf/guard.bpf.c`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-struct Until {
-    serves_until: u64,
-    ends: u64,
-}
-
-#[expect(unsafe_code, reason = "what a map holds is bytes")]
-// SAFETY: two numbers without a gap, in which any bytes are valid.
-unsafe impl Pod for Until {}
 
 impl Lease {
     /// How often it is to be renewed.
@@ -248,7 +237,7 @@ impl Lease {
         self.hold(self.terms);
     }
 
-    fn begin(&self, map: Array<MapData, Until>) {
+    fn begin(&self, map: Array<MapData, LeaseEntry>) {
         *self.held() = Some(Held { map, renewed: false });
     }
 
@@ -268,7 +257,7 @@ impl Lease {
         let now = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
         let at = |later: Duration| (now + later).as_nanos() as u64;
         // An array of one: nothing can be missing or full.
-        let _ = map.set(0, Until { serves_until: at(terms.serves), ends: at(terms.lasts) }, 0);
+        let _ = map.set(0, LeaseEntry { serves_until: at(terms.serves), ends: at(terms.lasts) }, 0);
         *renewed = true;
     }
 

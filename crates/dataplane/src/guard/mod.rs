@@ -13,6 +13,8 @@ use std::fmt;
 use thiserror::Error;
 
 pub use lasting::{LastingGuard, Lease, Terms};
+#[cfg(test)]
+pub(crate) use tcx::OBJECT;
 pub use tcx::TcxError;
 
 use self::tcx::Tcx;

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::super::{Selection, selection_maps};
 use convey_model::Interface;
 
-pub(super) static OBJECT: &[u8] =
+pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/guard.bpf.o"));
 
 /// The program's name.

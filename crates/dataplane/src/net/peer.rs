@@ -11,7 +11,7 @@ const LONGEST: u32 = 65_535;
 /// Whether this is one end of a veth, and nothing would become of a frame between here and the other end: that one is in
 /// another network namespace (in ours the kernel drops what is handed over), nobody shapes what goes out here, and no XDP
 /// program sees what comes in there.
-pub(super) fn hands_over(message: &LinkMessage) -> bool {
+pub(super) fn redirect_peer(message: &LinkMessage) -> bool {
     let (mut is_veth, mut is_apart, mut is_unshaped, mut is_without_xdp) = (false, false, false, false);
     for attribute in &message.attributes {
         match attribute {
@@ -59,7 +59,7 @@ mod tests {
         ] {
             let mut message = LinkMessage::default();
             message.attributes = attributes;
-            assert_eq!(hands_over(&message), expected, "{what}");
+            assert_eq!(redirect_peer(&message), expected, "{what}");
         }
     }
 }

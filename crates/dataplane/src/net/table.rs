@@ -15,7 +15,7 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteNextHopFlags, RouteType, RouteVia,
 };
 
-use super::peer::hands_over;
+use super::peer::redirect_peer;
 use convey_model::{Interface, Neighbour, Route, RouteHop, Table};
 
 /// What the kernel has told.
@@ -48,10 +48,10 @@ pub(super) fn look_at(table: &mut Table, links: &[LinkMessage]) -> bool {
     for link in links {
         let at = table.interfaces.binary_search_by_key(&link.header.index, |interface| interface.index);
         let Some(interface) = at.ok().and_then(|at| table.interfaces.get_mut(at)) else { continue };
-        let known = (interface.mtu, interface.mtu_v6, interface.hands_over);
+        let known = (interface.mtu, interface.mtu_v6, interface.redirect_peer);
         (interface.mtu, interface.mtu_v6) = mtus(link);
-        interface.hands_over = hands_over(link);
-        is_news |= known != (interface.mtu, interface.mtu_v6, interface.hands_over);
+        interface.redirect_peer = redirect_peer(link);
+        is_news |= known != (interface.mtu, interface.mtu_v6, interface.redirect_peer);
     }
     is_news
 }
@@ -79,7 +79,7 @@ fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
         mtu_v6: 0,
         up: header.flags.contains(LinkFlags::Up),
         loopback: header.flags.contains(LinkFlags::Loopback),
-        hands_over: hands_over(message),
+        redirect_peer: redirect_peer(message),
         addresses,
     };
     for attribute in &message.attributes {

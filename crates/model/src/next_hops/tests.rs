@@ -21,7 +21,7 @@ fn interface(index: u32, addresses: &[&str]) -> Interface {
         mtu_v6: 1500,
         up: true,
         loopback: false,
-        hands_over: false,
+        redirect_peer: false,
         addresses,
     }
 }

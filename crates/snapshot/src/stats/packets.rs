@@ -31,7 +31,7 @@ pub struct PacketStats {
     /// Counted by the kernel.
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
     syns_refused: AtomicU64,
-    untold: AtomicU64,
+    fin_queue_full: AtomicU64,
     /// Counted by who writes it.
     cache_failures: AtomicU64,
     cache_entries_lost: AtomicU64,
@@ -86,7 +86,7 @@ impl PacketStats {
             threads: (0..threads).map(|_| CachePadded::default()).collect(),
             outcomes: Default::default(),
             syns_refused: AtomicU64::default(),
-            untold: AtomicU64::default(),
+            fin_queue_full: AtomicU64::default(),
             cache_failures: AtomicU64::default(),
             cache_entries_lost: AtomicU64::default(),
             layers: RwLock::default(),
@@ -151,8 +151,8 @@ impl PacketStats {
     }
 
     /// How many FINs the kernel has dropped so far, there being no room to tell a worker of them.
-    pub fn set_untold(&self, n: u64) {
-        self.untold.store(n, Ordering::Relaxed);
+    pub fn set_fin_queue_full(&self, n: u64) {
+        self.fin_queue_full.store(n, Ordering::Relaxed);
     }
 
     /// How often the kernel has refused to change the flow cache so far.
@@ -202,7 +202,7 @@ impl PacketStats {
         match reason {
             DropReason::CaptureOverrun => counted + self.sum(|thread| &thread.overruns),
             DropReason::SynLimited => counted + self.syns().refused,
-            DropReason::FinQueueFull => counted + self.untold.load(Ordering::Relaxed),
+            DropReason::FinQueueFull => counted + self.fin_queue_full.load(Ordering::Relaxed),
             _ => counted,
         }
     }

@@ -246,7 +246,7 @@ fn interfaces(wan_mtu: u32, lan_mtu: u32) -> [Interface; 2] {
         mtu_v6: mtu,
         up: true,
         loopback: false,
-        hands_over: false,
+        redirect_peer: false,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
     };
     [

@@ -1,17 +1,18 @@
-/* How far TCP connections are: `forward::numbers` in C, of what the cache has to know. */
+/* How far TCP connections are: `forward::tcp_sequence` in C, of what the cache has to know. */
 #pragma once
 
 #include "maps.h"
 #include "parse.h"
 
-/* How far from what is known a number can be that is true, as in `forward::numbers`; while a connection begins. */
-enum { WINDOW = 16 << 20, FIRST_WINDOW = 64 << 10 };
-
-/*
- * How far behind a gap a segment of a client whose server's do not pass moves its number, and how much more it may acknowledge,
- * as in `forward::numbers`.
- */
-enum { MAX_GAP = 4 << 20, MAX_GAP_ACK = 1 << 20 };
+/* As in `forward::tcp_sequence`. */
+enum sequence_limit {
+	/* How far from what is known a number can be that is true; while a connection begins. */
+	WINDOW = 16 << 20,
+	FIRST_WINDOW = 64 << 10,
+	/* How far behind a gap a segment of a client whose server's do not pass moves its number, and how much more it may acknowledge. */
+	MAX_GAP = 4 << 20,
+	MAX_GAP_ACK = 1 << 20,
+};
 
 /* How far what is known of a sender may lag behind what it sends. */
 enum { LAG = 1 << 20 };

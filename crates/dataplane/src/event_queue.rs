@@ -1,27 +1,27 @@
-//! What the flow cache tells of segments that it has forwarded, on its way to the workers whose flows they are of.
+//! The flow cache's events on their way from its ring to the workers whose flows they are of.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
-use super::Told;
+use super::SegmentEvents;
 use convey_forward::{Dispatch, Segment};
 use convey_model::FlowKey;
 
-/// Segments that may wait for one worker, 1 MiB: as many as the ring holds, so that a worker can always take what it finds there.
-const QUEUE: usize = 16_384;
+/// Events that may wait for one worker, 1 MiB: as many as the ring holds, so that a worker can always take what it finds there.
+const MAX_QUEUED: usize = 16_384;
 
 /// A segment, and the key of its packet.
 type Item = (FlowKey, Segment);
 
-/// Where a worker finds what it is to hear. Nobody is woken for it.
-pub(super) struct News {
+/// Where a worker finds its events. Nobody is woken for them.
+pub(super) struct EventQueue {
     inbox: Receiver<Item>,
-    post: Option<Arc<Mutex<Post>>>,
+    ring: Option<Arc<Mutex<Ring>>>,
 }
 
-struct Post {
-    told: Told,
+struct Ring {
+    events: SegmentEvents,
     outboxes: Outboxes,
 }
 
@@ -33,21 +33,21 @@ struct Outboxes {
     held: Option<Item>,
 }
 
-impl News {
+impl EventQueue {
     /// One for each worker.
-    pub(super) fn of(workers: usize, told: Option<Told>, dispatch: &Dispatch) -> Vec<News> {
+    pub(super) fn of(workers: usize, events: Option<SegmentEvents>, dispatch: &Dispatch) -> Vec<EventQueue> {
         let (outboxes, inboxes) = Outboxes::new(workers, dispatch);
-        let post = told.map(|told| Arc::new(Mutex::new(Post { told, outboxes })));
-        inboxes.into_iter().map(|inbox| News { inbox, post: post.clone() }).collect()
+        let ring = events.map(|events| Arc::new(Mutex::new(Ring { events, outboxes })));
+        inboxes.into_iter().map(|inbox| EventQueue { inbox, ring: ring.clone() }).collect()
     }
 
     /// What came since the last time, each flow's in its order. Whoever asks asks for all: a connection that has ended
     /// makes room for the SYN at hand.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Item> {
-        if let Some(post) = &self.post {
-            let mut post = post.lock().unwrap_or_else(PoisonError::into_inner);
-            let Post { told, outboxes } = &mut *post;
-            outboxes.fill(|| told.take());
+        if let Some(ring) = &self.ring {
+            let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+            let Ring { events, outboxes } = &mut *ring;
+            outboxes.fill(|| events.take());
         }
         self.inbox.try_iter()
     }
@@ -55,14 +55,14 @@ impl News {
 
 impl Outboxes {
     fn new(workers: usize, dispatch: &Dispatch) -> (Outboxes, Vec<Receiver<Item>>) {
-        let (senders, inboxes) = (0..workers).map(|_| bounded(QUEUE)).unzip();
+        let (senders, inboxes) = (0..workers).map(|_| bounded(MAX_QUEUED)).unzip();
         (Outboxes { dispatch: dispatch.clone(), senders, held: None }, inboxes)
     }
 
-    /// Hands out what is `told`, until a worker has no room. The rest stays in the ring: the kernel drops FINs that find no
+    /// Hands out events until a worker has no room. The rest stays in the ring: the kernel drops FINs that find no
     /// room there, counts them, and gets them again. A FIN that was dropped here would be lost, its connection open for hours.
-    fn fill(&mut self, mut told: impl FnMut() -> Option<Item>) {
-        while let Some(item) = self.held.take().or_else(&mut told) {
+    fn fill(&mut self, mut next: impl FnMut() -> Option<Item>) {
+        while let Some(item) = self.held.take().or_else(&mut next) {
             let worker = usize::from(self.dispatch.worker(&item.0));
             match self.senders[worker].try_send(item) {
                 Ok(()) | Err(TrySendError::Disconnected(_)) => {} // its worker has ended: we stop
@@ -100,7 +100,7 @@ mod tests {
             outboxes.fill(|| ring.next());
             heard.extend(inboxes[0].try_iter());
         }
-        assert_eq!(inboxes[1].len(), QUEUE);
+        assert_eq!(inboxes[1].len(), MAX_QUEUED);
         assert!(ring.len() > 60_000, "{} are left", ring.len());
         // Then the second one does as well.
         while ring.len() > 0 || outboxes.held.is_some() || inboxes.iter().any(|inbox| !inbox.is_empty()) {
