@@ -113,7 +113,7 @@ fn begin(bencher: &mut criterion::Bencher<'_>, balancer: &mut Balancer, setup: &
         n += 1;
         frame.of(n);
         let sent = forwarded(balancer, &mut frame.0);
-        balancer.forwarder.news().ended.clear();
+        balancer.forwarder.events().ended.clear();
         sent
     });
 }

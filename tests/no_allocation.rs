@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balancer::{Balancer, Setup};
-use convey::forward::{Direction, Part, Verdict};
+use convey::forward::{Direction, PacketRole, Verdict};
 use convey::model::Draining;
 use convey::model::{Addr, DropReason, Endpoint, FlowKey, Frontend, Mode, Protocol};
 use convey::snapshot::{self, Snapshot};
@@ -95,7 +95,7 @@ fn client(setup: &Setup, n: u32) -> TestPacket {
 fn connect(balancer: &mut Balancer, setup: &Setup, n: u32) -> (Vec<u8>, Option<Vec<u8>>) {
     let mut syn = client(setup, n).syn().bytes();
     assert!(
-        matches!(balancer.handle(&mut syn), Verdict::Transmit(forwarded) if forwarded.part == Part::First)
+        matches!(balancer.handle(&mut syn), Verdict::Transmit(forwarded) if forwarded.role == PacketRole::First)
     );
     let seen = parse(&syn).expect("a packet").key;
     let server = || setup.speak(TestPacket::from(seen.destination()).to(seen.source()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use balancer::{Balancer, Setup};
 use convey::forward::{
-    Cut, Direction, FlowState, Forwarded, Fragments, Frame, Ids, Later, Lead, Part, Verdict, cut,
+    Cut, Direction, FlowState, Forwarded, Fragments, Frame, Ids, Later, Lead, PacketRole, Verdict, cut,
 };
 use convey::model::{Addr, DsrKind, Mode, Protocol};
 use convey::wire::{Headers, IcmpError, Kind, TestPacket, icmp_error, parse};
@@ -180,7 +180,7 @@ impl Story {
             };
             assert_eq!(frame[is.l4 + header..], before[was.l4 + header..]);
         }
-        self.opened += usize::from(forwarded.part == Part::First);
+        self.opened += usize::from(forwarded.role == PacketRole::First);
         if let Some(how) = forwarded.cut {
             let most = match how {
                 Cut::Segments(payload) => {
@@ -207,7 +207,7 @@ impl Story {
     }
 
     fn check_books(&mut self) {
-        self.ended += self.balancer.forwarder.news().ended.drain(..).count();
+        self.ended += self.balancer.forwarder.events().ended.drain(..).count();
         let flows = self.balancer.forwarder.flows();
         let is_dsr = self.setup.mode == Mode::Dsr;
         let over = |state: &FlowState| match state {

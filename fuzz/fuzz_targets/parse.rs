@@ -8,7 +8,7 @@ use convey::wire::{
 };
 use libfuzzer_sys::fuzz_target;
 
-const HOP: NextHop = NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500, hands_over: false };
+const HOP: NextHop = NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500, redirect_peer: false };
 
 fuzz_target!(|frame: &[u8]| {
     let Ok(headers) = parse(frame) else { return };

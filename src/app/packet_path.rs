@@ -101,8 +101,8 @@ impl PacketPath {
         let epoch = clock::monotonic_start();
         let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
         let cache = |offloader: &Offloader| -> Result<_, CacheError> {
-            let (filter, tally) = (offloader.filter()?, offloader.tally());
-            Ok(PlannedCache { filter, tally, events: offloader.events()? })
+            let (filter, counters) = (offloader.filter()?, offloader.counter_reader());
+            Ok(PlannedCache { filter, counters, events: offloader.events()? })
         };
         let (wanted, asked) = mpsc::channel::<Wanted>(WANTED);
         let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));

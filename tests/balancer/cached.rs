@@ -74,9 +74,9 @@ impl Cached {
         }
         for worker in &mut self.workers {
             worker.forwarder.flush_cache();
-            let news = worker.forwarder.news();
-            news.answered.clear();
-            news.wanted.clear();
+            let events = worker.forwarder.events();
+            events.answered.clear();
+            events.wanted.clear();
         }
     }
 
@@ -103,7 +103,7 @@ impl Cached {
     /// Gives back the slots of flows that are over. Returns how many are.
     pub(super) fn give_slots_back(&mut self) -> usize {
         let ended =
-            self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.forwarder.news().ended));
+            self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.forwarder.events().ended));
         let ended: Vec<_> = ended.collect();
         for ended in &ended {
             let mut frontends = self.first.frontends.iter();

@@ -8,7 +8,7 @@ mod connection;
 
 use std::time::Duration;
 
-use convey::forward::{Flow, FlowState, FlowTable, Part, Verdict};
+use convey::forward::{Flow, FlowState, FlowTable, PacketRole, Verdict};
 use convey::model::{FlowKey, Mode};
 use convey::snapshot::Frontend;
 use convey::wire::{TestPacket, parse};
@@ -170,7 +170,7 @@ impl Events {
         let mut bytes = packet.bytes();
         let has_begun = match self.balancer.handle(&mut bytes) {
             None => false,
-            Some(Verdict::Transmit(forwarded)) => forwarded.part == Part::First,
+            Some(Verdict::Transmit(forwarded)) => forwarded.role == PacketRole::First,
             Some(_) => return None,
         };
         let sent = parse(&bytes).expect("what is sent is a packet").key;

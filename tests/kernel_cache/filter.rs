@@ -28,7 +28,7 @@ fn endpoint(text: &str) -> Endpoint {
     }
 }
 
-fn selection(frontends: &[&str]) -> Selection {
+pub(crate) fn selection(frontends: &[&str]) -> Selection {
     let replies = Replies {
         servers: ["10.0.0.7:80", "10.0.0.7:53/udp", "[fd00::7]:80"].map(endpoint).into(),
         snat_addresses: ["10.0.0.1", "fd00::1"].map(|ip| ip.parse().unwrap()).into(),

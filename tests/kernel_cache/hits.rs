@@ -61,7 +61,7 @@ fn packets_of_every_mode_leave_as_the_core_sends_them() {
     }
 }
 
-const HOP: NextHop = NextHop {
+pub(crate) const HOP: NextHop = NextHop {
     interface: 7,
     src_mac: [2, 0, 0, 0, 0, 0xa],
     dst_mac: [2, 0, 0, 0, 0, 0xb],

@@ -4,6 +4,7 @@
 
 #[path = "../balancer/mod.rs"]
 mod balancer;
+mod counters;
 mod filter;
 mod flood;
 mod handshake;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         hits::stories(),
         handshake::stories(),
         misses::stories(),
+        counters::stories(),
         filter::stories(),
         flood::stories(),
     ]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use convey_forward::{End, Ended, Forwarded, Parties};
+use convey_forward::{End, Ended, FlowOwners, Forwarded};
 use convey_model::{ConnectFailures, Listen, Protocol, ServerKey};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
@@ -62,7 +62,7 @@ impl Ledger {
     }
 
     /// Adds to a counter of everybody a flow belongs to.
-    pub(super) fn count(&self, flow: Parties, counter: Counter, n: u64) {
+    pub(super) fn count(&self, flow: FlowOwners, counter: Counter, n: u64) {
         if let Some(totals) = &self.totals {
             totals.add(self.core, counter, n);
         }
@@ -76,7 +76,7 @@ impl Ledger {
     }
 
     /// The same of what the flow cache has forwarded.
-    pub(super) fn count_cached(&self, flow: Parties, counter: Counter, n: u64) {
+    pub(super) fn count_cached(&self, flow: FlowOwners, counter: Counter, n: u64) {
         self.count(flow, counter, n);
         let frontend = self.frontends.get(flow.frontend as usize);
         if let (Counter::PacketsTx, Some(Some((_, Protocol::Udp)))) = (counter, frontend) {
@@ -85,7 +85,7 @@ impl Ledger {
     }
 
     /// A server has sent a datagram, or answered a SYN: the row of refusals is over.
-    pub(super) fn answered(&self, flow: Parties) {
+    pub(super) fn answered(&self, flow: FlowOwners) {
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.connect_succeeded();
         }
@@ -165,7 +165,7 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convey_forward::{Direction, Part};
+    use convey_forward::{Direction, PacketRole};
     use convey_model::NextHops;
     use convey_model::{Interface, Route, RouteHop};
     use convey_snapshot::fixture;
@@ -219,13 +219,13 @@ mod tests {
             let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.11:80"), fixture::up())]);
             let listen = ["192.0.2.1:80", "10.0.0.100:80"];
             let frontend = fixture::frontend("www", &listen, &pool);
-            let flow = Parties { server: pool.servers[0].live.id, frontend: frontend.live.id };
+            let flow = FlowOwners { server: pool.servers[0].live.id, frontend: frontend.live.id };
             let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
             let snapshot = Snapshot { generation: 1, network: network.clone(), ..snapshot };
             let mut ledger = Ledger::new(0);
             ledger.follow(&snapshot);
-            let (direction, part) = (Direction::ToClient, Part::Refusal);
-            let forwarded = Forwarded { interface: to_client, direction, flow, part, cut: None };
+            let (direction, role) = (Direction::ToClient, PacketRole::Refusal);
+            let forwarded = Forwarded { interface: to_client, direction, flow, role, cut: None };
             let told = ledger.refused(forwarded, came_in, &snapshot).unwrap();
             assert_eq!((told.is_forgeable, told.protocol), (is_forgeable, Protocol::Tcp), "{what}");
         }
@@ -239,7 +239,8 @@ mod tests {
         let before =
             Snapshot { generation: 1, ..fixture::snapshot(vec![frontend.clone()], vec![pool.clone()]) };
         let without = |generation| Snapshot { generation, ..fixture::snapshot(vec![], vec![]) };
-        let (flow, mut ledger) = (Parties { server: server.id, frontend: frontend.live.id }, Ledger::new(0));
+        let (flow, mut ledger) =
+            (FlowOwners { server: server.id, frontend: frontend.live.id }, Ledger::new(0));
         ledger.follow(&before);
         assert!(frontend.live.slots.try_take(None) && server.slots.try_take(None));
         ledger.follow(&without(2));
@@ -260,12 +261,12 @@ mod tests {
     fn each_refusal_beyond_the_limit_is_told_so_that_the_next_stands_in_for_one_that_found_no_room() {
         let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.11:80"), fixture::up())]);
         let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
-        let flow = Parties { server: pool.servers[0].live.id, frontend: frontend.live.id };
+        let flow = FlowOwners { server: pool.servers[0].live.id, frontend: frontend.live.id };
         let snapshot = Snapshot { generation: 1, ..fixture::snapshot(vec![frontend], vec![pool]) };
         let mut ledger = Ledger::new(0);
         ledger.follow(&snapshot);
-        let (direction, part) = (Direction::ToClient, Part::Refusal);
-        let forwarded = Forwarded { interface: WAN, direction, flow, part, cut: None };
+        let (direction, role) = (Direction::ToClient, PacketRole::Refusal);
+        let forwarded = Forwarded { interface: WAN, direction, flow, role, cut: None };
         let told: Vec<u32> = (0..2_000)
             .filter_map(|_| ledger.refused(forwarded, LAN, &snapshot))
             .map(|failures| failures.in_a_row)

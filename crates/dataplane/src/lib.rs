@@ -28,8 +28,8 @@ mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
 pub use cache::{
-    CacheError, FlowCounters, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate, SegmentEvents,
-    Sizes, SynGate, SynLimit, Tally, Undone,
+    CacheError, CounterReader, FlowCounters, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate,
+    SegmentEvents, Sizes, SynGate, SynLimit, Undone,
 };
 pub use capture::{BATCH, Capture, CaptureHandle, Wake};
 pub use causes::causes;

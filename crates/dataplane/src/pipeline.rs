@@ -24,7 +24,7 @@ use super::queues::{Batch, QUEUE, Room, SPARES};
 use super::transmit::drop_reason;
 use super::waiting::Waiting;
 use super::worker::Worker;
-use super::{Filter, SegmentEvents, Sight, Tally, Transmit};
+use super::{CounterReader, Filter, SegmentEvents, Sight, Transmit};
 use convey_forward::{Dispatch, Forwarder, Ids};
 use convey_model::{ConnectFailures, DropReason, Timestamp, Wanted};
 use convey_snapshot::stats::PacketStats;
@@ -56,7 +56,7 @@ pub struct PlannedCache {
     /// Captures in place of the filter what the cache does not forward. It follows selections by itself.
     pub filter: Option<OwnedFd>,
     /// Counts what the cache forwards.
-    pub tally: Tally,
+    pub counters: CounterReader,
     /// Handshakes and FINs among it.
     pub events: SegmentEvents,
 }
@@ -81,8 +81,8 @@ impl Pipeline {
     /// A thread cannot be started.
     pub fn start(parts: PipelineParts) -> io::Result<Pipeline> {
         let workers = parts.forwarders.len();
-        let (program, mut tally, events) = match parts.cache {
-            Some(PlannedCache { filter, tally, events }) => (filter, Some(tally), Some(events)),
+        let (program, mut counters, events) = match parts.cache {
+            Some(PlannedCache { filter, counters, events }) => (filter, Some(counters), Some(events)),
             None => (None, None, None),
         };
         let event_queues = EventQueue::of(workers, events, &parts.dispatch);
@@ -98,7 +98,7 @@ impl Pipeline {
                 core,
                 forwarder,
                 // Any worker can count for all.
-                tally: tally.take(),
+                counters: counters.take(),
                 events,
                 ids: ids.clone(),
                 waiting: Waiting::default(),

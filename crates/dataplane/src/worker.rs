@@ -10,8 +10,8 @@ use super::event_queue::EventQueue;
 use super::ledger::Ledger;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
 use super::waiting::Waiting;
-use super::{Buffer, Sight, Tally};
-use convey_forward::{Cut, Direction, FlowState, Forwarder, Ids, Part, Verdict, cut, number_segments};
+use super::{Buffer, CounterReader, Sight};
+use convey_forward::{Cut, Direction, FlowState, Forwarder, Ids, PacketRole, Verdict, cut, number_segments};
 use convey_model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
 use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
 
@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(50);
 const HEARING: Duration = Duration::from_millis(10);
 
 /// How often what the flow cache has forwarded is added to the counters.
-const TALLY: Duration = Duration::from_millis(250);
+const COUNT_EVERY: Duration = Duration::from_millis(250);
 
 /// Requests for neighbours that may wait to be looked at.
 pub const WANTED: usize = 512;
@@ -39,7 +39,7 @@ pub(super) struct Worker {
     pub(super) core: usize,
     pub(super) forwarder: Forwarder,
     /// Counts what the flow cache forwards, if that is this worker's part.
-    pub(super) tally: Option<Tally>,
+    pub(super) counters: Option<CounterReader>,
     pub(super) events: EventQueue,
     /// For packets that it cuts.
     pub(super) ids: Ids,
@@ -70,7 +70,7 @@ impl Worker {
     pub(super) fn run(mut self) {
         let mut ledger = Ledger::new(self.core);
         let mut is_behind = false;
-        let mut tallied = Timestamp::default();
+        let mut counted = Timestamp::default();
         loop {
             let patience = match self.forwarder.flows().cached() {
                 _ if is_behind => Duration::ZERO,
@@ -116,9 +116,9 @@ impl Worker {
             self.send(out, spare);
             drop(charge);
             self.report(&ledger);
-            if let Some(tally) = self.tally.as_mut().filter(|_| now.since(tallied) >= TALLY) {
-                tally.read(&self.stats, |parties, counter, n| ledger.count_cached(parties, counter, n));
-                tallied = now;
+            if let Some(counters) = self.counters.as_mut().filter(|_| now.since(counted) >= COUNT_EVERY) {
+                counters.read(&self.stats, |owners, counter, n| ledger.count_cached(owners, counter, n));
+                counted = now;
             }
         }
         self.stats.dropped(self.core, DropReason::NextHopUnresolved, self.waiting.len() as u64);
@@ -138,17 +138,18 @@ impl Worker {
                 };
                 round.ledger.count(forwarded.flow, packets, 1);
                 round.ledger.count(forwarded.flow, bytes, len);
-                match forwarded.part {
-                    Part::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
-                    Part::Later => {}
-                    Part::Answer => round.ledger.answered(forwarded.flow),
-                    Part::Refusal => {
-                        if let Some(news) = round.ledger.refused(forwarded, interface, &round.sight.snapshot)
+                match forwarded.role {
+                    PacketRole::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
+                    PacketRole::Later => {}
+                    PacketRole::Answer => round.ledger.answered(forwarded.flow),
+                    PacketRole::Refusal => {
+                        if let Some(failures) =
+                            round.ledger.refused(forwarded, interface, &round.sight.snapshot)
                         {
-                            let _ = self.failures.try_send(news); // full: there is more of the same in it
+                            let _ = self.failures.try_send(failures); // full: there is more of the same in it
                         }
                     }
-                    Part::Unrecorded => self.stats.unrecorded(self.core, 1),
+                    PacketRole::Unrecorded => self.stats.unrecorded(self.core, 1),
                 }
                 match forwarded.cut {
                     None => round.out.push((forwarded.interface, buffer)),
@@ -175,7 +176,7 @@ impl Worker {
             Verdict::Drop(reason) if self.may_wait(reason, &buffer) => {
                 // One that follows a fragment is for the same neighbour, which need not be known any more.
                 let neighbour = match reason {
-                    DropReason::NextHopUnresolved => self.forwarder.news().unresolved,
+                    DropReason::NextHopUnresolved => self.forwarder.events().unresolved,
                     _ => None,
                 };
                 let Worker { waiting, stats, core, .. } = self;
@@ -228,18 +229,18 @@ impl Worker {
 
     /// Gives back what flows took that have ended, before others ask for it.
     fn settle(&mut self, ledger: &Ledger) {
-        let news = self.forwarder.news();
-        for ended in news.ended.drain(..) {
+        let events = self.forwarder.events();
+        for ended in events.ended.drain(..) {
             ledger.ended(ended);
         }
-        for flow in news.answered.drain(..) {
+        for flow in events.answered.drain(..) {
             ledger.answered(flow);
         }
     }
 
     fn report(&mut self, ledger: &Ledger) {
         self.settle(ledger);
-        for wanted in self.forwarder.news().wanted.drain(..) {
+        for wanted in self.forwarder.events().wanted.drain(..) {
             ask(&self.wanted, wanted);
         }
         for state in FlowState::ALL {
@@ -279,7 +280,7 @@ mod tests {
         let mut worker = Worker {
             core: 0,
             forwarder: Forwarder::new(Settings::alone(1, 1)),
-            tally: None,
+            counters: None,
             events: EventQueue::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
             ids: Ids::new(0),
             waiting: Waiting::default(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Direction, Parties, View};
+use super::{Direction, FlowOwners, View};
 use convey_model::{FlowKey, Rewrite, Timestamp};
 
 /// Forwards packets by their key, without asking. Everything that decides stays with the forwarder: it says which
@@ -13,8 +13,9 @@ pub trait FlowCache: fmt::Debug + Send {
     /// Packets with this key are to be forwarded so, from the next [`FlowCache::flush`] on at the latest.
     fn put(&mut self, key: &FlowKey, route: &CachedRoute);
 
-    /// Packets with this key are no longer to be forwarded, from the next [`FlowCache::flush`] on at the latest.
-    fn remove(&mut self, key: &FlowKey);
+    /// Packets with this key are no longer to be forwarded, from the next [`FlowCache::flush`] on at the latest. To be called once
+    /// for each key that was put in as new, with the same owners.
+    fn remove(&mut self, key: &FlowKey, owners: FlowOwners);
 
     /// What was seen of packets with this key since they were put in; `None` if there were none.
     fn seen(&mut self, key: &FlowKey) -> Option<Seen>;
@@ -35,7 +36,9 @@ pub struct CachedRoute {
     /// Where they come in, if they have to come in there: anybody can send in a server's name.
     pub from: Option<u32>,
     /// Who they are counted for.
-    pub flow: Parties,
+    pub owners: FlowOwners,
+    /// Whether the key is not in yet; else this replaces what is there.
+    pub is_new: bool,
     /// When the last one came that the cache has seen, if they only go another way from now on.
     pub last: Option<Timestamp>,
     /// How far their sender has got, if it is TCP.

@@ -46,7 +46,7 @@ pub struct Flow {
     vip_port: u16,
     server_port: u16,
     snat_port: u16,
-    manner: Manner,
+    flags: FlowFlags,
     pub(super) state: FlowState,
     /// Where in the wheel it is.
     pub(super) slot: Slot,
@@ -66,9 +66,9 @@ pub struct Flow {
 
 /// A flow's protocol and how its packets pass, in a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Manner(u8);
+struct FlowFlags(u8);
 
-impl Manner {
+impl FlowFlags {
     const UDP: u8 = 1;
     const CLIENT_SIDE: u8 = 2;
     const AS_IS: u8 = 4;
@@ -77,20 +77,20 @@ impl Manner {
     const MET: u8 = 16;
     /// How narrow the path to its client is: two bits.
     const NARROW: u8 = 32 + 64;
-    const NARROW_SHIFT: u32 = Manner::NARROW.trailing_zeros();
+    const NARROW_SHIFT: u32 = FlowFlags::NARROW.trailing_zeros();
     /// A FIN of the client that is not believed yet.
     const CLIENTS_FIN: u8 = 128;
     /// Passthrough, where none is met under way: the same of the server.
-    const SERVERS_FIN: u8 = Manner::MET;
+    const SERVERS_FIN: u8 = FlowFlags::MET;
 
-    fn new(new: &NewFlow, state: FlowState) -> Manner {
+    fn new(new: &NewFlow, state: FlowState) -> FlowFlags {
         let set = |flag, yes| if yes { flag } else { 0 };
         let is_met = new.view == View::ClientSide && state == FlowState::Adopted;
-        Manner(
-            set(Manner::UDP, new.client.protocol == UDP)
-                | set(Manner::CLIENT_SIDE, new.view == View::ClientSide)
-                | set(Manner::AS_IS, new.as_is)
-                | set(Manner::MET, is_met),
+        FlowFlags(
+            set(FlowFlags::UDP, new.client.protocol == UDP)
+                | set(FlowFlags::CLIENT_SIDE, new.view == View::ClientSide)
+                | set(FlowFlags::AS_IS, new.as_is)
+                | set(FlowFlags::MET, is_met),
         )
     }
 
@@ -104,29 +104,29 @@ impl Manner {
     }
 
     fn is_met(self) -> bool {
-        self.has(Manner::MET) && self.has(Manner::CLIENT_SIDE)
+        self.has(FlowFlags::MET) && self.has(FlowFlags::CLIENT_SIDE)
     }
 
     #[inline]
     fn pending_fin(self) -> PendingFin {
-        match self.0 & (Manner::CLIENTS_FIN | Manner::SERVERS_FIN | Manner::CLIENT_SIDE) {
-            flags if flags & Manner::CLIENTS_FIN != 0 => PendingFin::Clients,
-            Manner::SERVERS_FIN => PendingFin::Servers,
+        match self.0 & (FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN | FlowFlags::CLIENT_SIDE) {
+            flags if flags & FlowFlags::CLIENTS_FIN != 0 => PendingFin::Clients,
+            FlowFlags::SERVERS_FIN => PendingFin::Servers,
             _ => PendingFin::Nobodys,
         }
     }
 
     #[inline]
     fn set_pending_fin(&mut self, pending: PendingFin) {
-        self.set(Manner::CLIENTS_FIN, pending == PendingFin::Clients);
-        if !self.has(Manner::CLIENT_SIDE) {
-            self.set(Manner::SERVERS_FIN, pending == PendingFin::Servers);
+        self.set(FlowFlags::CLIENTS_FIN, pending == PendingFin::Clients);
+        if !self.has(FlowFlags::CLIENT_SIDE) {
+            self.set(FlowFlags::SERVERS_FIN, pending == PendingFin::Servers);
         }
     }
 
     #[inline]
     fn protocol(self) -> u8 {
-        if self.has(Manner::UDP) { UDP } else { TCP }
+        if self.has(FlowFlags::UDP) { UDP } else { TCP }
     }
 }
 
@@ -163,7 +163,7 @@ impl Flow {
             vip_port: new.client.dst_port,
             server_port: new.server.src_port,
             snat_port: new.server.dst_port,
-            manner: Manner::new(new, state),
+            flags: FlowFlags::new(new, state),
             state,
             slot: Slot::NONE,
             deadline: 0,
@@ -185,7 +185,7 @@ impl Flow {
             dst: self.vip,
             src_port: self.client_port,
             dst_port: self.vip_port,
-            protocol: self.manner.protocol(),
+            protocol: self.flags.protocol(),
             reserved: [0; 3],
         }
     }
@@ -198,7 +198,7 @@ impl Flow {
             dst: self.snat,
             src_port: self.server_port,
             dst_port: self.snat_port,
-            protocol: self.manner.protocol(),
+            protocol: self.flags.protocol(),
             reserved: [0; 3],
         }
     }
@@ -213,7 +213,7 @@ impl Flow {
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let next_hop = self.next_hop(direction);
         let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
-            Direction::ToServer if self.manner.has(Manner::AS_IS) => self.client(),
+            Direction::ToServer if self.flags.has(FlowFlags::AS_IS) => self.client(),
             Direction::ToServer => self.server().reversed(),
             Direction::ToClient => self.client().reversed(),
         };
@@ -236,7 +236,7 @@ impl Flow {
 
     /// Whether packets reach the server with the VIP as their destination.
     pub fn is_as_is(&self) -> bool {
-        self.manner.has(Manner::AS_IS)
+        self.flags.has(FlowFlags::AS_IS)
     }
 
     /// The server, by the number the control path gave it.
@@ -256,12 +256,12 @@ impl Flow {
 
     /// Whether the server's packets pass us too.
     pub fn view(&self) -> View {
-        if self.manner.has(Manner::CLIENT_SIDE) { View::ClientSide } else { View::BothSides }
+        if self.flags.has(FlowFlags::CLIENT_SIDE) { View::ClientSide } else { View::BothSides }
     }
 
     /// Whose share of the table it takes.
     pub(super) fn share(&self) -> Share {
-        Share::new(self.view(), self.manner.protocol())
+        Share::new(self.view(), self.flags.protocol())
     }
 
     /// The last acknowledgement number of the client: the sequence number a reset in the server's name
@@ -272,7 +272,7 @@ impl Flow {
 
     /// The sequence number a reset in the client's name must have for the server to believe it.
     pub(super) fn expected_of_client(&self) -> u32 {
-        self.numbers.progress(self.manner.pending_fin(), Direction::ToServer).sent
+        self.numbers.progress(self.flags.pending_fin(), Direction::ToServer).sent
     }
 
     /// UDP in passthrough: the server has sent a datagram in this tick.
@@ -288,13 +288,13 @@ impl Flow {
 
     /// Whether it is a connection that both sides have begun and not both finished, as far as can be told.
     pub(super) fn is_open_connection(&self) -> bool {
-        !self.manner.has(Manner::UDP) && self.class().is_open()
+        !self.flags.has(FlowFlags::UDP) && self.class().is_open()
     }
 
     /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
     /// about it is believed. While nothing is known of the receiver, any may.
     pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
-        self.numbers.may_be_on_its_way(self.manner.pending_fin(), self.view(), direction, seq)
+        self.numbers.may_be_on_its_way(self.flags.pending_fin(), self.view(), direction, seq)
     }
 
     /// Whether the connection is over as far as we can see: a SYN of the same client address and port begins a new
@@ -311,7 +311,7 @@ impl Flow {
         if self.state.is_handshake() {
             return direction == Direction::ToServer && segment.flags & SYN != 0;
         }
-        let pending = self.manner.pending_fin();
+        let pending = self.flags.pending_fin();
         !self.is_over() || self.numbers.may_conclude(pending, self.view(), direction, segment)
     }
 
@@ -330,40 +330,40 @@ impl Flow {
     /// Whether its packets to the client are cut.
     #[inline]
     pub(super) fn is_narrow(&self) -> bool {
-        self.manner.has(Manner::NARROW)
+        self.flags.has(FlowFlags::NARROW)
     }
 
     /// How narrow the path to its client is: 0 if it takes what its server is told, at most 3.
     #[inline]
     pub(super) fn narrowness(&self) -> u8 {
-        (self.manner.0 & Manner::NARROW) >> Manner::NARROW_SHIFT
+        (self.flags.0 & FlowFlags::NARROW) >> FlowFlags::NARROW_SHIFT
     }
 
     /// Has its packets to the client be cut from now on; once into short pieces, for as long as they are cut.
     pub(super) fn set_narrow(&mut self, narrowness: u8) {
         debug_assert!(narrowness <= 3);
         let narrower = narrowness.max(self.narrowness());
-        self.manner.0 = self.manner.0 & !Manner::NARROW | narrower << Manner::NARROW_SHIFT;
+        self.flags.0 = self.flags.0 & !FlowFlags::NARROW | narrower << FlowFlags::NARROW_SHIFT;
     }
 
     /// Has its packets to the client go on whole again.
     pub(super) fn set_wide(&mut self) {
-        self.manner.set(Manner::NARROW, false);
+        self.flags.set(FlowFlags::NARROW, false);
     }
 
     /// Whether the flow cache was told to forward packets of this flow.
     #[inline]
     pub(super) fn is_cached(&self) -> bool {
-        self.manner.has(Manner::CACHED)
+        self.flags.has(FlowFlags::CACHED)
     }
 
     pub(super) fn set_cached(&mut self, cached: bool) {
-        self.manner.set(Manner::CACHED, cached);
+        self.flags.set(FlowFlags::CACHED, cached);
     }
 
     /// How far the sender of packets of this direction has got.
     pub(super) fn progress(&self, direction: Direction) -> Progress {
-        self.numbers.progress(self.manner.pending_fin(), direction)
+        self.numbers.progress(self.flags.pending_fin(), direction)
     }
 
     /// Whether a segment with this number may be the one that completes the handshake.
@@ -380,7 +380,7 @@ impl Flow {
     /// client has. Returns the state after it.
     pub(super) fn catch_up(&mut self, client: Option<Progress>, server: Option<Progress>) -> FlowState {
         let before = self.numbers;
-        self.numbers.catch_up(self.manner.pending_fin(), client, server);
+        self.numbers.catch_up(self.flags.pending_fin(), client, server);
         let state = match (self.state, self.view()) {
             (FlowState::SynSent | FlowState::SynReceived, View::BothSides) => FlowState::Established,
             (FlowState::SynSent, View::ClientSide) => FlowState::HandshakeOnly,
@@ -391,12 +391,12 @@ impl Flow {
 
     /// Whether a FIN is not believed yet.
     pub(super) fn has_pending_fin(&self) -> bool {
-        self.manner.pending_fin() != PendingFin::Nobodys
+        self.flags.pending_fin() != PendingFin::Nobodys
     }
 
     /// That FIN, as it would come again, if it has been acknowledged meanwhile.
     pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
-        self.numbers.acknowledged_fin(self.manner.pending_fin())
+        self.numbers.acknowledged_fin(self.flags.pending_fin())
     }
 
     pub(super) fn class(&self) -> Class {
@@ -411,7 +411,7 @@ impl Flow {
             FlowState::HandshakeOnly => Class::HalfOpen,
             // Two forged datagrams make one, around an answer where those are seen; or two forged segments.
             FlowState::UdpStream => Class::Doubtful,
-            _ if self.manner.is_met() => Class::Doubtful,
+            _ if self.flags.is_met() => Class::Doubtful,
             _ => Class::Open,
         }
     }
@@ -420,13 +420,13 @@ impl Flow {
     /// those of the connection changes nothing.
     #[inline]
     pub(super) fn hear(&mut self, direction: Direction, segment: Segment) -> FlowState {
-        if self.manner.has(Manner::UDP) {
+        if self.flags.has(FlowFlags::UDP) {
             return self.state.next(self.view(), direction, 0);
         }
-        let (view, mut pending, before) = (self.view(), self.manner.pending_fin(), self.numbers);
+        let (view, mut pending, before) = (self.view(), self.flags.pending_fin(), self.numbers);
         let Heard { flags, ends_other } =
             self.numbers.hear(&mut pending, view, self.state, direction, segment);
-        self.manner.set_pending_fin(pending);
+        self.flags.set_pending_fin(pending);
         let state = match ends_other {
             true => self.state.next(view, direction.opposite(), FIN | ACK),
             false => self.state,
@@ -437,16 +437,16 @@ impl Flow {
         }
         // It begins after all.
         if state == FlowState::SynSent {
-            self.manner.0 &= !Manner::MET;
+            self.flags.0 &= !FlowFlags::MET;
         }
         state
     }
 
     /// Takes note of a FIN that the flow cache has found to be exact, and returns the state after it.
     pub(super) fn hear_told(&mut self, direction: Direction, fin: Segment) -> FlowState {
-        let mut pending = self.manner.pending_fin();
+        let mut pending = self.flags.pending_fin();
         let flags = self.numbers.finish(&mut pending, direction, fin);
-        self.manner.set_pending_fin(pending);
+        self.flags.set_pending_fin(pending);
         self.state.next(self.view(), direction, flags)
     }
 
@@ -459,7 +459,7 @@ impl Flow {
         };
         key.src.words() == src.words()
             && key.dst.words() == dst.words()
-            && (key.src_port, key.dst_port, key.protocol) == (src_port, dst_port, self.manner.protocol())
+            && (key.src_port, key.dst_port, key.protocol) == (src_port, dst_port, self.flags.protocol())
     }
 }
 

@@ -25,7 +25,7 @@ use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
-use super::verdict::{End, Ended, Forwarded, Frame, Part, Parties, Verdict};
+use super::verdict::{End, Ended, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{
     Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
     Workers,
@@ -78,7 +78,7 @@ pub struct Forwarder {
     advice: Limiter,
     /// Connections whose sides are told that they have been silent for too long.
     silence: Limiter,
-    news: News,
+    events: Events,
     /// SYNs that were to begin a flow, those that came again among them.
     begun: u64,
     /// Flows that gave way to others before they were over, by what for.
@@ -118,11 +118,11 @@ pub struct Forwarder {
 
 /// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct Events {
     /// Flows that are over. Each gives back the slot it took at its frontend and its server.
     pub ended: Vec<Ended>,
     /// Flows whose server has answered a SYN, as the flow cache tells.
-    pub answered: Vec<Parties>,
+    pub answered: Vec<FlowOwners>,
     /// Neighbours whose Ethernet address is wanted.
     pub wanted: Vec<Wanted>,
     /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
@@ -151,7 +151,7 @@ impl Forwarder {
             refusals: Limiter::new(ANSWERS_PER_SECOND),
             advice: Limiter::new(ANSWERS_PER_SECOND),
             silence: Limiter::new(ANSWERS_PER_SECOND),
-            news: News::default(),
+            events: Events::default(),
             begun: 0,
             evicted: Default::default(),
             displaced: 0,
@@ -207,7 +207,7 @@ impl Forwarder {
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
                 // A flood may be of the same SYNs again and again, and takes as much.
                 self.begun += u64::from(opens(direction, headers));
-                self.forward(id, direction, Part::Later, frame, packet)
+                self.forward(id, direction, PacketRole::Later, frame, packet)
             }
             found => {
                 self.replaced = found.map(|(id, _)| self.flows.remove(id));
@@ -227,9 +227,9 @@ impl Forwarder {
     }
 
     /// What has come up; to be drained. Once there is nothing of what ended left in it, that is taken to have been done.
-    pub fn news(&mut self) -> &mut News {
+    pub fn events(&mut self) -> &mut Events {
         self.know_what_has_left();
-        &mut self.news
+        &mut self.events
     }
 
     /// The flows.
@@ -277,7 +277,7 @@ impl Forwarder {
         &mut self,
         id: FlowId,
         direction: Direction,
-        part: Part,
+        role: PacketRole,
         frame: &mut Frame<'_>,
         packet: Packet<'_>,
     ) -> Result<Verdict, Stop> {
@@ -285,7 +285,9 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
-        if part == Part::Later && self.may_come_back(id, direction, headers) && self.comes_back(frame, packet)
+        if role == PacketRole::Later
+            && self.may_come_back(id, direction, headers)
+            && self.comes_back(frame, packet)
         {
             return Err(Stop::Silent(DropReason::ForwardingLoop));
         }
@@ -298,17 +300,17 @@ impl Forwarder {
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
         let cut = fit(frame, headers, Path::of(flow, direction, headers, hop, packet.plan))?;
-        let parties = parties(flow);
+        let owners = owners(flow);
         let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
-        let mut part =
-            if direction == Direction::ToClient && !headers.is_tcp() { Part::Answer } else { part };
-        if part == Part::Later && (opens(direction, headers) || asks(direction, headers)) {
+        let mut role =
+            if direction == Direction::ToClient && !headers.is_tcp() { PacketRole::Answer } else { role };
+        if role == PacketRole::Later && (opens(direction, headers) || asks(direction, headers)) {
             self.ask_for_client_again(id, packet.plan);
         }
         let flow = self.flows.get(id);
-        if part == Part::First {
+        if role == PacketRole::First {
             if flow.is_over() {
-                self.news.ended.push(Ended { flow: parties, how: End::Own });
+                self.events.ended.push(Ended { flow: owners, how: End::Own });
             }
             self.follow_in_cache(id);
         } else if matches!(headers.kind, Kind::LaterFragment { .. }) {
@@ -316,10 +318,10 @@ impl Forwarder {
             self.flows.keep(id, packet.now);
         } else {
             self.hear(id, direction, segment(headers), packet.now);
-            part = match self.flows.get(id).state() {
-                FlowState::SynReceived if was_asking => Part::Answer,
-                FlowState::Closed if was_asking => Part::Refusal,
-                _ => part,
+            role = match self.flows.get(id).state() {
+                FlowState::SynReceived if was_asking => PacketRole::Answer,
+                FlowState::Closed if was_asking => PacketRole::Refusal,
+                _ => role,
             };
         }
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
@@ -329,7 +331,7 @@ impl Forwarder {
         if cut.is_some() && headers.dont_fragment && headers.is_v4() {
             wire::allow_cutting(frame.bytes, headers);
         }
-        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: parties, part, cut }))
+        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: owners, role, cut }))
     }
 
     /// Takes note of a packet of a flow.
@@ -356,7 +358,7 @@ impl Forwarder {
         now: Timestamp,
     ) {
         let flow = self.flows.get(id);
-        let (was_over, parties) = (flow.is_over(), parties(flow));
+        let (was_over, owners) = (flow.is_over(), owners(flow));
         let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
         note(&mut self.flows, id, direction, segment, now);
         let flow = self.flows.get(id);
@@ -376,7 +378,7 @@ impl Forwarder {
             _ => self.follow_in_cache(id),
         }
         if !was_over && self.flows.get(id).is_over() {
-            self.news.ended.push(Ended { flow: parties, how: End::Own });
+            self.events.ended.push(Ended { flow: owners, how: End::Own });
         }
     }
 
@@ -420,7 +422,7 @@ impl Forwarder {
             ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
         }
         if !flow.is_over() {
-            self.news.ended.push(Ended { flow: parties(flow), how });
+            self.events.ended.push(Ended { flow: owners(flow), how });
         }
     }
 }
@@ -447,8 +449,8 @@ fn segment(headers: &Headers) -> Segment {
     Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len: headers.segment_len() }
 }
 
-fn parties(flow: &Flow) -> Parties {
-    Parties { server: flow.server_id(), frontend: flow.frontend_id() }
+fn owners(flow: &Flow) -> FlowOwners {
+    FlowOwners { server: flow.server_id(), frontend: flow.frontend_id() }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 pub use crate::numbers::{FIRST_WINDOW, MAX_GAP, MAX_GAP_ACK, WINDOW};
 use crate::plan::Plan;
-use crate::{CachedRoute, Direction, FlowCache, Frame, Progress, Seen, Segment, View};
+use crate::{CachedRoute, Direction, FlowCache, FlowOwners, Frame, Progress, Seen, Segment, View};
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
 use convey_wire::{self as wire, Headers, Kind, TcpFlags};
 
@@ -124,7 +124,7 @@ impl Kernel {
         entry.last = Some(now);
         entry.packets += 1;
         let Headers { flags, seq, ack, .. } = headers;
-        let is_news = entry.route.opening.is_some() || (flags.fin() && !entry.is_finished);
+        let makes_event = entry.route.opening.is_some() || (flags.fin() && !entry.is_finished);
         if entry.route.opening.is_some() {
             entry.progress = Progress { sent: seq.wrapping_add(len + u32::from(flags.syn())), acked: ack };
         } else if is_believed && goes_on_from_there {
@@ -136,7 +136,7 @@ impl Kernel {
         if completes {
             entry.route.opening = None;
         }
-        if is_news {
+        if makes_event {
             self.told.lock().unwrap().push((key, Segment { flags: flags.0, seq, ack, len }));
         }
         Some(hop.interface)
@@ -179,7 +179,7 @@ impl FlowCache for Writer {
         self.changes.push((*key, Some(*route)));
     }
 
-    fn remove(&mut self, key: &FlowKey) {
+    fn remove(&mut self, key: &FlowKey, _owners: FlowOwners) {
         self.changes.push((*key, None));
     }
 

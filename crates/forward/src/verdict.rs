@@ -58,16 +58,16 @@ pub struct Forwarded {
     /// Which way it goes.
     pub direction: Direction,
     /// The flow it belongs to.
-    pub flow: Parties,
+    pub flow: FlowOwners,
     /// What it is to the flow.
-    pub part: Part,
+    pub role: PacketRole,
     /// What is to be done before, because it is too long for the next hop.
     pub cut: Option<Cut>,
 }
 
 /// What a packet on its way is to its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum PacketRole {
     /// It began it.
     First,
     /// It belongs to one that is known.
@@ -85,7 +85,7 @@ pub enum Part {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Whose it was.
-    pub flow: Parties,
+    pub flow: FlowOwners,
     /// How it came to its end.
     pub how: End,
 }
@@ -110,7 +110,7 @@ pub enum End {
 
 /// Whose flow it is, by the numbers the control path gave them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parties {
+pub struct FlowOwners {
     /// The server.
     pub server: u32,
     /// The frontend.

@@ -2,11 +2,12 @@
 //! and the maps that tell them how. Loaded by [`KernelCache`], filled through it and [`FlowMap`].
 
 mod attachment;
+mod counter_ids;
+mod counter_reader;
 mod entry;
 mod events;
 mod flow_map;
 mod offloader;
-mod parties;
 mod syn_limit;
 mod writer;
 
@@ -19,11 +20,11 @@ use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
 pub use crate::kernel_types::FlowCounters;
+pub use counter_reader::CounterReader;
 pub use entry::FlowEntry;
 pub use events::SegmentEvents;
 pub use flow_map::{FlowMap, Undone};
 pub use offloader::Offloader;
-pub use parties::Tally;
 pub use syn_limit::{Rate, SynGate, SynLimit};
 
 use super::kernel_types::{NextHopEntry, SynLimitEntry};

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aya::programs::{SchedClassifier, Xdp};
 
 use super::attachment::Attachment;
-use super::parties::{Numbers, Tally};
+use super::counter_ids::CounterIds;
 use super::writer::{Failures, Writer};
-use super::{CacheError, KernelCache, SegmentEvents, Sizes, SynGate, TC};
+use super::{CacheError, CounterReader, KernelCache, SegmentEvents, Sizes, SynGate, TC};
 use crate::Selection;
 use convey_forward::FlowCache;
 use convey_model::{Interface, Layer, NextHop, NextHops};
@@ -21,7 +21,7 @@ pub struct Offloader {
     layer: Layer,
     sizes: Sizes,
     filter_handle: u32,
-    numbers: Numbers,
+    counter_ids: CounterIds,
     failures: Failures,
     attached: Vec<Attachment>,
     /// Next hops as the cache was told.
@@ -51,7 +51,7 @@ impl Offloader {
             layer,
             sizes,
             filter_handle,
-            numbers: Numbers::default(),
+            counter_ids: CounterIds::default(),
             failures: Failures::default(),
             attached: Vec::new(),
             hops: Vec::new(),
@@ -127,8 +127,8 @@ impl Offloader {
     /// A worker's end of the cache. `epoch` is `Timestamp(0)`, in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
         let flows = self.cache().flows()?;
-        let (numbers, failures) = (self.numbers.clone(), self.failures.clone());
-        Ok(Box::new(Writer::new(flows, self.sizes, epoch, numbers, failures)))
+        let (counter_ids, failures) = (self.counter_ids.clone(), self.failures.clone());
+        Ok(Box::new(Writer::new(flows, self.sizes, epoch, counter_ids, failures)))
     }
 
     /// The ring of events: segments of handshakes, and FINs, that it has forwarded. There is one, for the first who asks.
@@ -137,8 +137,8 @@ impl Offloader {
     }
 
     /// What reads its counters.
-    pub fn tally(&self) -> Tally {
-        Tally::new(self.cache.clone(), self.numbers.clone(), self.failures.clone())
+    pub fn counter_reader(&self) -> CounterReader {
+        CounterReader::new(self.cache.clone(), self.counter_ids.clone(), self.failures.clone())
     }
 
     /// What keeps floods of SYNs away.
@@ -155,6 +155,12 @@ impl Offloader {
         let mut cache = self.cache();
         let program = cache.filter()?.fd().map_err(CacheError::from)?;
         Ok(Some(program.as_fd().try_clone_to_owned()?))
+    }
+
+    /// The programs and maps, for tests that run them by hand.
+    #[cfg(feature = "test-util")]
+    pub fn kernel_cache(&self) -> MutexGuard<'_, KernelCache> {
+        self.cache()
     }
 
     fn cache(&self) -> MutexGuard<'_, KernelCache> {

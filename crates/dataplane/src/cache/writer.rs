@@ -6,10 +6,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::counter_ids::CounterIds;
 use super::flow_map::Undone;
-use super::parties::Numbers;
 use super::{FlowEntry, FlowMap, Sizes};
-use convey_forward::{CachedRoute, FlowCache, Parties, Progress, Seen};
+use convey_forward::{CachedRoute, FlowCache, FlowOwners, Progress, Seen};
 use convey_model::{FlowKey, TCP, Timestamp};
 
 /// Most keys of a worker that wait to be removed at last: 4 MiB.
@@ -65,14 +65,25 @@ pub(super) struct Writer<M = FlowMap> {
     sizes: Sizes,
     /// Nanoseconds of `CLOCK_MONOTONIC` at `Timestamp(0)`.
     epoch: u64,
-    numbers: Numbers,
-    /// Those this worker has asked for.
-    known: HashMap<Parties, u16>,
+    counter_ids: CounterIds,
+    /// Owners of the flows of this worker that are in the cache.
+    held: HashMap<FlowOwners, Held>,
+    /// Those of `held` whose last key is among what is to be removed, unless more came since.
+    idle: HashSet<FlowOwners>,
     changes: Changes,
     /// Keys whose entries may be there still, and are to go: the kernel has refused to change them. [`MAX_STALE`] at most; while
     /// there are as many, nothing new is put in.
     stale: HashSet<FlowKey>,
     failures: Failures,
+}
+
+/// What this worker has in the cache of some owners.
+#[derive(Debug, Default)]
+struct Held {
+    /// As long as there was none left, its keys are not in the cache.
+    counter_id: Option<u16>,
+    /// Keys that were put in and not removed.
+    keys: u32,
 }
 
 /// What is to be done, of one kind: the order of removing a key and putting it in again matters.
@@ -83,19 +94,48 @@ struct Changes {
     entries: Vec<FlowEntry>,
 }
 
-impl<M: Flows> Writer<M> {
-    pub(super) fn new(flows: M, sizes: Sizes, epoch: u64, numbers: Numbers, failures: Failures) -> Writer<M> {
-        let (known, changes, stale) = (HashMap::new(), Changes::default(), HashSet::new());
-        Writer { flows, sizes, epoch, numbers, known, changes, stale, failures }
+impl<M: Flows + Debug + Send> Writer<M> {
+    pub(super) fn new(
+        flows: M,
+        sizes: Sizes,
+        epoch: u64,
+        counter_ids: CounterIds,
+        failures: Failures,
+    ) -> Writer<M> {
+        let (held, idle, changes, stale) =
+            (HashMap::new(), HashSet::new(), Changes::default(), HashSet::new());
+        Writer { flows, sizes, epoch, counter_ids, held, idle, changes, stale, failures }
     }
 
-    fn number(&mut self, parties: Parties) -> Option<u16> {
-        if let Some(number) = self.known.get(&parties) {
-            return Some(*number);
+    /// Counts a key of theirs; the counter id that it goes by, if there is one left.
+    fn hold(&mut self, owners: FlowOwners, is_new: bool) -> Option<u16> {
+        let held = self.held.entry(owners).or_default();
+        held.keys += u32::from(is_new);
+        if held.counter_id.is_none() {
+            held.counter_id = self.counter_ids.hold(owners, self.sizes.counter_ids);
         }
-        let number = self.numbers.of(parties, self.sizes.counter_ids)?;
-        self.known.insert(parties, number);
-        Some(number)
+        held.counter_id
+    }
+
+    /// Lets go of ids that no entry is left under. An entry that the kernel has refused to remove may be under any.
+    fn release_idle(&mut self) {
+        if !self.stale.is_empty() || self.failures.entries_lost() > 0 {
+            return;
+        }
+        for owners in self.idle.drain() {
+            if self.held.get(&owners).is_some_and(|held| held.keys == 0)
+                && let Some(Held { counter_id: Some(id), .. }) = self.held.remove(&owners)
+            {
+                self.counter_ids.release(id);
+            }
+        }
+    }
+
+    fn remove_key(&mut self, key: &FlowKey) {
+        if !self.changes.entries.is_empty() {
+            self.flush();
+        }
+        self.changes.keys.push(*key);
     }
 
     /// Tries again to remove what the kernel has refused to.
@@ -121,10 +161,11 @@ impl<M: Flows> Writer<M> {
 
 impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
+        let counter_id = self.hold(route.owners, route.is_new);
         if route.rewrite.next_hop >= self.sizes.next_hops || self.stale.len() >= MAX_STALE {
-            return self.remove(key);
+            return self.remove_key(key);
         }
-        let Some(counter_id) = self.number(route.flow) else { return };
+        let Some(counter_id) = counter_id else { return };
         if self.changes.entries.is_empty() {
             self.flush();
         }
@@ -142,11 +183,13 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
         self.changes.entries.push(entry);
     }
 
-    fn remove(&mut self, key: &FlowKey) {
-        if !self.changes.entries.is_empty() {
-            self.flush();
+    fn remove(&mut self, key: &FlowKey, owners: FlowOwners) {
+        self.remove_key(key);
+        let Some(held) = self.held.get_mut(&owners) else { return };
+        held.keys = held.keys.saturating_sub(1);
+        if held.keys == 0 {
+            self.idle.insert(owners);
         }
-        self.changes.keys.push(*key);
     }
 
     fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
@@ -182,6 +225,7 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
         self.changes = Changes { keys, entries };
         self.changes.keys.clear();
         self.changes.entries.clear();
+        self.release_idle();
     }
 }
 
@@ -190,7 +234,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use convey_forward::{Direction, Parties, View};
+    use convey_forward::{Direction, FlowOwners, View};
     use convey_model::{Addr, Rewrite, Timestamp};
 
     /// A map that refuses changes for a while.
@@ -229,6 +273,8 @@ mod tests {
 
     const SIZES: Sizes = Sizes { entries: 16, next_hops: 4, counter_ids: 4 };
 
+    const OWNERS: FlowOwners = FlowOwners { server: 0, frontend: 0 };
+
     fn key(n: u16) -> FlowKey {
         FlowKey::tcp(format!("198.51.100.9:{n}").parse().unwrap(), "203.0.113.1:80".parse().unwrap())
     }
@@ -240,7 +286,8 @@ mod tests {
             direction: Direction::ToServer,
             view: View::BothSides,
             from: None,
-            flow: Parties { server: 0, frontend: 0 },
+            owners: OWNERS,
+            is_new: true,
             last: Some(Timestamp(1)),
             progress: Progress::default(),
             opening: None,
@@ -250,7 +297,7 @@ mod tests {
     #[test]
     fn what_the_kernel_refuses_to_remove_or_replace_is_counted_and_removed_later() {
         let (map, failures) = (Moody::default(), Failures::default());
-        let mut writer = Writer::new(&map, SIZES, 0, Numbers::default(), failures.clone());
+        let mut writer = Writer::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
         let keys = |map: &Moody| {
             let mut ports: Vec<u16> = map.0.lock().unwrap().0.keys().map(|key| key.src_port).collect();
             ports.sort_unstable();
@@ -261,7 +308,7 @@ mod tests {
         assert_eq!((keys(&map), failures.count()), (vec![1, 2, 3, 4, 5, 6], 0));
 
         map.0.lock().unwrap().1 = true;
-        (1..=3).for_each(|n| writer.remove(&key(n)));
+        (1..=3).for_each(|n| writer.remove(&key(n), OWNERS));
         writer.flush();
         assert_eq!((keys(&map), failures.count()), (vec![2, 3, 4, 5, 6], 1));
         (4..=5).for_each(|n| writer.put(&key(n), &route()));
@@ -280,13 +327,13 @@ mod tests {
     #[test]
     fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_put_in() {
         let (map, failures) = (Moody::default(), Failures::default());
-        let mut writer = Writer::new(&map, SIZES, 0, Numbers::default(), failures.clone());
+        let mut writer = Writer::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
         let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
         let most = MAX_STALE as u32;
         (0..most + 10).for_each(|n| writer.put(&key(n), &route()));
         writer.flush();
         map.0.lock().unwrap().1 = true;
-        (0..most + 10).for_each(|n| writer.remove(&key(n)));
+        (0..most + 10).for_each(|n| writer.remove(&key(n), OWNERS));
         writer.flush();
         // The first of them is done all the same.
         assert_eq!((writer.stale.len(), failures.entries_lost()), (MAX_STALE, 9));
@@ -302,5 +349,80 @@ mod tests {
         writer.put(&key(most + 50), &route());
         writer.flush();
         assert_eq!(there(&map), 10);
+    }
+
+    /// A worker's end of a cache with few counter ids, and those.
+    fn with_ids(map: &Moody, counter_ids: u16) -> (Writer<&Moody>, CounterIds, Failures) {
+        let (ids, failures) = (CounterIds::default(), Failures::default());
+        let sizes = Sizes { counter_ids, ..SIZES };
+        (Writer::new(map, sizes, 0, ids.clone(), failures.clone()), ids, failures)
+    }
+
+    fn of_server(server: u32) -> CachedRoute {
+        CachedRoute { owners: FlowOwners { server, frontend: 0 }, ..route() }
+    }
+
+    fn is_in(map: &Moody, key: &FlowKey) -> bool {
+        map.0.lock().unwrap().0.contains_key(key)
+    }
+
+    #[test]
+    fn after_20000_servers_have_come_and_gone_new_ones_are_still_in_the_cache() {
+        let map = Moody::default();
+        let (mut writer, ids, _) = with_ids(&map, 1 << 14);
+        let mut others = Writer::new(&map, writer.sizes, 0, ids.clone(), Failures::default());
+        for server in 0..20_000 {
+            // Another worker has flows of every other one, too.
+            let workers = if server % 2 == 0 { vec![&mut writer] } else { vec![&mut writer, &mut others] };
+            for (worker, port) in workers.into_iter().zip([1, 2]) {
+                worker.put(&key(port), &of_server(server));
+                worker.put(&key(port), &CachedRoute { is_new: false, ..of_server(server) });
+                worker.flush();
+                assert!(is_in(&map, &key(port)), "server {server}");
+                worker.remove(&key(port), of_server(server).owners);
+                worker.flush();
+            }
+            if server % 100 == 0 {
+                ids.recycle();
+            }
+        }
+    }
+
+    #[test]
+    fn an_id_is_held_as_long_as_a_key_is_in_or_the_kernel_refuses_to_remove_one() {
+        let map = Moody::default();
+        let (mut writer, ids, failures) = with_ids(&map, 1);
+        let [first, next] = [1, 2].map(of_server);
+        // Another worker asks for it.
+        let is_free = || {
+            (0..3).for_each(|_| ids.recycle());
+            let id = ids.hold(next.owners, 1);
+            id.inspect(|id| ids.release(*id));
+            id.is_some()
+        };
+        (1..=3).for_each(|n| writer.put(&key(n), &first));
+        writer.put(&key(1), &CachedRoute { is_new: false, ..first });
+        (1..=2).for_each(|n| writer.remove(&key(n), first.owners));
+        writer.flush();
+        assert!(!is_free(), "one key is in");
+        writer.remove(&key(3), first.owners);
+        assert!(!is_free(), "it is not removed yet");
+        writer.put(&key(4), &first);
+        writer.flush();
+        assert!(!is_free(), "another came");
+        map.0.lock().unwrap().1 = true;
+        (4..=5).for_each(|n| writer.put(&key(n), &CachedRoute { is_new: n == 5, ..first }));
+        (4..=5).for_each(|n| writer.remove(&key(n), first.owners));
+        writer.flush();
+        assert!(!is_free(), "the kernel refuses to remove one");
+        map.0.lock().unwrap().1 = false;
+        writer.flush();
+        assert!(is_free());
+        failures.0.entries_lost.store(1, Ordering::Relaxed);
+        (0..3).for_each(|_| ids.recycle());
+        writer.put(&key(1), &first);
+        writer.remove(&key(1), first.owners);
+        writer.flush();
+        assert!(!is_free(), "nobody tries to remove a lost one");
     }
 }

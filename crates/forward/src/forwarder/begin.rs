@@ -9,8 +9,8 @@ use super::refuse::Stop;
 use super::{Forwarder, Packet, begins, segment};
 use crate::plan::{Frontend, Picked, Plan, Server};
 use crate::{
-    Cut, Direction, Flow, FlowId, FlowState, Forwarded, Frame, Full, NewFlow, Part, Parties, Share, Verdict,
-    View,
+    Cut, Direction, Flow, FlowId, FlowOwners, FlowState, Forwarded, Frame, Full, NewFlow, PacketRole, Share,
+    Verdict, View,
 };
 use convey_model::{
     Addr, DropReason, DsrKind, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Timestamp,
@@ -130,7 +130,7 @@ impl Forwarder {
         // One that is under way was let in by whoever has forgotten it.
         let slots = self.take_slots((frontend, server), is_new, packet.now)?;
         match self.record(packet, frontend, server, to_server) {
-            Ok(id) => self.forward(id, Direction::ToServer, Part::First, frame, packet),
+            Ok(id) => self.forward(id, Direction::ToServer, PacketRole::First, frame, packet),
             Err(stop) => {
                 slots.give_back();
                 match stop {
@@ -301,8 +301,8 @@ impl Forwarder {
             Unreachable::Unresolved { ip, interface } => {
                 let is_client = matches!(to, To::Client(client) if client == ip);
                 let neighbour = Wanted { interface, ip, is_ours: !is_client, is_repeated };
-                self.news.unresolved = Some((interface, ip));
-                let wanted = &mut self.news.wanted;
+                self.events.unresolved = Some((interface, ip));
+                let wanted = &mut self.events.wanted;
                 let most = if is_client { MOST_CLIENTS_WANTED } else { MOST_WANTED };
                 if wanted.len() < most && !wanted.contains(&neighbour) {
                     wanted.push(neighbour);
@@ -344,9 +344,9 @@ fn forward_unrecorded(
     };
     let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };
     wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-    let flow = Parties { server: server.id, frontend: frontend.id };
-    let (interface, direction, part) = (hop.interface, Direction::ToServer, Part::Unrecorded);
-    Verdict::Transmit(Forwarded { interface, direction, flow, part, cut })
+    let flow = FlowOwners { server: server.id, frontend: frontend.id };
+    let (interface, direction, role) = (hop.interface, Direction::ToServer, PacketRole::Unrecorded);
+    Verdict::Transmit(Forwarded { interface, direction, flow, role, cut })
 }
 
 /// Addresses that must not be the source of what is sent on (RFC 1122, section 3.2.1.3).

@@ -114,7 +114,7 @@ impl Forwarder {
     fn hear_of_server(&mut self, id: FlowId, before: FlowState) {
         let flow = self.flows.get(id);
         if before == FlowState::SynSent && flow.state() != before {
-            self.news.answered.push(super::parties(flow));
+            self.events.answered.push(super::owners(flow));
         }
     }
 
@@ -248,8 +248,8 @@ fn put_one(cache: &mut dyn FlowCache, flow: &Flow, direction: Direction, key: &F
     let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
     let view = flow.view();
     let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
-    let (flow, last) = (super::parties(flow), seen.map(|seen| seen.at));
-    cache.put(key, &CachedRoute { rewrite, direction, view, from, flow, last, progress, opening });
+    let (owners, is_new, last) = (super::owners(flow), !flow.is_cached(), seen.map(|seen| seen.at));
+    cache.put(key, &CachedRoute { rewrite, direction, view, from, owners, is_new, last, progress, opening });
 }
 
 /// Learns of the packets that the cache forwarded how far a flow's sides have got.
@@ -261,7 +261,7 @@ pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
 }
 
 fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
-    keys(flow).for_each(|(_, key)| cache.remove(&key));
+    keys(flow).for_each(|(_, key)| cache.remove(&key, super::owners(flow)));
 }
 
 /// The keys of a flow's packets that pass us.

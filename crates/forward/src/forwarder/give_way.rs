@@ -363,7 +363,7 @@ impl Forwarder {
 
     /// Slots of flows that gave way no longer count as taken once what ended was told of: they have been given back.
     pub(super) fn know_what_has_left(&mut self) {
-        if self.news.ended.is_empty() {
+        if self.events.ended.is_empty() {
             self.leaving.drain(..).for_each(|(frontend, server)| self.workers.have_left(frontend, server));
         }
     }

@@ -3,8 +3,8 @@
 use super::begin::is_martian;
 use super::fit::fit_error;
 use super::refuse::Stop;
-use super::{Forwarder, Packet, parties};
-use crate::{Direction, FlowId, Forwarded, Frame, Part, Verdict};
+use super::{Forwarder, Packet, owners};
+use crate::{Direction, FlowId, Forwarded, Frame, PacketRole, Verdict};
 use convey_model::DropReason;
 use convey_wire::{self as wire, Headers};
 
@@ -24,12 +24,13 @@ impl Forwarder {
         if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
-        let parties = parties(flow);
-        let part = if is_refusal(direction, frame, headers) { Part::Refusal } else { Part::Later };
+        let owners = owners(flow);
+        let role =
+            if is_refusal(direction, frame, headers) { PacketRole::Refusal } else { PacketRole::Later };
         // Whom the kernel of a client hears it from is no matter there: its socket fails.
         let server = packet.plan.network.get(flow.next_hop(Direction::ToServer));
         let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
-        if part == Part::Refusal && !is_servers {
+        if role == PacketRole::Refusal && !is_servers {
             return Err(Stop::Silent(DropReason::WrongInterface));
         }
         let (rewrite, hop) = self.way(id, direction, packet)?;
@@ -37,7 +38,7 @@ impl Forwarder {
         self.check_path_mtu(id, direction, frame, packet)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let interface = hop.interface;
-        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: parties, part, cut: None }))
+        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: owners, role, cut: None }))
     }
 }
 

@@ -127,7 +127,7 @@ fn a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_a
         let syn = lab.client(n).syn();
         assert_eq!(lab.handle(&syn), Outcome::Dropped(DropReason::NextHopUnresolved));
     }
-    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [wanted(LAN, family.server_ip(11))]);
+    assert_eq!(std::mem::take(&mut lab.forwarder.events().wanted), [wanted(LAN, family.server_ip(11))]);
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
 
     lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(11), 11)));
@@ -138,7 +138,7 @@ fn a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is(family: Fam
     let mut lab = Lab::passthrough(family);
     lab.change(|world| world.neighbours.retain(|known| known.interface == LAN));
     let syn = lab.send(lab.client(1).syn().seq(100));
-    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    let asked = std::mem::take(&mut lab.forwarder.events().wanted);
     assert_eq!(asked, [wanted(WAN, family.router().ip)], "asked for before the server answers");
     let answer = || syn.reply().syn().ack(101);
     assert_eq!(lab.handle(&answer()), Outcome::Dropped(DropReason::NextHopUnresolved));
@@ -224,7 +224,7 @@ fn a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there(famil
         let packet = if udp { packet.udp() } else { packet.syn() };
         let mut asked = |packet: TestPacket| {
             lab.send(packet);
-            let wanted = std::mem::take(&mut lab.forwarder.news().wanted);
+            let wanted = std::mem::take(&mut lab.forwarder.events().wanted);
             wanted.iter().map(|wanted| wanted.is_repeated).collect::<Vec<_>>()
         };
         assert_eq!([packet.clone(), packet].map(&mut asked), [[false], [true]], "UDP: {udp}");
@@ -235,7 +235,7 @@ fn a_client_on_the_link_is_asked_for_as_a_client(family: Family) {
     let mut lab = Lab::passthrough(family);
     let client = SocketAddr::new(family.server_ip(77), 5_000).to_string();
     lab.send(TestPacket::from(client).to(family.vip()).syn());
-    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    let asked = std::mem::take(&mut lab.forwarder.events().wanted);
     assert_eq!(asked, [Wanted { is_ours: false, ..wanted(LAN, family.server_ip(77)) }]);
 }
 
@@ -249,6 +249,6 @@ fn forged_clients_on_the_link_leave_room_to_ask_for_a_server(family: Family) {
     lab.change(|world| world.neighbours = vec![family.router()]);
     lab.handle(&lab.client(1).syn());
     lab.handle(&lab.client(2).syn());
-    let asked = std::mem::take(&mut lab.forwarder.news().wanted);
+    let asked = std::mem::take(&mut lab.forwarder.events().wanted);
     assert!(asked.len() <= 64 && asked.iter().any(|wanted| wanted.is_ours), "{asked:?}");
 }

@@ -263,5 +263,5 @@ fn an_error_waits_for_nobody_whose_link_layer_address_is_not_known(family: Famil
     lab.change(|world| world.neighbours.retain(|known| known.interface == LAN));
     let mut error = error_about(&syn.frame, IcmpError::TimeExceeded, routers(family)[0]);
     assert_eq!(lab.handle_frame(&mut error, None), Outcome::Dropped(DropReason::NextHopUnresolved));
-    assert_eq!(lab.forwarder.news().wanted, [wanted(WAN, family.router().ip)]);
+    assert_eq!(lab.forwarder.events().wanted, [wanted(WAN, family.router().ip)]);
 }

@@ -54,9 +54,9 @@ fn the_next_hop_is_the_servers_although_the_packet_says_vip(family: Family) {
     assert_eq!(lab.send(lab.client(1).ack(1)).mac, 77);
 
     lab.change(|world| world.neighbours.retain(|known| known.interface != LAN));
-    lab.forwarder.news().wanted.clear();
+    lab.forwarder.events().wanted.clear();
     assert_eq!(lab.handle(&lab.client(1).ack(1)), Outcome::Dropped(DropReason::NextHopUnresolved));
-    assert_eq!(std::mem::take(&mut lab.forwarder.news().wanted), [wanted(LAN, family.server_ip(11))]);
+    assert_eq!(std::mem::take(&mut lab.forwarder.events().wanted), [wanted(LAN, family.server_ip(11))]);
     lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(11), 78)));
     assert_eq!(lab.send(lab.client(1).ack(1)).mac, 78);
 }

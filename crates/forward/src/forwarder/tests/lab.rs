@@ -14,8 +14,8 @@ use crate::Plan;
 use crate::forwarder::{Path, fit};
 pub(super) use crate::testing::{Kernel, told_with_cache};
 use crate::{
-    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, Part, PortSplit, Settings,
-    Verdict, Workers, cut, number_segments,
+    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, PacketRole, PortSplit,
+    Settings, Verdict, Workers, cut, number_segments,
 };
 use convey_model::{
     Algorithm, Draining, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol,
@@ -325,10 +325,10 @@ impl Lab {
                 return Outcome::Passed;
             }
         };
-        self.opened += usize::from(forwarded.part == Part::First);
-        self.unrecorded += usize::from(forwarded.part == Part::Unrecorded);
-        for (n, part) in [Part::Answer, Part::Refusal].into_iter().enumerate() {
-            self.heard[n] += usize::from(forwarded.part == part);
+        self.opened += usize::from(forwarded.role == PacketRole::First);
+        self.unrecorded += usize::from(forwarded.role == PacketRole::Unrecorded);
+        for (n, role) in [PacketRole::Answer, PacketRole::Refusal].into_iter().enumerate() {
+            self.heard[n] += usize::from(forwarded.role == role);
         }
         let headers = wire::parse(frame.bytes).unwrap();
         match forwarded.cut {
@@ -359,7 +359,7 @@ impl Lab {
     pub(super) fn hear_cache(&mut self) {
         for (key, segment) in self.kernel.iter().flat_map(Kernel::told) {
             self.forwarder.on_cached(&key, segment, self.now);
-            self.heard[0] += self.forwarder.news().answered.drain(..).count();
+            self.heard[0] += self.forwarder.events().answered.drain(..).count();
         }
         self.forwarder.flush_cache();
     }
@@ -412,7 +412,7 @@ impl Lab {
 
     /// How flows have ended of which the balancer has said so, since it was last asked. Their slots are free then.
     pub(super) fn ends(&mut self) -> Vec<End> {
-        let ended: Vec<Ended> = self.forwarder.news().ended.drain(..).collect();
+        let ended: Vec<Ended> = self.forwarder.events().ended.drain(..).collect();
         for Ended { flow, .. } in &ended {
             let frontends = self.world.frontends.iter();
             frontends.filter(|f| f.id == flow.frontend).for_each(|f| f.slots.release());
@@ -420,7 +420,7 @@ impl Lab {
             servers.filter(|s| s.id == flow.server).for_each(|s| s.slots.release());
         }
         // It is done.
-        self.forwarder.news();
+        self.forwarder.events();
         ended.into_iter().map(|ended| ended.how).collect()
     }
 

@@ -41,7 +41,7 @@ struct Content {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Manner {
+enum FlowFlags {
     Passthrough,
     Dsr,
     L2,
@@ -78,9 +78,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn world() -> impl Strategy<Value = (Family, Manner, bool)> {
-    let manner = prop::sample::select(vec![Manner::Passthrough, Manner::Dsr, Manner::L2]);
-    (prop::sample::select(&Family::BOTH[..]), manner, any::<bool>())
+fn world() -> impl Strategy<Value = (Family, FlowFlags, bool)> {
+    let flags = prop::sample::select(vec![FlowFlags::Passthrough, FlowFlags::Dsr, FlowFlags::L2]);
+    (prop::sample::select(&Family::BOTH[..]), flags, any::<bool>())
 }
 
 proptest! {
@@ -89,15 +89,15 @@ proptest! {
     /// Whatever is sent is read by etherparse, which finds its checksums valid.
     #[test]
     fn every_answer_and_every_error_finds_whom_it_concerns_and_the_counts_add_up(
-        (family, manner, is_udp) in world(),
+        (family, flags, is_udp) in world(),
         steps in vec(step(), 0..150),
     ) {
-        let lab = match manner {
-            Manner::Passthrough => Lab::passthrough_of(family, SIZE),
-            Manner::Dsr => Lab::dsr(family),
-            Manner::L2 => Lab::l2(family),
+        let lab = match flags {
+            FlowFlags::Passthrough => Lab::passthrough_of(family, SIZE),
+            FlowFlags::Dsr => Lab::dsr(family),
+            FlowFlags::L2 => Lab::l2(family),
         };
-        let mut story = Story::new(if is_udp { lab.udp() } else { lab }, manner, is_udp);
+        let mut story = Story::new(if is_udp { lab.udp() } else { lab }, flags, is_udp);
         for step in steps {
             match step {
                 Step::Client(n, content) => story.client(n, content)?,
@@ -121,7 +121,7 @@ proptest! {
 
 struct Story {
     lab: Lab,
-    manner: Manner,
+    flags: FlowFlags,
     is_udp: bool,
     /// What servers got, the latest last.
     delivered: Vec<Seen>,
@@ -133,9 +133,9 @@ struct Story {
 }
 
 impl Story {
-    fn new(lab: Lab, manner: Manner, is_udp: bool) -> Story {
+    fn new(lab: Lab, flags: FlowFlags, is_udp: bool) -> Story {
         let (delivered, answered, owners) = (Vec::new(), Vec::new(), HashMap::new());
-        Story { lab, manner, is_udp, delivered, answered, owners, ended: 0 }
+        Story { lab, flags, is_udp, delivered, answered, owners, ended: 0 }
     }
 
     fn client(&mut self, n: u16, content: Content) -> Result<(), TestCaseError> {
@@ -195,7 +195,7 @@ impl Story {
         let count = |lab: &Lab| FlowState::ALL.map(|state| lab.forwarder.flows().count(state));
         let before = count(&self.lab);
         let outcome = self.lab.handle(packet);
-        let is_dsr = !matches!(self.manner, Manner::Passthrough);
+        let is_dsr = !matches!(self.flags, FlowFlags::Passthrough);
         if content.is_forged && !self.is_udp && !is_dsr && content.flags & 0x02 == 0 {
             prop_assert_eq!(count(&self.lab), before, "{:#04x}", content.flags);
         }
@@ -204,7 +204,7 @@ impl Story {
 
     /// Whoever is told, is told of a packet that it sent itself.
     fn error(&mut self, back: usize, to_client: bool, error: IcmpError) -> Result<(), TestCaseError> {
-        let (family, is_nat) = (self.lab.family, matches!(self.manner, Manner::Passthrough));
+        let (family, is_nat) = (self.lab.family, matches!(self.flags, FlowFlags::Passthrough));
         let (router, vip) = (family.pick("10.9.9.9", "fd09::9"), family.vip().to_owned());
         let nth_last = |len: usize| len.checked_sub(1 + back);
         let delivered = nth_last(self.delivered.len()).map(|at| &self.delivered[at]);
@@ -262,7 +262,7 @@ impl Story {
         self.ended += self.lab.ended();
         let flows = self.lab.forwarder.flows();
         let mut over = vec![FlowState::Closing, FlowState::TimeWait, FlowState::Closed];
-        if let Manner::Passthrough = self.manner {
+        if let FlowFlags::Passthrough = self.flags {
             prop_assert!(flows.len() <= SIZE.capacity);
             prop_assert_eq!(self.lab.forwarder.snat_ports_in_use(), flows.len() as usize);
         } else {
@@ -276,9 +276,9 @@ impl Story {
     }
 
     fn open_flows_count_for_their_clients(&self) -> Result<(), TestCaseError> {
-        let counted = match self.manner {
-            Manner::Passthrough => self.lab.forwarder.flows().open(),
-            Manner::Dsr | Manner::L2 => 0,
+        let counted = match self.flags {
+            FlowFlags::Passthrough => self.lab.forwarder.flows().open(),
+            FlowFlags::Dsr | FlowFlags::L2 => 0,
         };
         prop_assert_eq!(self.lab.forwarder.counted_for_clients(), u64::from(counted));
         Ok(())

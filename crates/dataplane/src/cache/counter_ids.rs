@@ -1,0 +1,123 @@
+//! Counter ids: the kernel counts what it forwards of a frontend and server under one. An id whose entries are all gone is given to
+//! others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use convey_forward::FlowOwners;
+
+/// Readings of its counters after which an id without entries goes back. The first may come while the kernel still forwards a packet
+/// by an entry that has just been removed.
+const READINGS: u8 = 2;
+
+/// The ids, as all workers and the reader of the counters share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CounterIds(Arc<Mutex<Ids>>);
+
+#[derive(Debug, Default)]
+struct Ids {
+    of_owners: HashMap<FlowOwners, u16>,
+    /// By their number; `None`: free.
+    ids: Vec<Option<Id>>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct Id {
+    owners: FlowOwners,
+    /// Workers that may have entries under it.
+    holders: u32,
+    /// How often its counters were read since the last worker let go of it.
+    readings: u8,
+}
+
+impl CounterIds {
+    /// The id of these owners, for one more worker that is going to have entries under it. `None` if `max` are in use.
+    pub(super) fn hold(&self, owners: FlowOwners, max: u16) -> Option<u16> {
+        let mut shared = self.lock();
+        let Ids { of_owners, ids, free } = &mut *shared;
+        let number = match of_owners.get(&owners) {
+            Some(number) => *number,
+            None => {
+                let number = free.pop().or_else(|| (ids.len() < max.into()).then_some(ids.len() as u16))?;
+                ids.resize_with(ids.len().max(usize::from(number) + 1), || None);
+                ids[usize::from(number)] = Some(Id { owners, holders: 0, readings: 0 });
+                of_owners.insert(owners, number);
+                number
+            }
+        };
+        if let Some(id) = &mut ids[usize::from(number)] {
+            (id.holders, id.readings) = (id.holders + 1, 0);
+        }
+        Some(number)
+    }
+
+    /// A worker has no entry under this id any more.
+    pub(super) fn release(&self, number: u16) {
+        if let Some(id) = &mut self.lock().ids[usize::from(number)] {
+            id.holders -= 1;
+        }
+    }
+
+    /// Fills in the ids in use, and whose they are.
+    pub(super) fn list(&self, into: &mut Vec<(u16, FlowOwners)>) {
+        into.clear();
+        let shared = self.lock();
+        let in_use = shared.ids.iter().enumerate();
+        into.extend(in_use.filter_map(|(number, id)| Some((number as u16, id.as_ref()?.owners))));
+    }
+
+    /// All counters have been read. Takes back the ids whose counters cannot change any more.
+    pub(super) fn recycle(&self) {
+        let Ids { of_owners, ids, free } = &mut *self.lock();
+        for (number, place) in ids.iter_mut().enumerate() {
+            let Some(id) = place.as_mut().filter(|id| id.holders == 0) else { continue };
+            id.readings += 1;
+            if id.readings >= READINGS {
+                of_owners.remove(&id.owners);
+                free.push(number as u16);
+                *place = None;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ids> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owners(server: u32) -> FlowOwners {
+        FlowOwners { frontend: 1, server }
+    }
+
+    #[test]
+    fn owners_beyond_the_most_get_no_id_and_those_before_keep_theirs() {
+        let ids = CounterIds::default();
+        let hold = |server| ids.hold(owners(server), 3);
+        assert_eq!([1, 2, 3, 4].map(hold), [Some(0), Some(1), Some(2), None]);
+        assert_eq!([3, 4, 1].map(hold), [Some(2), None, Some(0)]);
+    }
+
+    #[test]
+    fn an_id_goes_back_when_no_worker_holds_it_and_its_counters_have_been_read_twice() {
+        let ids = CounterIds::default();
+        let hold = |server| ids.hold(owners(server), 1);
+        assert_eq!([1, 1].map(hold), [Some(0); 2], "two workers");
+        ids.release(0);
+        (0..5).for_each(|_| ids.recycle());
+        assert_eq!(hold(2), None, "the other worker holds it");
+        ids.release(0);
+        ids.recycle();
+        assert_eq!((hold(2), hold(1)), (None, Some(0)), "its owners may have it back");
+        ids.recycle();
+        ids.release(0);
+        ids.recycle();
+        assert_eq!(hold(2), None);
+        ids.recycle();
+        assert_eq!((hold(2), hold(1)), (Some(0), None));
+    }
+}

@@ -1,0 +1,55 @@
+//! What the cache counts, and for whom.
+
+use convey::dataplane::{Offloader, Sizes};
+use convey::forward::{CachedRoute, Direction, FlowOwners, Progress, View};
+use convey::model::{FlowKey, Layer, Rewrite};
+use convey::stats::{Counter, PacketStats};
+use convey::wire::TestPacket;
+
+use super::filter::selection;
+use super::hits::HOP;
+use super::kernel::{self, SIZES};
+use super::twin::US;
+use super::{Story, stories};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero]
+}
+
+fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero() {
+    let sizes = Sizes { counter_ids: 1, ..SIZES };
+    let offloader = Offloader::start(Layer::Tc, sizes, &selection(&["203.0.113.1:53/udp"]), &[], 1).unwrap();
+    offloader.kernel_cache().set_next_hop(0, Some(&HOP)).unwrap();
+    let (mut writer, mut reader) = (offloader.writer(0).unwrap(), offloader.counter_reader());
+    let stats = PacketStats::new(1);
+
+    let packet = TestPacket::from("198.51.100.9:4242").to("203.0.113.1:53").udp().macs([2; 6], US).bytes();
+    let key = convey::wire::parse(&packet).unwrap().key;
+    let server = FlowKey::udp("10.0.0.1:40000".parse().unwrap(), "10.0.0.7:53".parse().unwrap());
+    let FlowKey { src, dst, src_port, dst_port, .. } = server;
+    for n in 1..=20 {
+        let owners = FlowOwners { frontend: 0, server: n };
+        let route = CachedRoute {
+            rewrite: Rewrite { src, dst, src_port, dst_port, next_hop: 0 },
+            direction: Direction::ToServer,
+            view: View::BothSides,
+            from: None,
+            owners,
+            is_new: true,
+            last: None,
+            progress: Progress::default(),
+            opening: None,
+        };
+        writer.put(&key, &route);
+        writer.flush();
+        (0..n).for_each(|_| _ = kernel::run(offloader.kernel_cache().tc().unwrap(), &packet));
+        let mut counted = Vec::new();
+        reader.read(&stats, |owners, counter, n| counted.push((owners, counter, n)));
+        let bytes = packet.len() as u64 * u64::from(n);
+        let expected = [(owners, Counter::PacketsRx, n.into()), (owners, Counter::BytesRx, bytes)];
+        assert_eq!(counted, expected);
+        writer.remove(&key, owners);
+        writer.flush();
+        (0..2).for_each(|_| reader.read(&stats, |_, _, _| panic!("nothing has passed")));
+    }
+}
