@@ -145,7 +145,7 @@ impl Story {
             }
             return;
         }
-        let (lead, held) = self.fragments.first(key, &headers.key, 0, now, drop);
+        let (lead, held) = self.fragments.first(key, (&headers.key, 0), now, drop);
         self.handle(frame, Some(lead));
         held.into_iter().for_each(|frame| self.handle(frame, Some(lead)));
     }

@@ -4,7 +4,8 @@
 
 use convey::model::{Addr, FlowKey, NextHop, Rewrite};
 use convey::wire::{
-    ANSWER_LEN, Checksum, Headers, IcmpError, Kind, icmp_error, parse, renumber, reset_reply, rewrite, split,
+    ANSWER_LEN, Checksum, Headers, IcmpError, Kind, Split, icmp_error, parse, renumber, reset_reply, rewrite,
+    split,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -91,7 +92,8 @@ fn cut(frame: &[u8], headers: &Headers) {
     }
     let offset = |frame: &[u8]| usize::from(u16::from_be_bytes([frame[20] & 0x1f, frame[21]])) * 8;
     let (begin, mut carried) = (offset(frame), Vec::new());
-    split(&mut frame.to_vec(), headers, Checksum::Complete, mtu, None, |fragment| {
+    let how = Split { checksum: Checksum::Complete, mtu, id: None };
+    split(&mut frame.to_vec(), headers, how, |fragment| {
         assert!(fragment.len() <= 14 + mtu);
         assert_eq!(offset(fragment), begin + carried.len());
         carried.extend_from_slice(&fragment[headers.l4..]);

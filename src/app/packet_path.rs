@@ -24,11 +24,11 @@ use super::restart::Snat;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
-    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Pipeline, PipelineParts, PlannedCache,
-    Selection, Sight, Terms, WANTED,
+    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Overruns, Pipeline, PipelineParts,
+    PlannedCache, Selection, Sight, Terms, WANTED,
 };
-use crate::forward::PortSplit;
-use crate::model::{Interface, PacketSettings, Wanted};
+use crate::forward::{FlowCache, PortSplit};
+use crate::model::{Interface, PacketSettings, Table, Wanted};
 use crate::net::{Claim, Netlink, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -75,42 +75,28 @@ impl PacketPath {
         let Kernel { netlink, table, network } = kernel;
         let netlink = Arc::new(netlink);
         let interfaces = interfaces(config, &network)?;
+        let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
         let snat_addresses = snat_addresses(config, &network)?;
         // Before anything is done that another process would feel.
         let claims = Claims::default().missing(config)?;
         let snat_claims = claims::snat(config, &snat_addresses)?;
-        let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
         let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
-        let reserved = match snat_addresses.as_slice() {
-            [] => {
-                ReservedPorts::give_back_stale();
-                None
-            }
-            _ => {
-                let ports = settings.snat_ports.clone();
-                Some(ReservedPorts::add(ports)?)
-            }
-        };
+        let reserved = reserve_ports(settings, &snat_addresses)?;
         // The guard is up: what they have forwarded so far does not get to the host's stack.
         left_over::remove(&netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(&netlink, &table.interfaces).await?;
         let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let offloader = offload::start(settings, &selection, &interfaces, filters.number)?;
-        let epoch = clock::monotonic_start();
-        let writer = || offloader.as_ref().and_then(|offloader| offloader.writer(epoch).ok());
-        let cache = |offloader: &Offloader| -> Result<_, CacheError> {
-            let (filter, counters) = (offloader.filter()?, offloader.counter_reader());
-            Ok(PlannedCache { filter, counters, events: offloader.events()? })
-        };
-        let (wanted, asked) = mpsc::channel::<Wanted>(WANTED);
+        let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
         let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));
+        let (wanted, asked) = mpsc::channel::<Wanted>(WANTED);
         let pipeline = Pipeline::start(PipelineParts {
             filter: Filter::new(&selection),
             dispatch: dispatch(config, workers, &snat_addresses),
-            forwarders: forwarders(config, workers, &snat_addresses, writer),
-            cache: offloader.as_ref().map(cache).transpose()?,
+            forwarders: forwarders(config, workers, &snat_addresses, writers(offloader.as_ref())),
+            cache: offloader.as_ref().map(planned_cache).transpose()?,
             sight: sight.clone(),
             stats: stats.clone(),
             wanted,
@@ -118,53 +104,17 @@ impl PacketPath {
             now: clock::now,
         })
         .context("cannot start a thread")?;
-        let overruns = pipeline.overruns();
-        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        let names = names.join(", ");
-        let gate = offloader.as_ref().map(Offloader::syn_gate);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(count_overruns(pipeline.overruns(), settings.capture_stats_interval));
+        tasks.spawn(neighbours::resolve(netlink.clone(), asked));
+        if let Some(offloader) = &offloader {
+            tasks.spawn(flood::keep_away(stats.clone(), offloader.syn_gate()));
+        }
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);
         let coverage = Coverage::begin(drivers, selection, dsr, interfaces).context("cannot capture")?;
-
-        let mut tasks = JoinSet::new();
-        let interval = settings.capture_stats_interval;
-        tasks.spawn(async move {
-            let mut ticks = tokio::time::interval(interval);
-            loop {
-                ticks.tick().await;
-                overruns.count();
-            }
-        });
-        if let Some(gate) = gate {
-            tasks.spawn(flood::keep_away(stats.clone(), gate));
-        }
-        tasks.spawn(neighbours::resolve(netlink.clone(), asked));
-        let (networks, kernel) = (parts.networks.clone(), netlink.clone());
-        tasks.spawn(async move {
-            let (mut table, mut is_news) = (table, true);
-            let mut looks = tokio::time::interval(LOOK);
-            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                if is_news && networks.send(table.clone()).await.is_err() {
-                    return;
-                }
-                let read = tokio::select! {
-                    () = netlink.changed() => netlink.update(&mut table).await,
-                    _ = looks.tick() => netlink.look_at_links(&mut table).await,
-                };
-                is_news = match read {
-                    Ok(differs) => differs,
-                    Err(error) => {
-                        warn!("cannot read the kernel's tables: {error}");
-                        tokio::time::sleep(RETRY).await;
-                        false
-                    }
-                };
-                // The first news is followed at once; what comes thick and fast is read together.
-                tokio::time::sleep(PACE).await;
-            }
-        });
-        info!("forwarding packets on {names} (workers: {workers})");
+        tasks.spawn(read_network(netlink.clone(), table, parts.networks.clone()));
+        info!("forwarding packets on {} (workers: {workers})", names.join(", "));
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
         Ok(PacketPath {
             split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),
@@ -175,7 +125,7 @@ impl PacketPath {
             coverage,
             sight,
             stats,
-            netlink: kernel,
+            netlink,
             lease,
             _filters: filters,
             _reserved: reserved,
@@ -270,6 +220,64 @@ impl PacketPath {
     /// Sends what is queued, and stops.
     pub(super) fn stop(self) {
         self.coverage.stop();
+    }
+}
+
+/// Reserves the SNAT ports, if any are used; else gives back those of a process that is gone.
+fn reserve_ports(
+    settings: &PacketSettings,
+    snat_addresses: &[IpAddr],
+) -> anyhow::Result<Option<ReservedPorts>> {
+    if snat_addresses.is_empty() {
+        ReservedPorts::give_back_stale();
+        return Ok(None);
+    }
+    Ok(Some(ReservedPorts::add(settings.snat_ports.clone())?))
+}
+
+/// Makes each worker's end of the flow cache.
+fn writers(offloader: Option<&Offloader>) -> impl FnMut() -> Option<Box<dyn FlowCache>> {
+    let epoch = clock::monotonic_start();
+    move || offloader.and_then(|offloader| offloader.writer(epoch).ok())
+}
+
+fn planned_cache(offloader: &Offloader) -> Result<PlannedCache, CacheError> {
+    let (filter, counters) = (offloader.filter()?, offloader.counter_reader());
+    Ok(PlannedCache { filter, counters, events: offloader.events()? })
+}
+
+/// Counts the frames that the kernel dropped, this often.
+async fn count_overruns(overruns: Overruns, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
+    loop {
+        ticks.tick().await;
+        overruns.count();
+    }
+}
+
+/// Reads the kernel's tables when they change, and sends them on.
+async fn read_network(netlink: Arc<Netlink>, mut table: Table, networks: mpsc::Sender<Table>) {
+    let mut is_new = true;
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        if is_new && networks.send(table.clone()).await.is_err() {
+            return;
+        }
+        let read = tokio::select! {
+            () = netlink.changed() => netlink.update(&mut table).await,
+            _ = looks.tick() => netlink.look_at_links(&mut table).await,
+        };
+        is_new = match read {
+            Ok(differs) => differs,
+            Err(error) => {
+                warn!("cannot read the kernel's tables: {error}");
+                tokio::time::sleep(RETRY).await;
+                false
+            }
+        };
+        // The first change is sent at once; what comes thick and fast is read together.
+        tokio::time::sleep(PACE).await;
     }
 }
 

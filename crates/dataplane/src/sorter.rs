@@ -40,7 +40,7 @@ impl Sorter {
             return;
         }
         let worker = self.dispatch.worker(&headers.key);
-        let (lead, held) = self.fragments.first(key, &headers.key, worker, now, |_| *unmatched += 1);
+        let (lead, held) = self.fragments.first(key, (&headers.key, worker), now, |_| *unmatched += 1);
         frame.follow(lead);
         send(worker, frame);
         for mut later in held {

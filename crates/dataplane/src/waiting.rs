@@ -25,44 +25,38 @@ const MOST_BYTES: usize = 4 << 20;
 /// The frames of one worker.
 #[derive(Default)]
 pub(super) struct Waiting {
-    frames: VecDeque<Frame>,
+    frames: VecDeque<QueuedFrame>,
     bytes: usize,
     /// The snapshot they were last tried with.
     generation: u64,
 }
 
 /// Interface and address.
-type Neighbour = (u32, IpAddr);
+pub(super) type Neighbour = (u32, IpAddr);
 
-struct Frame {
-    since: Timestamp,
-    /// What it waits for; the neighbour of the frame that it follows if that is not known.
-    neighbour: Option<Neighbour>,
-    parcel: Parcel,
+pub(super) struct QueuedFrame {
+    /// When it came.
+    pub(super) since: Timestamp,
+    /// What it waits for; `None`: what the frame that it follows waits for.
+    pub(super) neighbour: Option<Neighbour>,
+    pub(super) parcel: Parcel,
 }
 
 impl Waiting {
-    /// Has a frame wait for a neighbour that came at `since`. Those that it takes the room of are given to `lost`; it is
-    /// itself if it has waited for long enough, or too many wait for the same.
-    pub(super) fn push(
-        &mut self,
-        since: Timestamp,
-        neighbour: Option<Neighbour>,
-        parcel: Parcel,
-        now: Timestamp,
-        mut lost: impl FnMut(Parcel),
-    ) {
-        let same = || self.frames.iter().filter(|frame| frame.neighbour == neighbour).count();
-        if is_over(since, now) || self.frames.len() >= SHARE && same() >= SHARE {
-            return lost(parcel);
+    /// Has a frame wait. Those that it takes the room of are given to `lost`; it is itself if it has waited for long enough,
+    /// or too many wait for the same neighbour.
+    pub(super) fn push(&mut self, frame: QueuedFrame, now: Timestamp, mut lost: impl FnMut(Parcel)) {
+        let same = || self.frames.iter().filter(|other| other.neighbour == frame.neighbour).count();
+        if is_over(frame.since, now) || self.frames.len() >= SHARE && same() >= SHARE {
+            return lost(frame.parcel);
         }
         while self.frames.len() >= MOST || self.bytes >= MOST_BYTES {
             let Some(oldest) = self.frames.pop_front() else { break };
             self.bytes -= oldest.parcel.1.capacity();
             lost(oldest.parcel);
         }
-        self.bytes += parcel.1.capacity();
-        self.frames.push_back(Frame { since, neighbour, parcel });
+        self.bytes += frame.parcel.1.capacity();
+        self.frames.push_back(frame);
     }
 
     /// How many wait.
@@ -115,7 +109,8 @@ mod tests {
     /// Has a frame wait for this neighbour; those that are lost, by number.
     fn push(waiting: &mut Waiting, since: u64, to: u32, parcel: Parcel, now: u64) -> Vec<u32> {
         let mut lost = Vec::new();
-        waiting.push(Timestamp(since), neighbour(to), parcel, Timestamp(now), |(n, _)| lost.push(n));
+        let frame = QueuedFrame { since: Timestamp(since), neighbour: neighbour(to), parcel };
+        waiting.push(frame, Timestamp(now), |(n, _)| lost.push(n));
         lost
     }
 

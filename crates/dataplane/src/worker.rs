@@ -9,9 +9,11 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use super::event_queue::EventQueue;
 use super::ledger::Ledger;
 use super::queues::{Batch, PATIENCE, Parcel, Room};
-use super::waiting::Waiting;
+use super::waiting::{QueuedFrame, Waiting};
 use super::{Buffer, CounterReader, Sight};
-use convey_forward::{Cut, Direction, FlowState, Forwarder, Ids, PacketRole, Verdict, cut, number_segments};
+use convey_forward::{
+    Cut, Direction, FlowState, Forwarded, Forwarder, Ids, PacketRole, Verdict, cut, number_segments,
+};
 use convey_model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
 use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
 
@@ -126,47 +128,13 @@ impl Worker {
 
     /// A frame that came at `since`.
     fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
-        let len = buffer.frame().len() as u64;
         let mut frame = buffer.as_frame(interface);
         let verdict = self.forwarder.handle_frame(&mut frame, &round.sight.plan, round.now);
         self.say_farewells(round);
         match verdict {
             Verdict::Transmit(forwarded) => {
-                let (packets, bytes) = match forwarded.direction {
-                    Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
-                    Direction::ToClient => (Counter::PacketsTx, Counter::BytesTx),
-                };
-                round.ledger.count(forwarded.flow, packets, 1);
-                round.ledger.count(forwarded.flow, bytes, len);
-                match forwarded.role {
-                    PacketRole::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
-                    PacketRole::Later => {}
-                    PacketRole::Answer => round.ledger.answered(forwarded.flow),
-                    PacketRole::Refusal => {
-                        if let Some(failures) =
-                            round.ledger.refused(forwarded, interface, &round.sight.snapshot)
-                        {
-                            let _ = self.failures.try_send(failures); // full: there is more of the same in it
-                        }
-                    }
-                    PacketRole::Unrecorded => self.stats.unrecorded(self.core, 1),
-                }
-                match forwarded.cut {
-                    None => round.out.push((forwarded.interface, buffer)),
-                    Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
-                        number_segments(&mut frame, payload, &self.ids);
-                        buffer.set_segment_size(payload);
-                        round.out.push((forwarded.interface, buffer));
-                    }
-                    Some(how) => {
-                        cut(&mut frame, how, &mut self.ids, |piece| {
-                            let mut buffer = Buffer::default();
-                            buffer.set_frame(piece);
-                            round.out.push((forwarded.interface, buffer));
-                        });
-                        round.spare.push((interface, buffer));
-                    }
-                }
+                self.count(forwarded, (interface, &buffer), round);
+                self.transmit(forwarded, (interface, buffer), round);
             }
             Verdict::Reply(reason) => {
                 self.stats.dropped(self.core, reason, 1);
@@ -180,7 +148,8 @@ impl Worker {
                     _ => None,
                 };
                 let Worker { waiting, stats, core, .. } = self;
-                waiting.push(since, neighbour, (interface, buffer), round.now, |parcel| {
+                let frame = QueuedFrame { since, neighbour, parcel: (interface, buffer) };
+                waiting.push(frame, round.now, |parcel| {
                     stats.dropped(*core, DropReason::NextHopUnresolved, 1);
                     round.spare.push(parcel);
                 });
@@ -191,6 +160,48 @@ impl Worker {
             }
             Verdict::Pass => {
                 self.stats.passed(self.core, 1);
+                round.spare.push((interface, buffer));
+            }
+        }
+    }
+
+    /// Counts a frame that came in by this interface and goes on.
+    fn count(&self, forwarded: Forwarded, (interface, buffer): (u32, &Buffer), round: &Round<'_>) {
+        let (packets, bytes) = match forwarded.direction {
+            Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
+            Direction::ToClient => (Counter::PacketsTx, Counter::BytesTx),
+        };
+        round.ledger.count(forwarded.flow, packets, 1);
+        round.ledger.count(forwarded.flow, bytes, buffer.frame().len() as u64);
+        match forwarded.role {
+            PacketRole::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
+            PacketRole::Later => {}
+            PacketRole::Answer => round.ledger.answered(forwarded.flow),
+            PacketRole::Refusal => {
+                if let Some(failures) = round.ledger.refused(forwarded, interface, &round.sight.snapshot) {
+                    let _ = self.failures.try_send(failures); // full: there is more of the same in it
+                }
+            }
+            PacketRole::Unrecorded => self.stats.unrecorded(self.core, 1),
+        }
+    }
+
+    /// Has a frame that was rewritten sent, cut if it is too long for its next hop.
+    fn transmit(&mut self, forwarded: Forwarded, (interface, mut buffer): Parcel, round: &mut Round<'_>) {
+        let mut frame = buffer.as_frame(interface);
+        match forwarded.cut {
+            None => round.out.push((forwarded.interface, buffer)),
+            Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
+                number_segments(&mut frame, payload, &self.ids);
+                buffer.set_segment_size(payload);
+                round.out.push((forwarded.interface, buffer));
+            }
+            Some(how) => {
+                cut(&mut frame, how, &mut self.ids, |piece| {
+                    let mut buffer = Buffer::default();
+                    buffer.set_frame(piece);
+                    round.out.push((forwarded.interface, buffer));
+                });
                 round.spare.push((interface, buffer));
             }
         }
@@ -295,8 +306,8 @@ mod tests {
             now: || Timestamp(0),
         };
         for _ in 0..3 {
-            let parcel = (1, Buffer::default());
-            worker.waiting.push(Timestamp(0), None, parcel, Timestamp(0), |_| panic!("there is room"));
+            let frame = QueuedFrame { since: Timestamp(0), neighbour: None, parcel: (1, Buffer::default()) };
+            worker.waiting.push(frame, Timestamp(0), |_| panic!("there is room"));
         }
         drop(inbox);
         worker.run();

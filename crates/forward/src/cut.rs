@@ -1,7 +1,7 @@
 //! Making packets fit a next hop that takes shorter ones.
 
 use super::{Frame, Ids};
-use convey_wire::{self as wire, Checksum, Headers};
+use convey_wire::{self as wire, Checksum, Headers, Split};
 
 /// What is done to a packet that is too long for its next hop, and may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut Ids, mut send: impl FnMut(
     };
     let mut split = |packet: &mut [u8], headers: &Headers, checksum| {
         let id = renumber.then(|| ids.take());
-        wire::split(packet, headers, checksum, mtu as usize, id, &mut send);
+        wire::split(packet, headers, Split { checksum, mtu: mtu as usize, id }, &mut send);
     };
     let Some(payload) = frame.segment_size else { return split(frame.bytes, headers, frame.checksum) };
     wire::datagrams(frame.bytes, headers, payload, |datagram| {

@@ -425,7 +425,7 @@ impl Flow {
         }
         let (view, mut pending, before) = (self.view(), self.flags.pending_fin(), self.numbers);
         let Heard { flags, ends_other } =
-            self.numbers.hear(&mut pending, view, self.state, direction, segment);
+            self.numbers.hear(&mut pending, (view, self.state), direction, segment);
         self.flags.set_pending_fin(pending);
         let state = match ends_other {
             true => self.state.next(view, direction.opposite(), FIN | ACK),

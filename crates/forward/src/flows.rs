@@ -230,7 +230,8 @@ impl FlowTable {
         if state.is_udp() && direction == Direction::ToClient {
             flow.note_answer(tick(at));
         }
-        self.go_on(id, direction, segment, state, at);
+        let is_kept = flow.is_kept_by(direction, segment);
+        self.go_on(id, state, is_kept, at);
     }
 
     /// Puts a flow's deadline off as a packet does after which its state is the same.
@@ -242,19 +243,21 @@ impl FlowTable {
 
     /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
     pub(super) fn on_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
-        let state = self.flows[id.0 as usize].hear_told(direction, fin);
-        self.go_on(id, direction, fin, state, at);
+        let flow = &mut self.flows[id.0 as usize];
+        let state = flow.hear_told(direction, fin);
+        let is_kept = flow.is_kept_by(direction, fin);
+        self.go_on(id, state, is_kept, at);
     }
 
     #[inline]
-    fn go_on(&mut self, id: FlowId, direction: Direction, segment: Segment, state: FlowState, at: Timestamp) {
+    fn go_on(&mut self, id: FlowId, state: FlowState, is_kept: bool, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let deadline = tick_from(at) + self.timeouts[state as usize];
         if state != flow.state {
             // What is told of late may have been followed by a SYN that was not.
             flow.deadline = if state.is_handshake() { flow.deadline.max(deadline) } else { deadline };
             self.set_state(id, state, at);
-        } else if flow.is_kept_by(direction, segment) {
+        } else if is_kept {
             flow.deadline = deadline;
         }
         self.keep_in_time(id);

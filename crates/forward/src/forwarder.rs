@@ -207,7 +207,7 @@ impl Forwarder {
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
                 // A flood may be of the same SYNs again and again, and takes as much.
                 self.begun += u64::from(opens(direction, headers));
-                self.forward(id, direction, PacketRole::Later, frame, packet)
+                self.forward((id, direction), PacketRole::Later, frame, packet)
             }
             found => {
                 self.replaced = found.map(|(id, _)| self.flows.remove(id));
@@ -275,8 +275,7 @@ impl Forwarder {
 
     fn forward(
         &mut self,
-        id: FlowId,
-        direction: Direction,
+        (id, direction): (FlowId, Direction),
         role: PacketRole,
         frame: &mut Frame<'_>,
         packet: Packet<'_>,
@@ -336,7 +335,7 @@ impl Forwarder {
 
     /// Takes note of a packet of a flow.
     fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
-        self.hear_by(FlowTable::on_segment, id, direction, segment, now);
+        self.hear_by(id, now, |flows| flows.on_segment(id, direction, segment, now));
         // Whether it is acknowledged only the cache sees.
         let flow = self.flows.get(id);
         if flow.is_cached() && flow.has_pending_fin() {
@@ -346,21 +345,14 @@ impl Forwarder {
 
     /// Takes note of a FIN that the cache has found to be exact.
     fn hear_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
-        self.hear_by(FlowTable::on_told, id, direction, fin, at);
+        self.hear_by(id, at, |flows| flows.on_told(id, direction, fin, at));
     }
 
-    fn hear_by(
-        &mut self,
-        note: fn(&mut FlowTable, FlowId, Direction, Segment, Timestamp),
-        id: FlowId,
-        direction: Direction,
-        segment: Segment,
-        now: Timestamp,
-    ) {
+    fn hear_by(&mut self, id: FlowId, now: Timestamp, note: impl FnOnce(&mut FlowTable)) {
         let flow = self.flows.get(id);
         let (was_over, owners) = (flow.is_over(), owners(flow));
         let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
-        note(&mut self.flows, id, direction, segment, now);
+        note(&mut self.flows);
         let flow = self.flows.get(id);
         match flow.state() {
             // It begins anew, or its handshake was completed here: the cache knows nothing of that.

@@ -105,8 +105,7 @@ impl<T> Fragments<T> {
     pub fn first(
         &mut self,
         key: FragmentKey,
-        flow: &FlowKey,
-        worker: u16,
+        (flow, worker): (&FlowKey, u16),
         now: Timestamp,
         mut drop: impl FnMut(T),
     ) -> (Lead, Vec<T>) {
@@ -233,10 +232,10 @@ mod tests {
     #[test]
     fn fragments_go_where_their_first_went() {
         let mut fragments = none_yet();
-        let (part, held) = fragments.first(key(1, 9), &flow(PORTS), 3, at(0), none);
+        let (part, held) = fragments.first(key(1, 9), (&flow(PORTS), 3), at(0), none);
         assert_eq!((part, held), (Lead { ports: PORTS, protocol: UDP, worker: 3, id: 7 }, vec![]));
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Follows(part, "b"));
-        let (other, _) = fragments.first(key(2, 9), &flow(PORTS), 3, at(1), none);
+        let (other, _) = fragments.first(key(2, 9), (&flow(PORTS), 3), at(1), none);
         assert_ne!(other.id, part.id, "another client chose the same number");
     }
 
@@ -245,7 +244,7 @@ mod tests {
         let mut fragments = none_yet();
         assert_eq!(fragments.later(key(1, 9), "c", at(0), none), Later::Held);
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Held);
-        let (part, held) = fragments.first(key(1, 9), &flow(PORTS), 0, at(2), none);
+        let (part, held) = fragments.first(key(1, 9), (&flow(PORTS), 0), at(2), none);
         assert_eq!(held, ["c", "b"]);
         assert_eq!(fragments.later(key(1, 9), "d", at(3), none), Later::Follows(part, "d"));
     }
@@ -254,7 +253,7 @@ mod tests {
     fn those_whose_first_does_not_come_are_dropped_after_half_a_second() {
         let mut fragments = none_yet();
         fragments.later(key(1, 9), "b", at(0), none);
-        fragments.first(key(2, 9), &flow(PORTS), 0, at(0), none);
+        fragments.first(key(2, 9), (&flow(PORTS), 0), at(0), none);
         fragments.expire(at(499), none);
         let mut dropped = Vec::new();
         fragments.expire(at(500), |frame| dropped.push(frame));
@@ -265,7 +264,7 @@ mod tests {
     #[test]
     fn a_packet_is_forgotten_after_ten_seconds_and_its_number_means_another_one() {
         let mut fragments = none_yet();
-        fragments.first(key(1, 9), &flow(PORTS), 0, at(0), none);
+        fragments.first(key(1, 9), (&flow(PORTS), 0), at(0), none);
         fragments.expire(at(9_999), none);
         assert!(matches!(fragments.later(key(1, 9), "b", at(9_999), none), Later::Follows(..)));
         fragments.expire(at(10_000), none);
@@ -275,10 +274,10 @@ mod tests {
     #[test]
     fn a_sender_that_is_out_of_numbers_begins_another_packet_with_an_old_one() {
         let mut fragments = none_yet();
-        let (old, _) = fragments.first(key(1, 9), &flow(PORTS), 3, at(0), none);
-        let (copy, _) = fragments.first(key(1, 9), &flow(PORTS), 3, at(499), none);
+        let (old, _) = fragments.first(key(1, 9), (&flow(PORTS), 3), at(0), none);
+        let (copy, _) = fragments.first(key(1, 9), (&flow(PORTS), 3), at(499), none);
         assert_eq!(copy, old);
-        let (new, _) = fragments.first(key(1, 9), &flow((4243, 53)), 2, at(9_999), none);
+        let (new, _) = fragments.first(key(1, 9), (&flow((4243, 53)), 2), at(9_999), none);
         assert_ne!(new.id, old.id, "its receiver may still wait for more of the old one");
         fragments.expire(at(10_000), none);
         assert_eq!(fragments.later(key(1, 9), "b", at(19_998), none), Later::Follows(new, "b"));

@@ -202,8 +202,7 @@ impl Numbers {
     pub(super) fn hear(
         &mut self,
         pending: &mut PendingFin,
-        view: View,
-        state: FlowState,
+        (view, state): (View, FlowState),
         from: Direction,
         segment: Segment,
     ) -> Heard {

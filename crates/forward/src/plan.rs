@@ -151,6 +151,11 @@ impl Frontend {
         self.view == View::ClientSide
     }
 
+    /// Whether servers get packets as they are, on their link.
+    pub(crate) fn is_l2_dsr(&self) -> bool {
+        self.is_dsr() && self.pool.dsr == DsrKind::L2
+    }
+
     /// Whether a client has no share.
     pub fn trusts(&self, client: IpAddr) -> bool {
         self.trusted_clients.iter().any(|network| network.contains(client))

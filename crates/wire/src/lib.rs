@@ -42,5 +42,5 @@ pub use mtu::{allow_cutting, set_number, told_mtu};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};
 pub use segments::segments;
-pub use split::{is_simple, split};
+pub use split::{Split, is_simple, split};
 pub use translate::{is_from, source};

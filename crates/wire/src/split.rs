@@ -11,26 +11,30 @@ const END_OF_OPTIONS: u8 = 0;
 /// Set in options that all fragments have.
 const COPIED: u8 = 0x80;
 
-/// Cuts the packet in `frame` into fragments of at most `mtu` bytes and hands each to `send` as a frame. One that is
-/// a fragment already is cut further. They have the number of the packet, or `id` if there is one. Afterwards the
-/// checksum of what the packet carries is complete.
+/// How a packet is cut into fragments.
+#[derive(Debug, Clone, Copy)]
+pub struct Split {
+    /// What the frame's TCP or UDP checksum field holds.
+    pub checksum: Checksum,
+    /// Most bytes in an IP packet; at least 68, the least there is.
+    pub mtu: usize,
+    /// The number that fragments have; `None`: that of the packet.
+    pub id: Option<u16>,
+}
+
+/// Cuts the packet in `frame` into fragments and hands each to `send` as a frame. One that is a fragment already is cut
+/// further. Afterwards the checksum of what the packet carries is complete.
 ///
 /// The caller has seen to it that it is a packet of IPv4 that may be cut, or one that [`is_simple`]; `headers` are those it came
-/// in with (a rewrite changes none that are looked at here), `mtu` is at least 68, the least there is.
+/// in with (a rewrite changes none that are looked at here).
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
-pub fn split(
-    frame: &mut [u8],
-    headers: &Headers,
-    checksum: Checksum,
-    mtu: usize,
-    id: Option<u16>,
-    mut send: impl FnMut(&[u8]),
-) {
+pub fn split(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMut(&[u8])) {
     if !headers.is_v4() {
-        return split_v6(frame, headers, checksum, mtu, id, send);
+        return split_v6(frame, headers, how, send);
     }
+    let Split { checksum, mtu, id } = how;
     let (head, payload) = frame[..headers.end].split_at_mut(headers.l4);
     if checksum == Checksum::Partial && headers.kind == Kind::Whole {
         complete(payload, checksum_at(headers.key.protocol));
@@ -86,14 +90,8 @@ pub fn is_simple(frame: &[u8], headers: &Headers) -> bool {
 }
 
 /// By IPv6 only senders cut packets: for who gets these we are the sender.
-fn split_v6(
-    frame: &mut [u8],
-    headers: &Headers,
-    checksum: Checksum,
-    mtu: usize,
-    id: Option<u16>,
-    mut send: impl FnMut(&[u8]),
-) {
+fn split_v6(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMut(&[u8])) {
+    let Split { checksum, mtu, id } = how;
     debug_assert!(is_simple(frame, headers));
     let is_whole = headers.kind == Kind::Whole;
     let (head, payload) = frame[..headers.end].split_at_mut(headers.l4);

@@ -63,20 +63,39 @@ impl To {
     }
 }
 
+/// Where a packet without a flow goes.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    frontend: &'a Frontend,
+    server: &'a Server,
+    next_hop: u32,
+    /// What is known of the next hop.
+    hop: &'a NextHop,
+}
+
+impl<'a> Target<'a> {
+    fn new(
+        frontend: &'a Frontend,
+        server: &'a Server,
+        next_hop: u32,
+        plan: &'a Plan,
+    ) -> Result<Target<'a>, Stop> {
+        let hop = plan.network.get(next_hop).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
+        Ok(Target { frontend, server, next_hop, hop })
+    }
+}
+
 impl Forwarder {
     /// A packet without a flow: begins one, or is refused.
     pub(super) fn begin(&mut self, frame: &mut Frame<'_>, packet: Packet<'_>) -> Result<Verdict, Stop> {
-        let (headers, plan) = (packet.headers, packet.plan);
+        let Packet { headers, plan, now } = packet;
         let key = &headers.key;
-        let vip = key.destination();
-        let endpoint = key.transport().map(|protocol| Endpoint { protocol, addr: vip });
-        let listening = endpoint.and_then(|endpoint| plan.listeners.get(&endpoint));
-        let Some(frontend) = listening else {
+        let endpoint = key.transport().map(|protocol| Endpoint { protocol, addr: key.destination() });
+        let Some(frontend) = endpoint.and_then(|endpoint| plan.listeners.get(&endpoint)) else {
             return Ok(self.without_frontend(key));
         };
-        let (is_new, is_dsr) = (begins(headers), frontend.is_dsr());
         let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
-        let is_repeatable = is_dsr && frontend.pool.is_hashed;
+        let is_repeatable = frontend.is_dsr() && frontend.pool.is_hashed;
         if (headers.is_error() || is_later) && !is_repeatable {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
@@ -84,7 +103,35 @@ impl Forwarder {
         if headers.is_error() {
             return self.forward_unrecorded_error(frontend, frame, packet);
         }
-        if !is_new && (!is_dsr || headers.flags.rst()) {
+        self.check_begin(frontend, frame, packet)?;
+        let target = self.find_target(frontend, packet)?;
+        let cut = fit(frame, headers, Path::to(target.hop, !frontend.is_dsr()))?;
+        if is_later {
+            // Its first has gone there, and has been forgotten or was never recorded.
+            return Ok(forward_unrecorded(frame, headers, target, cut));
+        }
+        // One that is under way was let in by whoever has forgotten it.
+        let slots = self.take_slots((frontend, target.server), begins(headers), now)?;
+        match self.record(packet, target) {
+            Ok(id) => self.forward((id, Direction::ToServer), PacketRole::First, frame, packet),
+            Err(stop) => {
+                slots.give_back();
+                match stop {
+                    // In passthrough nobody could tell whose the answer is.
+                    Stop::Refused(DropReason::TableFull | DropReason::TableShareFull) if is_repeatable => {
+                        Ok(forward_unrecorded(frame, headers, target, cut))
+                    }
+                    stop => Err(stop),
+                }
+            }
+        }
+    }
+
+    /// Whether a packet for this frontend may begin a flow, whichever server it gets.
+    fn check_begin(&self, frontend: &Frontend, frame: &Frame<'_>, packet: Packet<'_>) -> Result<(), Stop> {
+        let Packet { headers, plan, .. } = packet;
+        let (key, is_new) = (&headers.key, begins(headers));
+        if !is_new && (!frontend.is_dsr() || headers.flags.rst()) {
             return Err(Stop::Refused(DropReason::NoFlow));
         }
         if is_new && plan.stopping {
@@ -94,22 +141,28 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         // Its answer would be a question to us, and so on without end.
-        if is_new && plan.server_endpoints.contain(frontend.protocol, key.source(), vip.port()) {
+        if is_new && plan.server_endpoints.contain(frontend.protocol, key.source(), key.dst_port) {
             return Err(Stop::Silent(DropReason::ClientIsServer));
         }
         // Its sender is told, and with it whoever is before that.
         if is_new && self.comes_back(frame, packet) {
             return Err(Stop::Refused(DropReason::ForwardingLoop));
         }
-        let server = match self.choose(frontend, key.source(), vip) {
+        Ok(())
+    }
+
+    /// Chooses a server of the frontend, and finds the way to it.
+    fn find_target<'a>(&mut self, frontend: &'a Frontend, packet: Packet<'a>) -> Result<Target<'a>, Stop> {
+        let Packet { headers, plan, now } = packet;
+        let (key, is_new) = (&headers.key, begins(headers));
+        let server = match self.choose(frontend, key.source(), key.destination()) {
             Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
             chosen => chosen,
         };
-        let as_is = is_dsr && frontend.pool.dsr == DsrKind::L2;
         let way = server.and_then(|server| {
-            let to_server = self.find_hop(To::chosen(server, as_is), plan)?;
-            self.check_client(key, frontend, server, packet.now)?;
-            Ok((server, to_server))
+            let next_hop = self.find_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
+            self.check_client(key, frontend, server, now)?;
+            Ok((server, next_hop))
         });
         // Those that are refused for want of something count: a flood has used it up. One that waits for its next hop comes
         // again.
@@ -120,28 +173,8 @@ impl Forwarder {
         if is_new && headers.is_tcp() && !is_for_nobody {
             self.begun += 1;
         }
-        let (server, to_server) = way?;
-        let hop = plan.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
-        let cut = fit(frame, headers, Path::to(hop, !is_dsr))?;
-        if is_later {
-            // Its first has gone there, and has been forgotten or was never recorded.
-            return Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut));
-        }
-        // One that is under way was let in by whoever has forgotten it.
-        let slots = self.take_slots((frontend, server), is_new, packet.now)?;
-        match self.record(packet, frontend, server, to_server) {
-            Ok(id) => self.forward(id, Direction::ToServer, PacketRole::First, frame, packet),
-            Err(stop) => {
-                slots.give_back();
-                match stop {
-                    // In passthrough nobody could tell whose the answer is.
-                    Stop::Refused(DropReason::TableFull | DropReason::TableShareFull) if is_repeatable => {
-                        Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), cut))
-                    }
-                    stop => Err(stop),
-                }
-            }
-        }
+        let (server, next_hop) = way?;
+        Target::new(frontend, server, next_hop, plan)
     }
 
     /// An ICMP error about what a server has sent to its client directly, whose flow is not recorded, or not yet: it
@@ -155,11 +188,10 @@ impl Forwarder {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(frame, headers)?;
         let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
-        let as_is = frontend.pool.dsr == DsrKind::L2;
-        let to_server = self.find_hop(To::chosen(server, as_is), plan)?;
-        let hop = plan.network.get(to_server).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
-        fit_error(headers, hop)?;
-        Ok(forward_unrecorded(frame, headers, frontend, server, (to_server, hop), None))
+        let next_hop = self.find_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
+        let target = Target::new(frontend, server, next_hop, plan)?;
+        fit_error(headers, target.hop)?;
+        Ok(forward_unrecorded(frame, headers, target, None))
     }
 
     /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
@@ -208,13 +240,8 @@ impl Forwarder {
         Ok(server)
     }
 
-    fn record(
-        &mut self,
-        packet: Packet<'_>,
-        frontend: &Frontend,
-        server: &Server,
-        to_server: u32,
-    ) -> Result<FlowId, Stop> {
+    fn record(&mut self, packet: Packet<'_>, target: Target<'_>) -> Result<FlowId, Stop> {
+        let Target { frontend, server, next_hop, .. } = target;
         let key = &packet.headers.key;
         let addr = server.addr_for(key.dst_port);
         let endpoint = (addr.ip().into(), addr.port());
@@ -231,10 +258,10 @@ impl Forwarder {
             client: *key,
             server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
             view,
-            as_is: is_dsr && frontend.pool.dsr == DsrKind::L2,
+            as_is: frontend.is_l2_dsr(),
             server_id: server.id,
             frontend_id: frontend.id,
-            to_server,
+            to_server: next_hop,
             to_client,
             segment: segment(packet.headers),
         };
@@ -331,11 +358,10 @@ impl Slots<'_> {
 fn forward_unrecorded(
     frame: &mut Frame<'_>,
     headers: &Headers,
-    frontend: &Frontend,
-    server: &Server,
-    (next_hop, hop): (u32, &NextHop),
+    target: Target<'_>,
     cut: Option<Cut>,
 ) -> Verdict {
+    let Target { frontend, server, next_hop, hop } = target;
     let key = &headers.key;
     let addr = server.addr_for(key.dst_port);
     let (dst, dst_port) = match frontend.pool.dsr {

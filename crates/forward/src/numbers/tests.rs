@@ -19,7 +19,7 @@ fn established() -> Numbers {
 impl Numbers {
     /// What is believed of a segment while no FIN waits.
     fn say(&mut self, view: View, state: FlowState, from: Direction, segment: Segment) -> u8 {
-        self.hear(&mut PendingFin::default(), view, state, from, segment).flags
+        self.hear(&mut PendingFin::default(), (view, state), from, segment).flags
     }
 }
 
@@ -100,9 +100,9 @@ fn a_server_that_resets_behind_what_is_on_its_way_is_believed() {
 /// Whether a FIN is believed when it comes, and then when its receiver acknowledges it.
 fn fin(numbers: &mut Numbers, from: Direction, fin: Segment) -> [bool; 2] {
     let mut pending = PendingFin::default();
-    let heard = numbers.hear(&mut pending, BothSides, Established, from, fin);
+    let heard = numbers.hear(&mut pending, (BothSides, Established), from, fin);
     let (end, other) = (fin.seq.wrapping_add(fin.len), if from == ToServer { ToClient } else { ToServer });
-    let ack = numbers.hear(&mut pending, BothSides, Established, other, segment(ACK, fin.ack, end));
+    let ack = numbers.hear(&mut pending, (BothSides, Established), other, segment(ACK, fin.ack, end));
     assert_eq!(pending, PendingFin::Nobodys);
     [heard.flags & FIN != 0, ack.ends_other]
 }
@@ -123,7 +123,7 @@ fn a_fin_counts_where_its_sender_had_got_to_or_once_it_is_acknowledged() {
 fn a_fin_that_its_sender_goes_on_behind_was_none() {
     for (from, sent, other) in [(ToServer, 1_000, 5_000), (ToClient, 5_000, 1_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        let mut hear = |from, segment| numbers.hear(&mut pending, BothSides, Established, from, segment);
+        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, Established), from, segment);
         let heard = hear(from, segment(FIN_ACK, sent + 1_000, other));
         assert_eq!(heard, Heard { flags: ACK, ends_other: false });
         for seq in [0, 700] {
@@ -139,7 +139,8 @@ fn a_fin_that_its_sender_goes_on_behind_was_none() {
 fn in_dsr_a_fin_waits_for_what_was_lost_before_it() {
     for (len, repeated) in [(1, 700), (301, 1_001)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        let mut hear = |segment| numbers.hear(&mut pending, ClientSide, Established, ToServer, segment).flags;
+        let mut hear =
+            |segment| numbers.hear(&mut pending, (ClientSide, Established), ToServer, segment).flags;
         let end = Segment { len, ..segment(FIN_ACK, 1_700, 5_000) };
         assert_eq!([hear(end), hear(end)], [ACK; 2], "nor if it is sent twice");
         // What was lost; or, behind data of its own, that the client acknowledges what it is sent.
@@ -158,7 +159,7 @@ fn in_dsr_what_is_close_moves_the_numbers_behind_a_gap_and_what_is_merely_near_d
         let (seq, ack) = (1_000u32.wrapping_add(gap), 5_000u32.wrapping_add(acked));
         let mut hear = |flags, seq, len| {
             let segment = Segment { len, ..segment(flags, seq, ack) };
-            numbers.hear(&mut pending, ClientSide, Established, ToServer, segment).flags & (FIN | RST)
+            numbers.hear(&mut pending, (ClientSide, Established), ToServer, segment).flags & (FIN | RST)
         };
         // Data, and a reset or a FIN that go on behind it.
         hear(ACK, seq, 1);
@@ -184,7 +185,7 @@ fn a_fin_that_is_found_to_be_exact_is_waited_for_no_more() {
     for (from, seq, ack) in [(ToServer, 1_010, 5_000), (ToClient, 5_010, 1_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         let fin = segment(FIN_ACK, seq, ack);
-        numbers.hear(&mut pending, BothSides, Established, from, fin);
+        numbers.hear(&mut pending, (BothSides, Established), from, fin);
         assert_ne!(pending, PendingFin::Nobodys);
         assert_eq!(numbers.finish(&mut pending, from, fin), FIN_ACK);
         assert_eq!(pending, PendingFin::Nobodys);
@@ -251,7 +252,7 @@ fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
     const FLIGHT: u32 = 50 * SEGMENT;
     let (mut numbers, mut pending) = (established(), PendingFin::default());
     let mut hear = |from, flags, seq, ack, len| {
-        numbers.hear(&mut pending, BothSides, Established, from, Segment { flags, seq, ack, len }).flags
+        numbers.hear(&mut pending, (BothSides, Established), from, Segment { flags, seq, ack, len }).flags
     };
     let (client, server) = (1_000, 5_000);
     // Beyond the window, in which what stands still would do no harm yet.
@@ -366,13 +367,13 @@ proptest! {
             let (seq, ack) = (known.0.wrapping_add(off), known.1.wrapping_add(acked));
             for (flags, at) in [(ACK, 0), (RST, len), (FIN_ACK, len), (ACK, len + 1)] {
                 let forged = Segment { flags, seq: seq.wrapping_add(at), ack, len };
-                let heard = after.hear(&mut pending, ClientSide, Established, ToServer, forged);
+                let heard = after.hear(&mut pending, (ClientSide, Established), ToServer, forged);
                 prop_assert!(heard.flags & (FIN | RST) == 0, "{:?} of {:?}", forged, after);
             }
         }
         prop_assert_eq!((after.sent, after.acked), (before.sent, before.acked));
         let end = segment(FIN_ACK, known.0, known.1);
-        let heard = after.hear(&mut pending, ClientSide, Established, ToServer, end);
+        let heard = after.hear(&mut pending, (ClientSide, Established), ToServer, end);
         prop_assert_eq!(heard.flags, FIN_ACK, "its own does");
     }
 
@@ -389,7 +390,7 @@ proptest! {
         let (own, other) = if from == ToServer { known } else { (known.1, known.0) };
         let guess = Segment { flags, seq: own.wrapping_add_signed(off), ack: other.wrapping_add_signed(ack), len };
         let (mut after, mut pending) = (before, PendingFin::default());
-        let heard = after.hear(&mut pending, BothSides, Established, from, guess);
+        let heard = after.hear(&mut pending, (BothSides, Established), from, guess);
         prop_assert!(heard.flags & (SYN | FIN | RST) == 0 && !heard.ends_other, "{:?}", heard);
         prop_assert_eq!(after.acked, before.acked);
         // What comes in where the server is may acknowledge what has passed behind a gap. It moves nothing else.

@@ -10,7 +10,7 @@ use crate::{TestPacket, parse};
 fn cut(frame: &[u8], checksum: Checksum, mtu: usize) -> Vec<Vec<u8>> {
     let (mut frame, mut pieces) = (frame.to_vec(), Vec::new());
     let headers = parse(&frame).unwrap();
-    split(&mut frame, &headers, checksum, mtu, None, |piece| pieces.push(piece.to_vec()));
+    split(&mut frame, &headers, Split { checksum, mtu, id: None }, |piece| pieces.push(piece.to_vec()));
     pieces
 }
 

@@ -286,7 +286,7 @@ impl Lab {
                 Later::Full(_) => return vec![Outcome::Dropped(DropReason::FragmentQueueFull)],
             }
         } else {
-            let (lead, held) = self.fragments.first(whole, &key.key, 0, self.now, drop);
+            let (lead, held) = self.fragments.first(whole, (&key.key, 0), self.now, drop);
             (lead, [vec![bytes.to_vec()], held].concat())
         };
         let decide = |mut frame: Vec<u8>| {
