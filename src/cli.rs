@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::Stats;
 use crate::model::Mode;
 
 /// A layer-4 load balancer: one binary, one file, every way to forward.
@@ -66,7 +67,7 @@ pub struct Options {
     pub servers: Option<PathBuf>,
     /// Without a configuration file: where statistics are served (a port alone: 127.0.0.1)
     #[arg(
-        long, value_name = "[IP:]PORT", global = true, default_value = "127.0.0.1:7000",
+        long, value_name = "[IP:]PORT", global = true, default_value_t = Stats::default().listen,
         requires = "listen", value_parser = statistics_address
     )]
     pub stats: SocketAddr,

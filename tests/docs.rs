@@ -48,6 +48,35 @@ fn the_reference_has_every_key_that_the_file_may_have_and_no_other() {
 }
 
 #[test]
+fn the_defaults_of_the_reference_are_the_defaults() {
+    let mut checked = 0;
+    for Row { table, key, default, .. } in rows_of_the_reference() {
+        let Some(literal) = literal(&default) else { continue };
+        let [without, with] = ["", literal.as_str()].map(|value| loaded(&table, &key, Some(value)).config);
+        // This one goes by the mode of each frontend, so a configuration without it differs.
+        let are_described_alike = key == "on_down" && config::describe(&without) == config::describe(&with);
+        let are_same = without == with || are_described_alike;
+        assert!(are_same, "{table} {key}: {default} is not the default");
+        checked += 1;
+    }
+    assert!(checked >= 40, "only {checked} defaults were found");
+}
+
+#[test]
+fn the_reference_says_which_keys_need_a_restart() {
+    for Row { table, key, change, .. } in rows_of_the_reference() {
+        let name = format!("{table} {key}");
+        let Some((_, other)) = OTHER_VALUES.iter().find(|(of, _)| *of == name.trim()) else {
+            panic!("no other value to try for {name}");
+        };
+        let running = loaded(&table, &key, None).config;
+        let (_, diff) = loaded(&table, &key, Some(other)).reload(&running);
+        let found = (diff.changes.is_empty(), diff.needs_restart.is_empty());
+        assert_eq!(found, (change == "restart", change == "reload"), "{name} = {other}: {change}? {diff:?}");
+    }
+}
+
+#[test]
 fn the_reference_has_every_reason() {
     let page = read("docs/reference/reasons.md");
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
@@ -107,6 +136,137 @@ fn each_line_of_the_page_on_limits_names_a_test_that_exists() {
         }
     }
     assert!(stories > 40, "where are the tables?");
+}
+
+/// A file with every table, to set keys in.
+const TABLES: &str = "
+[frontends.web]
+listen_addr = '10.0.0.1:80'
+backend = 'web'
+[backends.web]
+[backends.web.health_check]
+kind = 'http'
+[backends.web.outlier_detection]
+[backends.web.servers.a]
+addr = '10.0.0.2:80'
+[backends.other.servers.b]
+addr = '10.0.0.3:80'
+[timeouts]
+[dns]
+[stats]
+[passthrough]
+[passthrough.timeouts]
+";
+
+/// Of every key a value that is not its default.
+const OTHER_VALUES: &[(&str, &str)] = &[
+    ("mode", "'dsr'"),
+    ("[frontends.NAME] listen_addr", "'10.0.0.7:80'"),
+    ("[frontends.NAME] backend", "'other'"),
+    ("[frontends.NAME] mode", "'passthrough'"),
+    ("[frontends.NAME] protocol", "'udp'"),
+    ("[frontends.NAME] max_connections", "7"),
+    ("[frontends.NAME] max_connections_per_client", "7"),
+    ("[frontends.NAME] trusted_clients", "'10.0.0.0/8'"),
+    ("[backends.NAME] algorithm", "'maglev'"),
+    ("[backends.NAME] hash", "'tuple'"),
+    ("[backends.NAME] hash_key", "'name'"),
+    ("[backends.NAME] slow_start", "7"),
+    ("[backends.NAME] on_down", "'reset'"),
+    ("[backends.NAME] dsr", "'l2'"),
+    ("[backends.NAME.health_check] kind", "'none'"),
+    ("[backends.NAME.health_check] interval", "7"),
+    ("[backends.NAME.health_check] timeout", "0.5"),
+    ("[backends.NAME.health_check] port", "7"),
+    ("[backends.NAME.health_check] path", "'/up'"),
+    ("[backends.NAME.health_check] expected_status", "204"),
+    ("[backends.NAME.health_check] rise", "7"),
+    ("[backends.NAME.health_check] fall", "7"),
+    ("[backends.NAME.outlier_detection] consecutive_failures", "7"),
+    ("[backends.NAME.outlier_detection] base_ejection_time", "7"),
+    ("[backends.NAME.outlier_detection] max_ejection_time", "700"),
+    ("[backends.NAME.outlier_detection] max_ejection_percent", "7"),
+    ("[backends.NAME.servers.NAME] addr", "'10.0.0.7:80'"),
+    ("[backends.NAME.servers.NAME] weight", "7"),
+    ("[backends.NAME.servers.NAME] backup", "true"),
+    ("[backends.NAME.servers.NAME] max_connections", "7"),
+    ("[timeouts] connect", "7"),
+    ("[timeouts] idle", "7"),
+    ("[timeouts] tcp_user_timeout", "7"),
+    ("[timeouts] udp_idle", "7"),
+    ("[timeouts] drain", "7"),
+    ("[dns] nameservers", "'10.0.0.7'"),
+    ("[dns] allow_local", "true"),
+    ("[stats] listen_addr", "'127.0.0.7'"),
+    ("[stats] port", "7"),
+    ("[passthrough] max_flows", "7"),
+    ("[passthrough] workers", "7"),
+    ("[passthrough] capture_stats_interval", "7"),
+    ("[passthrough] interfaces", "'eth7'"),
+    ("[passthrough] guard", "false"),
+    ("[passthrough] offload", "'off'"),
+    ("[passthrough] snat_ports", "'40000-40007'"),
+    ("[passthrough] snat_addresses", "'10.0.0.7'"),
+    ("[passthrough] min_path_mtu", "700"),
+    ("[passthrough.timeouts] half_open", "7"),
+    ("[passthrough.timeouts] handshake_only", "7"),
+    ("[passthrough.timeouts] established", "7"),
+    ("[passthrough.timeouts] half_closed", "7"),
+    ("[passthrough.timeouts] closing", "7"),
+    ("[passthrough.timeouts] time_wait", "7"),
+    ("[passthrough.timeouts] closed", "7"),
+    ("[passthrough.timeouts] udp_single", "7"),
+    ("[passthrough.timeouts] udp_stream", "7"),
+];
+
+/// [`TABLES`] with a key of a table as given; without the key if that is empty.
+fn loaded(table: &str, key: &str, value: Option<&str>) -> config::Loaded {
+    let header = table.replacen("NAME", "web", 1).replace("NAME", "a");
+    let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
+    // The first line is empty: the header of keys outside of tables.
+    let (mut text, mut is_there) = (Vec::new(), false);
+    for line in TABLES.lines() {
+        is_there = if line.starts_with('[') { line == header } else { is_there };
+        if is_there && value.is_some() && line.starts_with(&format!("{key} = ")) {
+            continue;
+        }
+        text.push(line.to_owned());
+        text.extend(set.clone().filter(|_| line == header));
+    }
+    config::parse("c.toml", &text.join("\n")).unwrap_or_else(|problems| panic!("{table} {key}: {problems:?}"))
+}
+
+/// A key that is no table.
+struct Row {
+    table: String,
+    key: String,
+    default: String,
+    change: String,
+}
+
+fn rows_of_the_reference() -> Vec<Row> {
+    let (mut table, mut rows) = (String::new(), Vec::new());
+    for line in read("docs/reference/keys.md").lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            table = heading.strip_prefix('`').unwrap_or_default().trim_end_matches('`').to_owned();
+        }
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, key, kind, default, change, _] = cells[..] else { continue };
+        let is_table = kind.starts_with("table");
+        if let Some(key) = key.strip_prefix('`').filter(|_| !is_table) {
+            let [key, default, change] = [key.trim_end_matches('`'), default, change].map(str::to_owned);
+            rows.push(Row { table: table.clone(), key, default, change });
+        }
+    }
+    assert!(rows.len() > 50, "where are the tables?");
+    rows
+}
+
+/// The value that a cell begins with, if it does.
+fn literal(cell: &str) -> Option<String> {
+    let quoted = cell.strip_prefix('`').and_then(|rest| Some(rest.split_once('`')?.0));
+    let number = cell.split(';').next().filter(|number| number.parse::<f64>().is_ok());
+    quoted.or(number).map(str::to_owned)
 }
 
 /// The keys of one line such as `c.toml:4:1: frontends.web.unknown: unknown key (allowed here: backend, mode)`.

@@ -1,11 +1,11 @@
 //! What a reload cannot add to a process that runs. Pure.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use crate::config::Config;
 use crate::forward::PortSplit;
-use crate::model::{Endpoint, Frontend, Listen, Mode};
+use crate::model::{Endpoint, Frontend, Listen, Mode, overlap};
 
 /// What a process was started with.
 pub(super) struct Started<'a> {
@@ -95,12 +95,7 @@ impl Started<'_> {
     }
 
     fn has_proxied(&self, listen: Endpoint) -> bool {
-        let wildcard =
-            |addr: SocketAddr| addr.ip().is_unspecified() && addr.is_ipv4() == listen.addr.is_ipv4();
-        let same = |addr: SocketAddr| {
-            addr.port() == listen.addr.port() && (addr.ip() == listen.addr.ip() || wildcard(addr))
-        };
-        self.proxied.iter().any(|at| at.protocol == listen.protocol && same(at.addr))
+        self.proxied.iter().any(|at| at.protocol == listen.protocol && overlap(at.addr, listen.addr))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a reload changes, in words for the log.
+//! How two configurations differ, in words for the log. Pure.
 
 mod servers;
 
@@ -13,23 +13,12 @@ use convey_model::{
     Timeouts,
 };
 
-/// The difference between two configurations.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Diff {
-    /// What takes effect at once: one line for each frontend and backend that changed, one for each table of
-    /// timeouts.
-    pub changes: Vec<String>,
-    /// What waits for a restart, one line each.
-    pub needs_restart: Vec<String>,
-}
-
-/// Compares two configurations. Both lists are empty exactly when they are equal.
-pub fn diff(old: &Config, new: &Config) -> Diff {
+/// A line for each thing that differs; none exactly when both are equal.
+pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     // Taken apart field by field, here and below, so that a new field cannot be forgotten.
     let Config { frontends, backends, stats, timeouts, passthrough, name_servers, allow_local } = old;
-    let (mut changes, mut restart) = (Vec::new(), Vec::new());
+    let mut changes = Vec::new();
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
-        restart.extend(before.zip(after).and_then(|(before, after)| mode_change(before, after)));
         changes.extend(line("frontend", before, after, |f| &f.name, about_frontend, frontend));
     }
     for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
@@ -45,9 +34,9 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
     }
     changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
     changes.extend(change("dns.allow_local", *allow_local, new.allow_local));
-    restart.extend(change("stats address", stats.listen, new.stats.listen));
-    restart.extend(passthrough_changes(passthrough, &new.passthrough));
-    Diff { changes, needs_restart: restart }
+    changes.extend(change("stats address", stats.listen, new.stats.listen));
+    changes.extend(passthrough_changes(passthrough, &new.passthrough));
+    changes
 }
 
 /// The line of a frontend or backend that was added, removed or changed.
@@ -75,19 +64,14 @@ fn about_frontend(frontend: &Frontend) -> String {
     format!("{}, {} -> backend {}", frontend.mode.name(), listen.join(", "), frontend.backend)
 }
 
-fn mode_change(old: &Frontend, new: &Frontend) -> Option<String> {
-    change(&format!("frontend {}: mode", new.name), old.mode.name(), new.mode.name())
-}
-
 fn about_backend(backend: &Backend) -> String {
     format!("{}, servers {}", backend.algorithm.name(), servers::addresses(backend).join(", "))
 }
 
 fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
-    // The mode waits for a restart.
     let Frontend {
         name: _,
-        mode: _,
+        mode,
         protocol,
         listen,
         backend,
@@ -95,7 +79,7 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
         max_connections_per_client: per_client,
         trusted_clients,
     } = old;
-    let mut changes = Vec::new();
+    let mut changes: Vec<String> = change("mode", mode.name(), new.mode.name()).into_iter().collect();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
         match (before, after) {
             (None, Some(addr)) => changes.push(format!("+ {addr}")),
@@ -207,7 +191,7 @@ fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String
         snat_ports,
         snat_addresses,
         min_path_mtu,
-        timeouts: _, // they hold at once
+        timeouts: _, // lines of their own
     } = old;
     let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
     let changes = [

@@ -4,7 +4,7 @@
 mod server;
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use toml::Spanned;
@@ -113,7 +113,7 @@ impl File {
         let backends = root.table("backends").named().into_iter().map(read_backend).collect();
         drop(of_backend);
         let file = File {
-            mode: root.or("mode", Mode::Proxy, choice(&Mode::ALL, Mode::name)),
+            mode: root.or("mode", Mode::default(), choice(&Mode::ALL, Mode::name)),
             backends,
             frontends,
             stats: stats(root.table("stats")),
@@ -151,7 +151,7 @@ impl File {
         let backend = backend(BACKEND.to_owned(), absent(), &[&frontend], report);
         let frontends = vec![frontend];
         File {
-            mode: Mode::Proxy,
+            mode: Mode::default(),
             frontends,
             backends: vec![Backend { servers, ..backend }],
             stats,
@@ -202,17 +202,11 @@ impl Frontend {
 }
 
 impl Backend {
-    /// Packets are spread by a hash of their addresses and ports unless the file wants it otherwise: then those
-    /// of a connection go to the same server even where nobody remembers it.
     fn model(&self, gets_packets: bool) -> model::Backend {
-        let (algorithm, hash) = match gets_packets {
-            false => (Algorithm::RoundRobin, HashOn::Source),
-            true => (Algorithm::Ring, HashOn::Tuple),
-        };
         model::Backend {
             name: self.name.clone(),
-            algorithm: self.algorithm.unwrap_or(algorithm),
-            hash: value(&self.hash).unwrap_or(hash),
+            algorithm: self.algorithm.unwrap_or(Algorithm::default_for(gets_packets)),
+            hash: value(&self.hash).unwrap_or(HashOn::default_for(gets_packets)),
             hash_key: value(&self.hash_key).unwrap_or_default(),
             health_check: self.health_check.clone(),
             outlier_detection: self.outlier_detection.as_ref().map(|outlier| outlier.value.clone()),
@@ -227,11 +221,12 @@ impl Backend {
 
 impl TimeLimits {
     fn model(&self) -> Timeouts {
+        let default = Timeouts::default();
         Timeouts {
-            connect: value(&self.connect).unwrap_or(Duration::from_secs(5)),
-            idle: value(&self.idle).unwrap_or(Duration::from_secs(600)),
-            tcp_user_timeout: value(&self.tcp_user_timeout).unwrap_or(Duration::from_secs(30)),
-            udp_idle: value(&self.udp_idle).unwrap_or(Duration::from_secs(60)),
+            connect: value(&self.connect).unwrap_or(default.connect),
+            idle: value(&self.idle).unwrap_or(default.idle),
+            tcp_user_timeout: value(&self.tcp_user_timeout).unwrap_or(default.tcp_user_timeout),
+            udp_idle: value(&self.udp_idle).unwrap_or(default.udp_idle),
             drain: self.drain,
         }
     }
@@ -329,18 +324,11 @@ fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Re
         backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
     let mut table = backend.table("health_check");
     let kind = probe_kind(&mut table, default_kind, report);
-    // Nobody has answered a UDP probe in time: that is success. Who is not there at all must be found out before,
-    // and the kernel asks for an address three times, a second each, until it says so (RFC 4861, section 10).
-    let (default_interval, default_timeout) = match kind {
-        ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
-        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => {
-            (Duration::from_secs(2), Duration::from_secs(1))
-        }
-    };
+    let default = HealthCheck::new(kind);
     let interval = table.optional("interval", seconds(MILLISECOND));
     let interval = table
         .keep_one(old_interval, interval, "health_check.interval")
-        .map_or(default_interval, |found| found.value);
+        .map_or(default.interval, |found| found.value);
     // Without a timeout of its own, a check more frequent than the default timeout must still be valid.
     let timeout = table.optional("timeout", seconds(MILLISECOND));
     if let Some(timeout) = timeout.as_ref().filter(|timeout| timeout.value > interval) {
@@ -348,14 +336,14 @@ fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Re
         let message = format!("found {found}; allowed: seconds up to the interval, {most}");
         report.error(&timeout.place, message);
     }
-    let timeout = timeout.map_or(interval.min(default_timeout), |found| found.value);
+    let timeout = timeout.map_or(interval.min(default.timeout), |found| found.value);
     let check = HealthCheck {
-        kind,
         port: table.optional("port", port).map(|found| found.value),
         interval,
         timeout,
-        rise: table.or("rise", 2, integer(1..=u32::MAX)),
-        fall: table.or("fall", 3, integer(1..=u32::MAX)),
+        rise: table.or("rise", default.rise, integer(1..=u32::MAX)),
+        fall: table.or("fall", default.fall, integer(1..=u32::MAX)),
+        ..default
     };
     table.finish();
     check
@@ -399,8 +387,8 @@ fn probe_kind(table: &mut Table<'_>, default: &'static str, report: &Report<'_>)
     let status = table.optional("expected_status", status_range);
     match kind.unwrap_or(default) {
         "http" => ProbeKind::Http {
-            path: path.map_or("/".to_owned(), |found| found.value),
-            expected_status: status.map_or(200..=399, |found| found.value),
+            path: path.map_or(ProbeKind::DEFAULT_PATH.to_owned(), |found| found.value),
+            expected_status: status.map_or(ProbeKind::DEFAULT_STATUS, |found| found.value),
         },
         other => {
             let for_http = path.map(|found| found.place).into_iter().chain(status.map(|found| found.place));
@@ -417,8 +405,9 @@ fn probe_kind(table: &mut Table<'_>, default: &'static str, report: &Report<'_>)
 }
 
 fn stats(mut table: Table<'_>) -> Stats {
-    let ip = table.or("listen_addr", IpAddr::V4(Ipv4Addr::LOCALHOST), ip);
-    let port = table.or("port", 7000, port);
+    let default = Stats::default().listen;
+    let ip = table.or("listen_addr", default.ip(), ip);
+    let port = table.or("port", default.port(), port);
     table.finish();
     Stats { listen: SocketAddr::new(ip, port) }
 }
@@ -437,7 +426,7 @@ fn timeouts(mut table: Table<'_>) -> TimeLimits {
         idle: table.optional("idle", seconds(MILLISECOND)),
         tcp_user_timeout: table.optional("tcp_user_timeout", seconds(MILLISECOND)),
         udp_idle: table.optional("udp_idle", seconds(MILLISECOND)),
-        drain: table.or("drain", Duration::from_secs(30), seconds(Duration::ZERO)),
+        drain: table.or("drain", Timeouts::default().drain, seconds(Duration::ZERO)),
     };
     table.finish();
     timeouts

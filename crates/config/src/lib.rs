@@ -10,20 +10,20 @@ mod loops;
 mod mode;
 mod problem;
 mod reader;
+mod reload;
 mod resolved;
 mod validate;
 mod values;
 pub mod watch;
 
 pub use describe::describe;
-pub use diff::{Diff, diff};
 pub use list::{List, load_list};
 pub use mode::{Network, validate_mode};
 pub use problem::{LoadError, Problem};
+pub use reload::Diff;
 pub use resolved::LeftOut;
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use toml::de::DeTable;
@@ -72,6 +72,12 @@ pub struct Stats {
     pub listen: SocketAddr,
 }
 
+impl Default for Stats {
+    fn default() -> Self {
+        Stats { listen: (Ipv4Addr::LOCALHOST, 7000).into() }
+    }
+}
+
 /// A configuration that is right in itself, and what is odd about it. [`validate_mode`] tells whether this host
 /// can run it.
 #[derive(Debug)]
@@ -106,16 +112,6 @@ impl Loaded {
             self.warnings.extend(report.finish().unwrap_or_default());
         }
         self
-    }
-
-    /// The same file, its frontends that run in the mode they run in: to change it needs a restart.
-    pub fn keeping_modes(self, running: &[Frontend]) -> Loaded {
-        let modes =
-            self.config.frontends.iter().chain(running).map(|frontend| (&*frontend.name, frontend.mode));
-        let modes: HashMap<&str, Mode> = modes.collect();
-        let mode_of = |frontend: &file::Frontend| modes.get(&*frontend.name).copied().unwrap_or(Mode::Proxy);
-        let config = self.source.file.config(mode_of);
-        Loaded { config, ..self }
     }
 }
 

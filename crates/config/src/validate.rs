@@ -7,7 +7,7 @@ use super::file::{Backend, File, Frontend, Server};
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use convey_model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol};
+use convey_model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol, overlap};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
 pub(super) fn check(file: &File, report: &Report<'_>) {
@@ -188,10 +188,4 @@ pub(super) fn algorithm_fits(backend: &Backend, algorithm: Algorithm, report: &R
         );
         report.warning(&slow_start.place, message);
     }
-}
-
-/// Whether two listening sockets would be in each other's way.
-fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
-    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
-    a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && (a.ip() == b.ip() || wildcard)
 }

@@ -15,7 +15,7 @@ use crate::health::{Finding, Outcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
 use convey_config::files;
 use convey_config::{self as config, Config, Diff, LeftOut, List, LoadError, Loaded, Network};
-use convey_model::{ConnectFailures, Lookup, Mode, PacketSettings, Table, Timestamp};
+use convey_model::{ConnectFailures, Lookup, Mode, Table, Timestamp};
 use convey_snapshot::Snapshot;
 
 /// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
@@ -336,13 +336,7 @@ impl<D: DataPath> Task<D> {
     /// in force. Returns what has changed, or a line for each thing that is wrong.
     async fn try_reload(&mut self, loaded: Result<Loaded, LoadError>) -> Result<Diff, Vec<String>> {
         let Some(running) = self.state.config() else { return Ok(Diff::default()) };
-        let loaded = loaded.map_err(lines)?;
-        let frontends = loaded.config.frontends.clone();
-        let mut loaded = loaded.keeping_modes(&running.frontends);
-        let diff = config::diff(running, &Config { frontends, ..loaded.config.clone() });
-        let timeouts = loaded.config.passthrough.timeouts;
-        loaded.config.stats = running.stats;
-        loaded.config.passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
+        let (loaded, diff) = loaded.map_err(lines)?.reload(running);
         if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
             return Err(vec![obstacle]);
         }

@@ -112,7 +112,7 @@ impl Ledger {
         let backend = &snapshot.pools.iter().find(is_its)?.config;
         let frontend = self.frontends.get(flow.frontend as usize);
         let protocol = frontend.and_then(|entry| Some(entry.as_ref()?.1)).unwrap_or(Protocol::Tcp);
-        if backend.failure_limit().is_none_or(|limit| in_a_row < limit) {
+        if !backend.is_failing_after(in_a_row) {
             return None;
         }
         let (backend, name) = (backend.name.clone(), config.name.clone());

@@ -28,7 +28,7 @@ pub use draining::Draining;
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
-pub use listen::{Listen, ListenError};
+pub use listen::{Listen, ListenError, overlap};
 pub use mode::Mode;
 pub use names::{Fault, Lookup, Missing, Records};
 pub use network::{Interface, Neighbour, Route, RouteHop, Table, Wanted};
@@ -125,11 +125,15 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Failures of clients in a row that take a server out; `None`: no number does, for nothing would bring it back.
-    pub fn failure_limit(&self) -> Option<u32> {
-        match &self.outlier_detection {
-            Some(outlier) => Some(outlier.consecutive_failures),
-            None => (self.health_check.kind != ProbeKind::None).then_some(self.health_check.fall),
+    /// Whether so many failures of clients in a row speak against a server. Without outlier detection and without a health
+    /// check no number does, for nothing would bring the server back.
+    pub fn is_failing_after(&self, in_a_row: u32) -> bool {
+        match (&self.outlier_detection, &self.health_check.kind) {
+            (Some(outlier), _) => in_a_row >= outlier.consecutive_failures,
+            (None, ProbeKind::None) => false,
+            (None, ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http { .. }) => {
+                in_a_row >= self.health_check.fall
+            }
         }
     }
 
@@ -179,6 +183,12 @@ impl Algorithm {
         Algorithm::Maglev,
     ];
 
+    /// The algorithm of a backend that sets none. Packets are hashed, so that those of a connection go to the same server
+    /// even where nobody remembers it.
+    pub fn default_for(gets_packets: bool) -> Algorithm {
+        if gets_packets { Algorithm::Ring } else { Algorithm::RoundRobin }
+    }
+
     /// Whether the choice follows from the client's and our addresses and ports alone.
     pub fn hashes(self) -> bool {
         matches!(self, Algorithm::Ring | Algorithm::Maglev)
@@ -206,6 +216,11 @@ pub enum HashOn {
 }
 
 impl HashOn {
+    /// What a backend that sets nothing hashes.
+    pub fn default_for(gets_packets: bool) -> HashOn {
+        if gets_packets { HashOn::Tuple } else { HashOn::Source }
+    }
+
     /// Both, in the order the documentation lists them.
     pub const ALL: [HashOn; 2] = [HashOn::Source, HashOn::Tuple];
 
@@ -261,6 +276,21 @@ pub struct HealthCheck {
     pub fall: u32,
 }
 
+impl HealthCheck {
+    /// A check of this kind as it is unless set otherwise.
+    pub fn new(kind: ProbeKind) -> HealthCheck {
+        // Nobody has answered a UDP probe in time: that is success. Who is not there at all must be found out before,
+        // and the kernel asks for an address three times, a second each, until it says so (RFC 4861, section 10).
+        let (interval, timeout) = match kind {
+            ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
+            ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => {
+                (Duration::from_secs(2), Duration::from_secs(1))
+            }
+        };
+        HealthCheck { kind, port: None, interval, timeout, rise: 2, fall: 3 }
+    }
+}
+
 /// What a probe does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeKind {
@@ -279,6 +309,13 @@ pub enum ProbeKind {
     },
 }
 
+impl ProbeKind {
+    /// What a check over HTTP asks for unless set otherwise.
+    pub const DEFAULT_PATH: &str = "/";
+    /// What means "up" to it unless set otherwise.
+    pub const DEFAULT_STATUS: RangeInclusive<u16> = 200..=399;
+}
+
 /// Time limits that hold for every proxied connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
@@ -292,6 +329,18 @@ pub struct Timeouts {
     pub udp_idle: Duration,
     /// How long open connections may finish when the program stops.
     pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            connect: Duration::from_secs(5),
+            idle: Duration::from_secs(600),
+            tcp_user_timeout: Duration::from_secs(30),
+            udp_idle: Duration::from_secs(60),
+            drain: Duration::from_secs(30),
+        }
+    }
 }
 
 /// A moment of the monotonic clock, in nanoseconds since the program started.

@@ -96,9 +96,32 @@ impl fmt::Display for Listen {
     }
 }
 
+/// Whether sockets at these addresses would be in each other's way: both are the same, or one is the wildcard of the
+/// other's family.
+pub fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && (a.ip() == b.ip() || wildcard)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wildcard_overlaps_every_address_of_its_family_and_port() {
+        let overlap = |a: &str, b: &str| {
+            let (a, b) = (a.parse().unwrap(), b.parse().unwrap());
+            assert_eq!(overlap(a, b), overlap(b, a));
+            overlap(a, b)
+        };
+        assert!(overlap("0.0.0.0:80", "10.0.0.1:80") && overlap("[::]:80", "[fd00::1]:80"));
+        assert!(overlap("10.0.0.1:80", "10.0.0.1:80"));
+        for (a, b) in
+            [("0.0.0.0:80", "10.0.0.1:81"), ("0.0.0.0:80", "[::]:80"), ("10.0.0.1:80", "10.0.0.2:80")]
+        {
+            assert!(!overlap(a, b), "{a} {b}");
+        }
+    }
 
     #[test]
     fn a_range_has_every_port_from_its_first_to_its_last() {

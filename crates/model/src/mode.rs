@@ -4,9 +4,10 @@
 //! answered all of them.
 
 /// How traffic is forwarded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// TCP is terminated here and relayed to a server; so are datagrams of UDP.
+    #[default]
     Proxy,
     /// Packets are rewritten in both directions (NAT); servers see our address.
     Passthrough,

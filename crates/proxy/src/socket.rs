@@ -95,7 +95,7 @@ pub(super) fn check_is_free(
     kind: Type,
     ours: impl IntoIterator<Item = SocketAddr>,
 ) -> io::Result<()> {
-    if !ours.into_iter().any(|bound| overlap(bound, addr)) {
+    if !ours.into_iter().any(|bound| convey_model::overlap(bound, addr)) {
         bind(addr, kind, false)?;
     }
     Ok(())
@@ -168,12 +168,6 @@ pub(super) fn keep_alive(socket: &SockRef<'_>) -> io::Result<()> {
     let probes =
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
     socket.set_tcp_keepalive(&probes)
-}
-
-/// Whether one of two addresses is the wildcard that covers the other.
-fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
-    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
-    a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && wildcard
 }
 
 fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {

@@ -1,7 +1,7 @@
 //! Two files in, what has changed in words out.
 
 use super::*;
-use crate::parse;
+use crate::{Diff, parse};
 
 const BEFORE: &str = r#"
     [frontends.api]
@@ -30,7 +30,11 @@ fn edited(edits: &[(&str, &str)]) -> Diff {
         assert!(text.contains(from), "{from}");
         text = text.replace(from, to);
     }
-    diff(&config(BEFORE), &config(&text))
+    reload(BEFORE, &text)
+}
+
+fn reload(before: &str, after: &str) -> Diff {
+    parse("config.toml", after).expect("valid").reload(&config(before)).1
 }
 
 fn changes(edits: &[(&str, &str)]) -> Vec<String> {
@@ -54,7 +58,7 @@ fn a_server_that_is_known_by_name_comes_goes_and_changes_by_that() {
     assert_eq!(changes(&[named]), ["backend web: + app.internal:80, - 10.0.0.6:80"]);
     let before = BEFORE.replace(named.0, named.1);
     let after = before.replace("internal:80\"", "internal:80\"\nweight = 3");
-    let changes = diff(&config(&before), &config(&after)).changes;
+    let changes = reload(&before, &after).changes;
     assert_eq!(changes, ["backend web: weight of app.internal:80 1 -> 3"]);
 }
 
@@ -153,7 +157,7 @@ fn how_servers_go_and_come_back_is_told() {
     let settings = "outlier_detection]\nconsecutive_failures = 2\nbase_ejection_time = 1\nmax_ejection_time = 9\n\
         max_ejection_percent = 100";
     let text = BEFORE.replace(edit.0, edit.1);
-    let diff = diff(&config(&text), &config(&text.replace("outlier_detection]", settings)));
+    let diff = reload(&text, &text.replace("outlier_detection]", settings));
     assert_eq!(
         diff.changes,
         ["backend web: outlier detection consecutive_failures 5 -> 2, \
@@ -194,10 +198,7 @@ fn what_cannot_change_while_running_is_listed_apart() {
         [frontends.api]"#;
     let text = BEFORE.replace("[frontends.api]", settings);
     // The modes that run stay: so do the defaults that depend on them.
-    let (before, loaded) = (config(BEFORE), parse("config.toml", &text).expect("valid"));
-    let frontends = loaded.config.frontends.clone();
-    let in_force = loaded.keeping_modes(&before.frontends).config;
-    let diff = diff(&before, &Config { frontends, ..in_force });
+    let diff = reload(BEFORE, &text);
     assert_eq!(diff.changes, [""; 0]);
     assert_eq!(
         diff.needs_restart,

@@ -139,9 +139,9 @@ fn the_mode_of_the_command_line_leaves_frontends_that_say_theirs() {
 
 #[test]
 fn a_frontend_that_runs_keeps_its_mode_until_a_restart() {
-    let running = parse("config.toml", &mixed()).expect("valid").config.frontends;
+    let running = parse("config.toml", &mixed()).expect("valid").config;
     let changed = mixed().replace("\"proxy\"", "\"passthrough\"").replace(".x]", ".new]");
-    let loaded = parse("config.toml", &changed).expect("valid").keeping_modes(&running);
+    let (loaded, _) = parse("config.toml", &changed).expect("valid").reload(&running);
     let modes: Vec<_> = loaded.config.frontends.iter().map(|f| (f.name.as_str(), f.mode)).collect();
     assert_eq!(modes, [("new", Mode::Dsr), ("web", Mode::Proxy)]);
 }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::{diff, parse};
+use super::super::diff::differences;
+use super::super::parse;
 use super::{errors, warnings};
 use convey_model::OutlierDetection;
 
@@ -41,20 +42,14 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
     let bare = parse("config.toml", SAMPLE).expect("valid").config;
     let full = parse("config.toml", &sample_in_full()).expect("valid").config;
     assert_eq!(full.backends[0].outlier_detection, Some(OutlierDetection::default()));
-    let examples = diff(&bare, &full);
     assert_eq!(
-        examples.changes,
+        differences(&bare, &full),
         [
             "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8",
             "backend web: max_connections of 192.0.2.10:8080 none -> 1000, health check tcp -> http / (200-399), \
              health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
-        ]
-    );
-    assert_eq!(
-        examples.needs_restart,
-        [
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",
             "passthrough.snat_addresses automatic -> 10.0.0.1",

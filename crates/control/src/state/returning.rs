@@ -19,7 +19,7 @@ impl State {
         let server = &failures.server;
         let Some(pool) = self.pools.get(&server.backend) else { return };
         let backend = pool.pool.config.clone();
-        if backend.failure_limit().is_none_or(|limit| failures.in_a_row < limit) {
+        if !backend.is_failing_after(failures.in_a_row) {
             return;
         }
         let takes_connections = match &backend.outlier_detection {

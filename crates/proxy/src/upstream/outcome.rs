@@ -61,7 +61,7 @@ impl Permit {
     fn report(&self, error: String, failures: &mpsc::Sender<ConnectFailures>) {
         let server = self.server();
         let Some(in_a_row) = server.live.connect_failed(self.row) else { return };
-        if self.pool.config.failure_limit().is_some_and(|limit| in_a_row >= limit) {
+        if self.pool.config.is_failing_after(in_a_row) {
             let server = ServerKey {
                 backend: self.pool.config.name.clone(),
                 server: server.config.name.clone(),
