@@ -64,7 +64,7 @@ impl Cached {
 
     /// Has the balancer read what the cache tells of, unless it is deaf.
     pub(super) fn hear(&mut self) {
-        self.unread.extend(self.kernel.iter().flat_map(Kernel::told));
+        self.unread.extend(self.kernel.iter().flat_map(Kernel::events));
         if !self.is_deaf {
             for (key, segment) in std::mem::take(&mut self.unread) {
                 let number = self.number(&key);
@@ -82,7 +82,7 @@ impl Cached {
 
     /// There was no room to tell of what opened since; FINs would not have been forwarded then.
     pub(super) fn lose_handshakes(&mut self) {
-        self.unread.extend(self.kernel.iter().flat_map(Kernel::told));
+        self.unread.extend(self.kernel.iter().flat_map(Kernel::events));
         let before = self.unread.len();
         self.unread.retain(|(_, segment)| segment.flags & FIN != 0);
         self.has_lost_some |= self.unread.len() < before;

@@ -4,15 +4,19 @@
 
 #[path = "../balancer/mod.rs"]
 mod balancer;
+#[path = "../flow_cache/cases.rs"]
+mod cases;
 mod counters;
+#[path = "../flow_cache/ends.rs"]
+mod ends;
 mod filter;
 mod flood;
-mod handshake;
 mod hits;
 mod kernel;
 mod live;
 mod map;
 mod misses;
+mod programs;
 mod twin;
 
 use std::process::ExitCode;
@@ -32,7 +36,7 @@ fn main() -> ExitCode {
     let stories: Vec<Story> = [
         map::stories(),
         hits::stories(),
-        handshake::stories(),
+        programs::stories(),
         misses::stories(),
         counters::stories(),
         filter::stories(),

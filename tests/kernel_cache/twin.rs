@@ -5,26 +5,24 @@ use std::net::{IpAddr, SocketAddr};
 
 use convey::dataplane::{FlowEntry, FlowMap, KernelCache, Outcome, Replies, Selection};
 use convey::forward::{Direction, Frame, Verdict, View};
-use convey::model::{Endpoint, Mode, NextHop, Protocol, UDP};
-use convey::wire::{self, TestPacket};
+use convey::model::{Endpoint, Mode, NextHop};
+use convey::wire;
 
 use super::balancer::{Balancer, Setup};
+use super::cases::HERE;
+pub(crate) use super::cases::{client, is_tcp, setups};
+pub(crate) use super::ends::{Ends, US};
 use super::kernel::{self, Run, SIZES};
 
 /// What a program of tc returns for frames that it redirects, and for those that go their way.
-const TC_REDIRECT: i32 = 7;
+pub(crate) const TC_REDIRECT: i32 = 7;
 const TCX_NEXT: i32 = -1;
 /// What it returns for what begins a connection, which the packet sockets have had by then.
 const TCX_DROP: i32 = 2;
 /// The same of XDP, and where a frame goes back to the interface it came from.
-const XDP_REDIRECT: i32 = 4;
-const XDP_PASS: i32 = 2;
-const XDP_TX: i32 = 3;
-
-/// The Ethernet address of the loopback interface, where frames come from when a program is tried.
-pub(crate) const US: [u8; 6] = [0; 6];
-const THEM: [u8; 6] = [2, 0, 0, 0, 0, 9];
-const LOOPBACK: u32 = 1;
+pub(crate) const XDP_REDIRECT: i32 = 4;
+pub(crate) const XDP_PASS: i32 = 2;
+pub(crate) const XDP_TX: i32 = 3;
 
 /// The party that everything is counted for.
 pub(crate) const COUNTER_ID: u16 = 3;
@@ -34,16 +32,6 @@ pub(crate) struct Twin {
     pub(crate) cache: KernelCache,
     pub(crate) flows: FlowMap,
     setup: Setup,
-}
-
-/// Client and server of a flow, as each other knows them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ends {
-    client: SocketAddr,
-    vip: SocketAddr,
-    server: SocketAddr,
-    snat: SocketAddr,
-    is_udp: bool,
 }
 
 /// What the cache makes of a frame.
@@ -58,8 +46,8 @@ pub(crate) enum Made {
 impl Twin {
     pub(crate) fn new(setup: Setup) -> Twin {
         let (balancer, mut cache) = (Balancer::new(setup), KernelCache::load(&SIZES).unwrap());
-        lead_by(&mut cache, &balancer, LOOPBACK);
-        cache.set_interface(LOOPBACK, US).unwrap();
+        lead_by(&mut cache, &balancer, HERE);
+        cache.set_interface(HERE, US).unwrap();
         cache.select(&selection(&setup)).unwrap();
         let flows = cache.flows().unwrap();
         Twin { balancer, cache, flows, setup }
@@ -67,7 +55,7 @@ impl Twin {
 
     /// Has a client open a flow with the core, which then tells the cache of it.
     pub(crate) fn establish(&mut self, client: &str) -> Ends {
-        let ends = self.send_syn(client);
+        let ends = Ends::begin(&mut self.balancer, &self.setup, client);
         if self.setup.mode == Mode::Passthrough {
             self.balancer.handle(&mut ends.to_client().syn().ack(1).bytes());
         }
@@ -78,7 +66,7 @@ impl Twin {
 
     /// Has a client begin a flow with the core by a SYN with the number 0, which then tells the cache of it.
     pub(crate) fn begin(&mut self, client: &str) -> Ends {
-        let ends = self.send_syn(client);
+        let ends = Ends::begin(&mut self.balancer, &self.setup, client);
         self.put(&ends, |mut entry, view, direction| {
             match direction {
                 Direction::ToServer => entry.sent = 1,
@@ -87,27 +75,6 @@ impl Twin {
             entry.opening(view)
         });
         ends
-    }
-
-    /// Has the server of a flow be at an interface that no frame comes in on.
-    pub(crate) fn lead_elsewhere(&mut self, ends: &Ends) {
-        let key = wire::parse(&ends.to_client().bytes()).unwrap().key;
-        let entry = self.flows.get(&key).unwrap().unwrap();
-        self.flows.put(&[key], &[entry.coming_from(LOOPBACK + 1)]).unwrap();
-    }
-
-    fn send_syn(&mut self, client: &str) -> Ends {
-        let mut first = self.setup.packet(client).syn().bytes();
-        let before = wire::parse(&first).unwrap().key;
-        assert!(matches!(self.balancer.handle(&mut first), Verdict::Transmit(_)));
-        let after = wire::parse(&first).unwrap().key;
-        Ends {
-            client: before.source(),
-            vip: before.destination(),
-            server: after.destination(),
-            snat: after.source(),
-            is_udp: before.protocol == UDP,
-        }
     }
 
     /// Puts a flow into the cache.
@@ -122,7 +89,7 @@ impl Twin {
         for (key, direction) in ways {
             let mut entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, COUNTER_ID);
             if direction == Direction::ToClient {
-                entry = entry.coming_from(LOOPBACK);
+                entry = entry.coming_from(HERE);
             }
             assert_eq!(self.flows.put(&[key], &[made(entry, flow.view(), direction)]).unwrap(), 1);
         }
@@ -205,25 +172,8 @@ impl Twin {
     }
 }
 
-impl Ends {
-    /// A packet of the client.
-    pub(crate) fn to_server(self) -> TestPacket {
-        self.packet(self.client, self.vip)
-    }
-
-    /// A packet of the server.
-    pub(crate) fn to_client(self) -> TestPacket {
-        self.packet(self.server, self.snat)
-    }
-
-    fn packet(self, from: SocketAddr, to: SocketAddr) -> TestPacket {
-        let packet = TestPacket::from(from).to(to).macs(THEM, US);
-        if self.is_udp { packet.udp() } else { packet }
-    }
-}
-
 /// Has all next hops lead by an interface.
-fn lead_by(cache: &mut KernelCache, balancer: &Balancer, interface: u32) {
+pub(crate) fn lead_by(cache: &mut KernelCache, balancer: &Balancer, interface: u32) {
     for index in 0..SIZES.next_hops {
         let hop = balancer.snapshot.network.get(index).map(|hop| NextHop { interface, ..*hop });
         cache.set_next_hop(index, hop.as_ref()).unwrap();
@@ -231,7 +181,7 @@ fn lead_by(cache: &mut KernelCache, balancer: &Balancer, interface: u32) {
 }
 
 /// What is forwarded.
-fn selection(setup: &Setup) -> Selection {
+pub(crate) fn selection(setup: &Setup) -> Selection {
     let endpoint = |addr| Endpoint { protocol: setup.protocol, addr };
     let (servers, snat): (Vec<SocketAddr>, IpAddr) = match setup.is_v6 {
         true => (vec!["[fd00::1]:8080".parse().unwrap()], "fd00::fe".parse().unwrap()),
@@ -247,22 +197,4 @@ fn selection(setup: &Setup) -> Selection {
         draining: BTreeSet::new(),
         replies: (setup.mode == Mode::Passthrough).then_some(replies),
     }
-}
-
-/// Every mode, family and protocol, with one server.
-pub(crate) fn setups() -> Vec<Setup> {
-    let l2 = Setup { dsr: convey::model::DsrKind::L2, ..Setup::dsr(1, 100) };
-    let modes = [Setup::passthrough(1, 100), Setup::dsr(1, 100), l2];
-    let families = modes.into_iter().flat_map(|setup| [setup, setup.over_ipv6()]);
-    families.flat_map(|setup| [setup, setup.udp()]).collect()
-}
-
-/// An address and port of a client.
-pub(crate) fn client(setup: &Setup) -> &'static str {
-    if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
-}
-
-/// Whether TCP is spoken.
-pub(crate) fn is_tcp(setup: &Setup) -> bool {
-    setup.protocol == Protocol::Tcp
 }

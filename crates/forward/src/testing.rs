@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 
 pub use crate::numbers::{FIRST_WINDOW, MAX_GAP, MAX_GAP_ACK, WINDOW};
 use crate::plan::Plan;
-use crate::{CachedRoute, Direction, FlowCache, FlowOwners, Frame, Progress, Seen, Segment, View};
+use crate::{
+    ACK, CachedRoute, Direction, FIN, FlowCache, FlowOwners, Frame, Progress, SYN, Seen, Segment, View,
+};
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
-use convey_wire::{self as wire, Headers, Kind, TcpFlags};
+use convey_wire::{self as wire, Headers, Kind};
 
 thread_local! {
     static HAS_CACHE: Cell<bool> = const { Cell::new(false) };
@@ -26,8 +28,8 @@ pub fn told_with_cache(story: impl FnOnce()) {
 #[derive(Debug, Clone, Default)]
 pub struct Kernel {
     entries: Arc<Mutex<HashMap<FlowKey, Entry>>>,
-    /// What nobody was told of yet.
-    told: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
+    /// Events that nobody has taken yet.
+    events: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
     /// How often it was asked for an entry.
     asked: Arc<AtomicUsize>,
     /// Most entries, if there is a limit.
@@ -75,39 +77,18 @@ impl Kernel {
         if !is_plain || headers.flags.rst() {
             return None;
         }
+        let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
+        let segment = Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len };
         let mut entries = self.entries.lock().unwrap();
         let entry = entries.get(&headers.key)?;
         if entry.route.from.is_some_and(|usual| frame.interface.is_some_and(|from| from != usual)) {
             return None;
         }
-        let to_server = entry.route.direction == Direction::ToServer;
-        let is_believed = headers.flags.ack() && is_believed(&entry.progress, headers.seq, headers.ack);
-        let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
-        let key_of_other = opposite(&entry.route, headers.key.protocol);
-        // What its receiver has acknowledged may be more than what has passed without a gap.
-        let other = entries.get(&key_of_other).filter(|_| !entry.is_alone);
-        let mut confirmed = entry.progress.sent;
-        other.inspect(|other| advance(&mut confirmed, other.progress.acked));
-        let behind = confirmed.wrapping_sub(headers.seq);
-        let is_exact = behind == 0 || behind == len || behind.wrapping_add(1) == len;
-        let is_close = headers.seq.wrapping_sub(entry.progress.sent) <= 4 << 20
-            && headers.ack.wrapping_sub(entry.progress.acked) <= 1 << 20;
-        let goes_on_from_there = behind <= len || (entry.is_alone && is_close) || !to_server;
-        let goes_on = match entry.route.opening {
-            None => !headers.flags.syn() && (!headers.flags.fin() || (is_believed && is_exact)),
-            Some(view) if to_server => {
-                let answer = entries.get(&opposite(&entry.route, headers.key.protocol));
-                let answer = answer.filter(|answer| answer.last.is_some()).map(|answer| answer.progress.sent);
-                let fits = answer.is_some_and(|sent| is_next(headers.ack, sent));
-                is_just(&headers, TcpFlags::ACK)
-                    && is_next(headers.seq, entry.progress.sent)
-                    && (fits || view == View::ClientSide)
-            }
-            Some(_) => {
-                is_just(&headers, TcpFlags::SYN | TcpFlags::ACK) && is_next(headers.ack, entry.progress.acked)
-            }
-        };
-        if !goes_on {
+        let key_of_other = entry.key_of_other(headers.key.protocol);
+        let other = entries
+            .get(&key_of_other)
+            .map(|other| Other { progress: other.progress, has_sent: other.last.is_some() });
+        if !entry.may_pass(segment, other) {
             return None;
         }
         let hop = plan.network.get(entry.route.rewrite.next_hop)?;
@@ -115,36 +96,21 @@ impl Kernel {
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
-        let (key, other) = (headers.key, opposite(&entry.route, headers.key.protocol));
-        let completes = to_server && entry.route.opening.is_some();
-        if completes && let Some(answer) = entries.get_mut(&other) {
+        let entry = entries.get_mut(&headers.key)?;
+        if entry.route.opening.is_some() || (headers.flags.fin() && !entry.is_finished) {
+            self.events.lock().unwrap().push((headers.key, segment));
+        }
+        let completes = entry.follow(segment, other);
+        (entry.last, entry.packets) = (Some(now), entry.packets + 1);
+        if completes && let Some(answer) = entries.get_mut(&key_of_other) {
             answer.route.opening = None;
-        }
-        let entry = entries.get_mut(&key)?;
-        entry.last = Some(now);
-        entry.packets += 1;
-        let Headers { flags, seq, ack, .. } = headers;
-        let makes_event = entry.route.opening.is_some() || (flags.fin() && !entry.is_finished);
-        if entry.route.opening.is_some() {
-            entry.progress = Progress { sent: seq.wrapping_add(len + u32::from(flags.syn())), acked: ack };
-        } else if is_believed && goes_on_from_there {
-            advance(&mut entry.progress.sent, confirmed);
-            advance(&mut entry.progress.sent, seq.wrapping_add(len));
-            advance(&mut entry.progress.acked, ack);
-            entry.is_finished |= flags.fin();
-        }
-        if completes {
-            entry.route.opening = None;
-        }
-        if makes_event {
-            self.told.lock().unwrap().push((key, Segment { flags: flags.0, seq, ack, len }));
         }
         Some(hop.interface)
     }
 
-    /// What it has to tell since it was last asked.
-    pub fn told(&self) -> Vec<(FlowKey, Segment)> {
-        std::mem::take(&mut *self.told.lock().unwrap())
+    /// Events since the last call.
+    pub fn events(&self) -> Vec<(FlowKey, Segment)> {
+        std::mem::take(&mut *self.events.lock().unwrap())
     }
 
     /// How many packets of this key it has forwarded; `None` if it is not there.
@@ -210,25 +176,117 @@ impl FlowCache for Writer {
     }
 }
 
-// As `bpf/tcp_sequence.h` does it.
-
-fn opposite(route: &CachedRoute, protocol: u8) -> FlowKey {
-    let Rewrite { src, dst, src_port, dst_port, .. } = route.rewrite;
-    FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] }.reversed()
+/// What is known of who receives an entry's packets.
+#[derive(Clone, Copy)]
+struct Other {
+    progress: Progress,
+    has_sent: bool,
 }
 
-fn is_just(headers: &Headers, flags: u8) -> bool {
-    headers.flags.0 & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::FIN) == flags
+/// How far what is known of a sender may lag behind what it sends.
+const LAG: u32 = 1 << 20;
+
+// As `bpf/tcp_sequence.h` does it.
+impl Entry {
+    fn is_to_server(&self) -> bool {
+        self.route.direction == Direction::ToServer
+    }
+
+    fn key_of_other(&self, protocol: u8) -> FlowKey {
+        let Rewrite { src, dst, src_port, dst_port, .. } = self.route.rewrite;
+        FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] }.reversed()
+    }
+
+    /// Whether a segment takes no decision of the forwarder's.
+    fn may_pass(&self, segment: Segment, other: Option<Other>) -> bool {
+        match self.route.opening {
+            None => segment.flags & SYN == 0 && (segment.flags & FIN == 0 || self.finishes(segment, other)),
+            Some(_) if self.is_to_server() => self.completes(segment, other),
+            Some(_) => self.answers(segment),
+        }
+    }
+
+    fn answers(&self, Segment { flags, seq, ack, .. }: Segment) -> bool {
+        flags & (SYN | ACK | FIN) == SYN | ACK
+            && is_next(ack, self.progress.acked)
+            && (self.last.is_none() || seq.wrapping_add(1) == self.progress.sent)
+    }
+
+    fn completes(&self, Segment { flags, seq, ack, .. }: Segment, other: Option<Other>) -> bool {
+        let knows_answer = || other.is_some_and(|other| other.has_sent && is_next(ack, other.progress.sent));
+        flags & (SYN | ACK | FIN) == ACK
+            && is_next(seq, self.progress.sent)
+            && (self.is_alone || knows_answer())
+    }
+
+    fn finishes(&self, segment: Segment, other: Option<Other>) -> bool {
+        let behind = self.confirmed(other).wrapping_sub(segment.seq);
+        self.believes(segment)
+            && (behind == 0 || behind == segment.len || behind.wrapping_add(1) == segment.len)
+    }
+
+    fn believes(&self, Segment { flags, seq, ack, .. }: Segment) -> bool {
+        let is_near = |number: u32, known: u32| number.wrapping_sub(known).wrapping_add(WINDOW) <= 2 * WINDOW;
+        flags & ACK != 0 && is_near(seq, self.progress.sent) && is_near(ack, self.progress.acked)
+    }
+
+    fn confirmed(&self, other: Option<Other>) -> u32 {
+        let mut sent = self.progress.sent;
+        if let Some(other) = other.filter(|_| !self.is_alone) {
+            advance(&mut sent, other.progress.acked);
+        }
+        sent
+    }
+
+    fn goes_on(&mut self, Segment { flags, seq, ack, len }: Segment, other: Option<Other>) -> bool {
+        let Progress { sent, acked } = self.progress;
+        if !self.is_to_server() || sent.wrapping_sub(seq) <= len {
+            return true;
+        }
+        if self.is_alone {
+            return seq.wrapping_sub(sent) <= MAX_GAP && ack.wrapping_sub(acked) <= MAX_GAP_ACK;
+        }
+        if len > 0 && flags & FIN == 0 && seq.wrapping_sub(sent) <= LAG {
+            return false;
+        }
+        self.progress.sent = self.confirmed(other);
+        self.progress.sent.wrapping_sub(seq) <= len
+    }
+
+    fn acknowledge(&mut self, ack: u32, other: Option<Other>) {
+        let is_far = ack.wrapping_sub(self.progress.acked).wrapping_sub(LAG) <= WINDOW;
+        let has_sent = |other: Other| other.progress.sent.wrapping_sub(ack) as i32 >= 0;
+        if !self.is_alone && is_far && other.is_some_and(has_sent) {
+            self.progress.acked = ack;
+        }
+    }
+
+    /// Takes note of a segment that is forwarded. Returns whether it completes the handshake.
+    fn follow(&mut self, segment: Segment, other: Option<Other>) -> bool {
+        let Segment { flags, seq, ack, len } = segment;
+        if self.route.opening.is_some() {
+            let sent = seq.wrapping_add(if flags & SYN != 0 { 1 } else { len });
+            self.progress = Progress { sent, acked: ack };
+            if self.is_to_server() {
+                self.route.opening = None;
+            }
+            return self.is_to_server();
+        }
+        if self.believes(segment) {
+            if !self.goes_on(segment, other) {
+                self.acknowledge(ack, other);
+                return false;
+            }
+            advance(&mut self.progress.sent, seq.wrapping_add(len));
+            advance(&mut self.progress.acked, ack);
+            self.is_finished |= flags & FIN != 0;
+        }
+        false
+    }
 }
 
 fn is_next(number: u32, expected: u32) -> bool {
-    number.wrapping_sub(expected) <= 64 << 10
-}
-
-fn is_believed(progress: &Progress, seq: u32, ack: u32) -> bool {
-    const WINDOW: u32 = 16 << 20;
-    let is_near = |number: u32, known: u32| number.wrapping_sub(known).wrapping_add(WINDOW) <= 2 * WINDOW;
-    is_near(seq, progress.sent) && is_near(ack, progress.acked)
+    number.wrapping_sub(expected) <= FIRST_WINDOW
 }
 
 fn advance(known: &mut u32, number: u32) {

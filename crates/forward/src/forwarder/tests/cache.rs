@@ -521,7 +521,7 @@ fn open_untold(lab: &mut Lab, n: u16, syn: &Seen) {
     lab.is_deaf = true;
     lab.send(syn.reply().syn().seq(500).ack(101));
     lab.send(lab.client(n).seq(101).ack(501));
-    kernel(lab).told();
+    kernel(lab).events();
     lab.is_deaf = false;
 }
 

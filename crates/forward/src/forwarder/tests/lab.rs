@@ -357,7 +357,7 @@ impl Lab {
 
     /// Tells the balancer of what the cache tells of.
     pub(super) fn hear_cache(&mut self) {
-        for (key, segment) in self.kernel.iter().flat_map(Kernel::told) {
+        for (key, segment) in self.kernel.iter().flat_map(Kernel::events) {
             self.forwarder.on_cached(&key, segment, self.now);
             self.heard[0] += self.forwarder.events().answered.drain(..).count();
         }

@@ -1,0 +1,486 @@
+//! What a flow cache makes of packets: the table of cases that the kernel's programs and the mock of other tests both keep to.
+
+use convey::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
+use convey::model::{DsrKind, FlowKey, Mode, Protocol};
+use convey::wire::{self, TestPacket};
+
+use super::balancer::{Balancer, Setup};
+use super::ends::{Ends, THEM, US};
+
+/// Where frames come in, and another interface.
+pub(crate) const HERE: u32 = 1;
+const ELSEWHERE: u32 = 2;
+
+/// A cache that knows no flow yet, before a balancer.
+pub(crate) trait Cache {
+    fn new(setup: &Setup, balancer: &Balancer) -> Self;
+
+    /// The balancer's end of it.
+    fn writer(&self) -> Box<dyn FlowCache>;
+
+    /// A frame comes in [`HERE`]. Returns what it is sent on as; `None`: it is left to the balancer.
+    fn forward(&mut self, frame: &[u8], balancer: &Balancer) -> Option<Vec<u8>>;
+
+    /// Those since the last call.
+    fn events(&mut self) -> Vec<(FlowKey, Segment)>;
+
+    /// Packets sent on so far: to the server, to the client.
+    fn counted(&mut self, keys: &[FlowKey; 2]) -> [u64; 2];
+}
+
+/// A frame, and what is to become of it.
+struct Step {
+    frame: Vec<u8>,
+    then: Then,
+    /// How far its sender has got afterwards: `sent` and `acked`.
+    progress: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// The core's own answer says what it is sent on as.
+    Sent,
+    /// The same, with an event.
+    SentWithEvent,
+    Left,
+}
+
+fn sent(packet: TestPacket) -> Step {
+    Step { frame: packet.bytes(), then: Then::Sent, progress: None }
+}
+
+fn event(packet: TestPacket) -> Step {
+    Step { then: Then::SentWithEvent, ..sent(packet) }
+}
+
+fn left(packet: TestPacket) -> Step {
+    Step { then: Then::Left, ..sent(packet) }
+}
+
+impl Step {
+    fn knows(self, sent: u32, acked: u32) -> Step {
+        Step { progress: Some((sent, acked)), ..self }
+    }
+}
+
+/// A flow's way through a cache.
+struct Case {
+    name: &'static str,
+    is_for: fn(&Setup) -> bool,
+    begin: Begin,
+    steps: fn(&Setup, Ends) -> Vec<Step>,
+}
+
+/// What the cache is told of the flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// Both sides have 0 for their next number.
+    Open,
+    /// The same, and its server is at another interface.
+    OpenElsewhere,
+    /// Only the SYN is known, with the number 0.
+    Opening,
+    OpeningElsewhere,
+}
+
+fn any(_: &Setup) -> bool {
+    true
+}
+
+/// Whether TCP is spoken.
+pub(crate) fn is_tcp(setup: &Setup) -> bool {
+    setup.protocol == Protocol::Tcp
+}
+
+fn is_passthrough(setup: &Setup) -> bool {
+    setup.mode == Mode::Passthrough
+}
+
+const CASES: &[Case] = &[
+    Case { name: "packets of every kind", is_for: any, begin: Begin::Open, steps: packets_of_every_kind },
+    Case { name: "what takes a decision", is_for: any, begin: Begin::Open, steps: what_takes_a_decision },
+    Case { name: "flows that are not known", is_for: any, begin: Begin::Open, steps: unknown_flows },
+    Case {
+        name: "a server's name from elsewhere",
+        is_for: is_passthrough,
+        begin: Begin::OpenElsewhere,
+        steps: |_, ends| {
+            let of_server = || ends.to_client().seq(1).ack(1);
+            vec![
+                left(of_server().payload(b"a lie")),
+                left(of_server().fin()),
+                left(of_server().ack(9)),
+                sent(ends.to_server().ack(1)),
+            ]
+        },
+    },
+    Case {
+        name: "a FIN",
+        is_for: is_tcp,
+        begin: Begin::Open,
+        steps: |_, ends| {
+            let fin = || ends.to_server().seq(7).ack(9).fin().payload(b"bye");
+            vec![
+                sent(ends.to_server().ack(9).payload(b"begins ")).knows(7, 9),
+                event(fin()).knows(11, 9),
+                sent(fin()).knows(11, 9),
+            ]
+        },
+    },
+    Case {
+        name: "a FIN behind a gap",
+        is_for: |setup| is_tcp(setup) && is_passthrough(setup),
+        begin: Begin::Open,
+        steps: |_, ends| {
+            let fin_behind_a_gap = |side: TestPacket, back: TestPacket| {
+                let fin = side.seq(5_000).ack(0).fin();
+                [
+                    left(fin.clone()),
+                    left(fin.clone().seq(u32::MAX - 5_000)),
+                    sent(back.ack(5_000)),
+                    event(fin),
+                ]
+            };
+            let mut steps =
+                fin_behind_a_gap(ends.to_server(), ends.to_client()).into_iter().collect::<Vec<_>>();
+            // The other side finishes in the same way.
+            let fin = ends.to_client().seq(3_000).ack(5_001).fin();
+            steps.extend([left(fin.clone()), sent(ends.to_server().seq(5_001).ack(3_000)), event(fin)]);
+            steps
+        },
+    },
+    Case {
+        name: "numbers in passthrough",
+        is_for: |setup| is_tcp(setup) && is_passthrough(setup),
+        begin: Begin::Open,
+        steps: |_, ends| {
+            let bytes = [7; 1_000];
+            vec![
+                sent(ends.to_server().ack(7).payload(&bytes)).knows(1_000, 7),
+                sent(ends.to_server().seq(9_000).ack(1_000_000)).knows(1_000, 7),
+                sent(ends.to_server().seq(10).payload(&[7; 100]).ack(1_000_000)).knows(1_000, 7),
+                // One is lost.
+                sent(ends.to_server().seq(2_000).ack(8).payload(&bytes)).knows(1_000, 7),
+                sent(ends.to_server().seq(1_000).ack(9).payload(&bytes)).knows(2_000, 9),
+                sent(ends.to_client().ack(3_000).payload(b"ok")).knows(2, 3_000),
+                // The server has all.
+                sent(ends.to_server().seq(3_000).ack(2)).knows(3_000, 9),
+            ]
+        },
+    },
+    Case {
+        name: "gaps in passthrough",
+        is_for: |setup| is_tcp(setup) && is_passthrough(setup),
+        begin: Begin::Open,
+        steps: |_, ends| {
+            vec![
+                sent(ends.to_server().ack(7).payload(&[7; 1_000])).knows(1_000, 7),
+                sent(ends.to_client().ack(3_000).payload(b"ok")).knows(2, 3_000),
+                // While bulk goes on close behind a gap, nobody asks whether it is closed.
+                sent(ends.to_server().seq(2_000).ack(8).payload(&[7; 1_000])).knows(1_000, 7),
+                sent(ends.to_server().seq(3_000).ack(8)).knows(3_000, 8),
+                // It acknowledges what the server has sent by now, far beyond what was known.
+                sent(ends.to_client().seq(2 << 20).ack(3_000).payload(b"ok")).knows((2 << 20) + 2, 3_000),
+                sent(ends.to_server().seq(9_000).ack(2 << 20).payload(b"hi")).knows(3_000, 2 << 20),
+                sent(ends.to_server().seq(9_000).ack(4 << 20).payload(b"hi")).knows(3_000, 2 << 20),
+            ]
+        },
+    },
+    Case {
+        name: "numbers with direct server return",
+        is_for: |setup| is_tcp(setup) && !is_passthrough(setup),
+        begin: Begin::Open,
+        steps: |_, ends| {
+            let guess = |(seq, ack)| sent(ends.to_server().seq(seq).ack(ack)).knows(1_000, 7);
+            let mut steps = vec![sent(ends.to_server().ack(7).payload(&[7; 1_000])).knows(1_000, 7)];
+            steps.extend([(5 << 20, 7), (2_000, 2 << 20), (2_000, 6), (u32::MAX - 5_000, 2_000)].map(guess));
+            steps.push(sent(ends.to_server().seq(1_000).ack(8 << 20)).knows(1_000, 8 << 20));
+            let behind_a_gap = ends.to_server().seq(3 << 20).ack((8 << 20) + 9).payload(b"hi");
+            steps.push(sent(behind_a_gap).knows((3 << 20) + 2, (8 << 20) + 9));
+            steps
+        },
+    },
+    Case {
+        name: "a handshake",
+        is_for: is_tcp,
+        begin: Begin::Opening,
+        steps: |setup, ends| {
+            let mut steps = Vec::from_iter(is_passthrough(setup).then(|| event(answer(ends))));
+            steps.push(event(ends.to_server().seq(1).ack(501)).knows(1, 501));
+            steps.push(sent(ends.to_server().seq(1).ack(501).payload(b"GET")).knows(4, 501));
+            if is_passthrough(setup) {
+                steps.push(sent(ends.to_client().seq(501).ack(4).payload(b"hello")).knows(506, 4));
+            }
+            steps
+        },
+    },
+    Case {
+        name: "who has not heard the other side",
+        is_for: is_tcp,
+        begin: Begin::Opening,
+        steps: who_has_not_heard,
+    },
+    Case {
+        name: "another answer",
+        is_for: |setup| is_tcp(setup) && is_passthrough(setup),
+        begin: Begin::Opening,
+        steps: |_, ends| {
+            vec![
+                event(answer(ends)),
+                event(answer(ends)),
+                left(answer(ends).seq(7_000_000)),
+                left(ends.to_server().seq(1).ack(7_000_001)),
+                event(ends.to_server().seq(1).ack(501)),
+            ]
+        },
+    },
+    Case {
+        name: "an answer from elsewhere",
+        is_for: |setup| is_tcp(setup) && is_passthrough(setup),
+        begin: Begin::OpeningElsewhere,
+        steps: |_, ends| {
+            // Who forged it completes nothing either.
+            vec![left(answer(ends)), left(ends.to_server().seq(1).ack(501))]
+        },
+    },
+    Case {
+        name: "data instead of the last acknowledgement",
+        is_for: is_tcp,
+        begin: Begin::Opening,
+        steps: |setup, ends| {
+            let mut steps = Vec::from_iter(is_passthrough(setup).then(|| event(answer(ends))));
+            steps.push(event(ends.to_server().seq(1).ack(501).payload(b"GET")).knows(4, 501));
+            steps
+        },
+    },
+];
+
+fn answer(ends: Ends) -> TestPacket {
+    ends.to_client().syn().seq(500).ack(1)
+}
+
+/// Packets of both ways, where both pass.
+fn ways(setup: &Setup, ends: Ends) -> Vec<TestPacket> {
+    let mut ways = vec![ends.to_server()];
+    ways.extend(is_passthrough(setup).then(|| ends.to_client()));
+    ways
+}
+
+fn packets_of_every_kind(setup: &Setup, ends: Ends) -> Vec<Step> {
+    let mut packets = Vec::new();
+    for packet in ways(setup, ends).into_iter().map(|packet| packet.seq(7).ack(9)) {
+        packets
+            .extend([0, 1, 2, 7, 17, 18, 64, 999, 1000].map(|len| packet.clone().payload(&vec![0xa5; len])));
+        packets.extend([2, 64, 128, 255].map(|ttl| packet.clone().ttl(ttl)));
+        if is_tcp(setup) {
+            packets.push(packet.clone().psh().window(9).payload(b"hello"));
+            packets.push(packet.clone().tcp_options(&[1; 12]).payload(b"hello"));
+            packets.push(packet.clone().tcp_options(&[1; 40]));
+        }
+        if !setup.is_v6 {
+            packets.push(packet.clone().may_be_cut(77).payload(b"hello"));
+            packets.push(packet.without_checksum().payload(b"hello"));
+        }
+    }
+    let padded = |packet: TestPacket| {
+        [0, 1, 30].map(|padding| Step {
+            frame: [packet.bytes(), vec![0; padding]].concat(),
+            then: Then::Sent,
+            progress: None,
+        })
+    };
+    packets.into_iter().flat_map(padded).collect()
+}
+
+fn what_takes_a_decision(setup: &Setup, ends: Ends) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for packet in ways(setup, ends).into_iter().map(|packet| packet.ack(1)) {
+        let packet = || packet.clone();
+        if is_tcp(setup) {
+            let far = 20 << 20;
+            let unbelieved = [packet().fin().seq(far), packet().fin().seq(0).ack(far)];
+            steps.extend([packet().syn(), packet().rst()].into_iter().chain(unbelieved).map(left));
+        }
+        steps.extend([0, 1].map(|ttl| left(packet().ttl(ttl))));
+        let headers_len = packet().bytes().len() - 14;
+        steps.push(left(packet().payload(&vec![0; 1501 - headers_len])));
+        steps.push(sent(packet().payload(&vec![0; 1500 - headers_len])));
+        steps.push(left(match setup.is_v6 {
+            true => packet().extension(60, &[0, 1, 4, 0, 0, 0, 0]),
+            false => packet().ip_options(&[1; 4]),
+        }));
+        let fragments = packet().payload(&[0; 100]).fragments(7, 64);
+        steps.extend(fragments.into_iter().map(|frame| Step { frame, then: Then::Left, progress: None }));
+    }
+    steps
+}
+
+fn unknown_flows(setup: &Setup, ends: Ends) -> Vec<Step> {
+    let other = if setup.is_v6 { "[2001:db8:9::7]:4243" } else { "198.51.100.7:4243" };
+    let of_other_protocol = if is_tcp(setup) { Protocol::Udp } else { Protocol::Tcp };
+    let to_us = |setup: &Setup, from: &str| setup.packet(from).macs(THEM, US).ack(1);
+    let mapped =
+        TestPacket::from("[::ffff:198.51.100.7]:4242").to("[::ffff:192.0.2.1]:80").ack(1).macs(THEM, US);
+    vec![
+        left(to_us(setup, other)),
+        left(to_us(&Setup { protocol: of_other_protocol, ..*setup }, client(setup))),
+        left(setup.speak(mapped)),
+        sent(ends.to_server().ack(1)),
+    ]
+}
+
+fn who_has_not_heard(setup: &Setup, ends: Ends) -> Vec<Step> {
+    const FAR: u32 = 1 << 20;
+    let last = || ends.to_server().seq(1).ack(501);
+    let mut steps = Vec::new();
+    if is_passthrough(setup) {
+        steps.push(left(last()));
+        steps.extend([answer(ends).ack(FAR), answer(ends).fin(), answer(ends).rst()].map(left));
+        steps.push(left(ends.to_client().seq(501).ack(1)));
+        steps.push(event(answer(ends)));
+        steps.push(left(ends.to_server().seq(1).ack(FAR)));
+    }
+    steps.extend([last().seq(FAR), last().seq(0), last().fin(), last().rst()].map(left));
+    steps
+}
+
+/// Every mode, family and protocol, with one server.
+pub(crate) fn setups() -> Vec<Setup> {
+    let l2 = Setup { dsr: DsrKind::L2, ..Setup::dsr(1, 100) };
+    let modes = [Setup::passthrough(1, 100), Setup::dsr(1, 100), l2];
+    let families = modes.into_iter().flat_map(|setup| [setup, setup.over_ipv6()]);
+    families.flat_map(|setup| [setup, setup.udp()]).collect()
+}
+
+/// An address and port of a client.
+pub(crate) fn client(setup: &Setup) -> &'static str {
+    if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
+}
+
+/// A core and a cache that know the same flow.
+struct Twins<C> {
+    core: Balancer,
+    cache: C,
+    writer: Box<dyn FlowCache>,
+    ends: Ends,
+    keys: [FlowKey; 2],
+    /// Packets that were sent on, each way.
+    sent: [u64; 2],
+}
+
+impl<C: Cache> Twins<C> {
+    fn new(setup: &Setup, begin: Begin) -> Twins<C> {
+        let mut core = Balancer::new(*setup);
+        let cache = C::new(setup, &core);
+        let (mut writer, ends) = (cache.writer(), Ends::begin(&mut core, setup, client(setup)));
+        let is_opening = matches!(begin, Begin::Opening | Begin::OpeningElsewhere);
+        if !is_opening {
+            if is_passthrough(setup) {
+                core.handle(&mut ends.to_client().syn().ack(1).bytes());
+            }
+            core.handle(&mut ends.to_server().ack(1).bytes());
+        }
+        let server_side = if matches!(begin, Begin::Open | Begin::Opening) { HERE } else { ELSEWHERE };
+        let table = core.forwarder.flows();
+        let (id, _) = table.lookup(&wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
+        let flow = table.get(id);
+        let keys = [flow.client(), flow.server()];
+        let directions = [Direction::ToServer, Direction::ToClient];
+        for (direction, key) in
+            directions.into_iter().zip(&keys).take(if is_passthrough(setup) { 2 } else { 1 })
+        {
+            let to_server = direction == Direction::ToServer;
+            let progress = match (is_opening, to_server) {
+                (false, _) => Progress::default(),
+                (true, true) => Progress { sent: 1, acked: 0 },
+                (true, false) => Progress { sent: 0, acked: 1 },
+            };
+            let route = CachedRoute {
+                rewrite: flow.rewrite(direction),
+                direction,
+                view: flow.view(),
+                from: (!to_server).then_some(server_side),
+                owners: convey::forward::FlowOwners {
+                    server: flow.server_id(),
+                    frontend: flow.frontend_id(),
+                },
+                is_new: true,
+                last: None,
+                progress,
+                opening: is_opening.then_some(flow.view()),
+            };
+            writer.put(key, &route);
+        }
+        writer.flush();
+        Twins { core, cache, writer, ends, keys, sent: [0; 2] }
+    }
+
+    /// The frame as the core sends it on.
+    fn core(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        let (mut bytes, headers) = (frame.to_vec(), wire::parse(frame));
+        let verdict = self.core.handle_frame(&mut Frame::new(&mut bytes, &headers));
+        matches!(verdict, Verdict::Transmit(_)).then_some(bytes)
+    }
+
+    fn step(&mut self, step: &Step, what: &str) {
+        let is_sent = step.then != Then::Left;
+        let expected = if is_sent { Some(self.core(&step.frame).expect(what)) } else { None };
+        assert_eq!(self.cache.forward(&step.frame, &self.core), expected, "{what}");
+        let headers = wire::parse(&step.frame);
+        let event = || {
+            let headers = headers.as_ref().unwrap();
+            let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
+            (headers.key, Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len })
+        };
+        let events = Vec::from_iter((step.then == Then::SentWithEvent).then(event));
+        assert_eq!(self.cache.events(), events, "{what}");
+        if is_sent {
+            let key = headers.as_ref().unwrap().key;
+            self.sent[self.keys.iter().position(|of| *of == key).unwrap()] += 1;
+        }
+        if let Some((sent, acked)) = step.progress {
+            let seen = self.writer.seen(&headers.unwrap().key).expect(what);
+            assert_eq!(seen.progress, Some(Progress { sent, acked }), "{what}");
+        }
+    }
+}
+
+/// Holds a kind of cache against all cases.
+pub(crate) fn run<C: Cache>() {
+    for (setup, case) in setups().iter().flat_map(|setup| CASES.iter().map(move |case| (setup, case))) {
+        if !(case.is_for)(setup) {
+            continue;
+        }
+        let mut twins = Twins::<C>::new(setup, case.begin);
+        for (n, step) in (case.steps)(setup, twins.ends).iter().enumerate() {
+            twins.step(step, &format!("{}, step {n} ({:?}), {setup:?}", case.name, step.then));
+        }
+        assert_eq!(twins.cache.counted(&twins.keys), twins.sent, "{}, {setup:?}", case.name);
+    }
+}
+
+/// Cuts frames, and has each byte of their headers say something else: nothing is sent on that the core would not send just so.
+pub(crate) fn run_on_damaged_headers<C: Cache>() {
+    for setup in setups() {
+        let mut twins = Twins::<C>::new(&setup, Begin::Open);
+        let packet = twins.ends.to_server().ack(1).payload(b"hello, world");
+        let packet = if is_tcp(&setup) { packet.tcp_options(&[1; 8]) } else { packet };
+        let frame = packet.bytes();
+        for len in 14 + if setup.is_v6 { 40 } else { 20 }..frame.len() {
+            assert_eq!(
+                twins.cache.forward(&frame[..len], &twins.core),
+                None,
+                "cut to {len} bytes, {setup:?}"
+            );
+        }
+        for (at, flip) in
+            (12..frame.len() - 12).flat_map(|at| [0x01, 0x10, 0x80, 0xff].map(|flip| (at, flip)))
+        {
+            let mut frame = frame.clone();
+            frame[at] ^= flip;
+            if let Some(sent) = twins.cache.forward(&frame, &twins.core) {
+                assert_eq!(twins.core(&frame), Some(sent), "byte {at} is not as it was, {setup:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Client and server of a flow, as each other knows them.
+
+use std::net::SocketAddr;
+
+use convey::forward::Verdict;
+use convey::model::UDP;
+use convey::wire::{self, TestPacket};
+
+use super::balancer::{Balancer, Setup};
+
+/// The Ethernet address of the loopback interface, where frames come from when a program is tried.
+pub(crate) const US: [u8; 6] = [0; 6];
+pub(crate) const THEM: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    client: SocketAddr,
+    vip: SocketAddr,
+    server: SocketAddr,
+    snat: SocketAddr,
+    is_udp: bool,
+}
+
+impl Ends {
+    /// Has a client begin a flow with the core, by a SYN with the number 0 if it is TCP.
+    pub(crate) fn begin(core: &mut Balancer, setup: &Setup, client: &str) -> Ends {
+        let mut first = setup.packet(client).syn().bytes();
+        let before = wire::parse(&first).unwrap().key;
+        assert!(matches!(core.handle(&mut first), Verdict::Transmit(_)));
+        let after = wire::parse(&first).unwrap().key;
+        Ends {
+            client: before.source(),
+            vip: before.destination(),
+            server: after.destination(),
+            snat: after.source(),
+            is_udp: before.protocol == UDP,
+        }
+    }
+
+    /// A packet of the client.
+    pub(crate) fn to_server(self) -> TestPacket {
+        self.packet(self.client, self.vip)
+    }
+
+    /// A packet of the server.
+    pub(crate) fn to_client(self) -> TestPacket {
+        self.packet(self.server, self.snat)
+    }
+
+    fn packet(self, from: SocketAddr, to: SocketAddr) -> TestPacket {
+        let packet = TestPacket::from(from).to(to).macs(THEM, US);
+        if self.is_udp { packet.udp() } else { packet }
+    }
+}
