@@ -146,7 +146,7 @@ fn flow(i: u32) -> NewFlow {
         client: key([100 + a, b, c, d], [192, 0, 2, 1], 1_024 + u16::from(d), 443),
         server: key([10, 1, a, b], [10, 0, 0, c], 8_443, 33_768 + u16::from(d)),
         view: View::BothSides,
-        as_is: false,
+        is_l2_dsr: false,
         server_id: i % 10,
         frontend_id: 0,
         to_server: 0,

@@ -15,7 +15,7 @@ use super::host::{Kernel, load};
 use super::paths::{Parts, Paths, Threads};
 use super::show::Show;
 use super::signals::{Signals, Wish};
-use super::{Failure, clock, cores, left_over, limits, runtime, snat_ports};
+use super::{Failure, clock, cores, limits, runtime, snat_ports, stale_filters};
 use crate::admin;
 use crate::config::{self, Config};
 use crate::control::Resolver;
@@ -121,7 +121,7 @@ impl Balancer {
             state.set_network(kernel.network.clone());
         }
         if kernel.is_none() {
-            left_over::remove_without_packets().await;
+            stale_filters::remove_without_packets().await;
         }
         let data_path = Paths::start(&parts, kernel).await?;
         serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::left_over::{self, Cleared, Kinds};
+use super::stale_filters::{self, Cleared, Kinds};
 use super::{Failure, print, runtime};
 use crate::net::{Netlink, ReservedPorts};
 
@@ -18,7 +18,7 @@ async fn clear() -> anyhow::Result<ExitCode> {
     let interfaces = netlink.interfaces().await.context("cannot ask the kernel for its interfaces")?;
     let (mut is_clear, mut is_refused) = (true, false);
     for interface in &interfaces {
-        match left_over::clear(&netlink, interface, Kinds::All).await {
+        match stale_filters::clear(&netlink, interface, Kinds::All).await {
             Ok(Cleared { removed, in_use }) => {
                 is_clear &= removed.is_empty() && in_use.is_empty();
                 removed.iter().for_each(|removed| print(&format!("removed {removed}\n")));

@@ -1,16 +1,15 @@
 //! Wires everything: what a command does, in which order things start and stop.
 
+mod attachments;
 mod balancer;
-mod claims;
 mod clear;
 mod clock;
-mod coverage;
 mod flood;
 mod host;
-mod left_over;
 mod limits;
 mod neighbours;
 mod offload;
+mod ownership;
 mod packet_path;
 mod packet_plan;
 mod paths;
@@ -20,6 +19,7 @@ mod restart;
 mod show;
 mod signals;
 mod snat_ports;
+mod stale_filters;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -113,7 +113,7 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
     let (loaded, kernel) = runtime.block_on(host::load(&file))?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     if let Some(Kernel { netlink, table, .. }) = &kernel {
-        let left = runtime.block_on(left_over::describe(netlink, &table.interfaces));
+        let left = runtime.block_on(stale_filters::describe(netlink, &table.interfaces));
         left.iter().for_each(|line| eprintln!("warning: {line}"));
     }
     runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));

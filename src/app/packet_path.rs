@@ -12,15 +12,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::claims::{self, Claims};
-use super::coverage::{Coverage, Drivers};
+use super::attachments::{Attachments, Drivers};
 use super::host::Kernel;
-use super::left_over::{self, Kinds, OwnHandle};
+use super::ownership::{self, Ownership};
 use super::packet_plan::{
     dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, split, with_backends,
 };
 use super::paths::Parts;
 use super::restart::Snat;
+use super::stale_filters::{self, Kinds, OwnHandle};
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
@@ -49,9 +49,9 @@ pub(super) struct PacketPath {
     /// Whose their ports are; `None` without an address.
     split: Option<PortSplit>,
     /// Draining frontends are among them.
-    claims: Claims,
+    ownership: Ownership,
     _snat_claims: Vec<Claim>,
-    coverage: Coverage,
+    attachments: Attachments,
     /// What workers go by.
     sight: Arc<ArcSwap<Sight>>,
     stats: Arc<PacketStats>,
@@ -78,13 +78,13 @@ impl PacketPath {
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
         let snat_addresses = snat_addresses(config, &network)?;
         // Before anything is done that another process would feel.
-        let claims = Claims::default().missing(config)?;
-        let snat_claims = claims::snat(config, &snat_addresses)?;
+        let ownership = Ownership::default().missing(config)?;
+        let snat_claims = ownership::snat(config, &snat_addresses)?;
         let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = reserve_ports(settings, &snat_addresses)?;
         // The guard is up: what they have forwarded so far does not get to the host's stack.
-        left_over::remove(&netlink, &table.interfaces, Kinds::FlowCaches).await;
+        stale_filters::remove(&netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(&netlink, &table.interfaces).await?;
         let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
         let lease = lasting.as_ref().map(LastingGuard::lease);
@@ -112,7 +112,8 @@ impl PacketPath {
         }
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);
-        let coverage = Coverage::begin(drivers, selection, dsr, interfaces).context("cannot capture")?;
+        let attachments =
+            Attachments::begin(drivers, selection, dsr, interfaces).context("cannot capture")?;
         tasks.spawn(read_network(netlink.clone(), table, parts.networks.clone()));
         info!("forwarding packets on {} (workers: {workers})", names.join(", "));
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
@@ -120,9 +121,9 @@ impl PacketPath {
             split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),
             settings: settings.clone(),
             snat_addresses,
-            claims,
+            ownership,
             _snat_claims: snat_claims,
-            coverage,
+            attachments,
             sight,
             stats,
             netlink,
@@ -150,14 +151,14 @@ impl PacketPath {
             Ok(interfaces) => interfaces,
             Err(error) => return warn!("the guards that an earlier convey may have left stay: {error}"),
         };
-        left_over::remove(&self.netlink, &interfaces, Kinds::OwnGuards(&dsr(&config.frontends))).await;
-        let others = left_over::guards_of_others(&self.netlink, &interfaces).await;
+        stale_filters::remove(&self.netlink, &interfaces, Kinds::OwnGuards(&dsr(&config.frontends))).await;
+        let others = stale_filters::guards_of_others(&self.netlink, &interfaces).await;
         if !others.is_empty() {
             let netlink = self.netlink.clone();
             self.tasks.spawn(async move {
                 // Their processes are gone: nobody has moved their end since.
                 tokio::time::sleep(Terms::default().lasts + Lease::PACE).await;
-                left_over::remove_guards(&netlink, &others).await;
+                stale_filters::remove_guards(&netlink, &others).await;
             });
         }
     }
@@ -173,18 +174,18 @@ impl PacketPath {
     }
 
     /// Claims what the configuration adds; it is ours with [`PacketPath::own`].
-    pub(super) fn claim(&self, config: &Config) -> Result<Claims, String> {
-        self.claims.missing(config).map_err(|error| format!("{error:#}"))
+    pub(super) fn claim(&self, config: &Config) -> Result<Ownership, String> {
+        self.ownership.missing(config).map_err(|error| format!("{error:#}"))
     }
 
     /// How many frontends are claimed now.
     pub(super) fn claims(&self) -> u64 {
-        self.claims.len()
+        self.ownership.len()
     }
 
     /// Keeps what was claimed for as long as it is forwarded.
-    pub(super) fn own(&mut self, claims: Claims) {
-        self.claims.add(claims);
+    pub(super) fn own(&mut self, ownership: Ownership) {
+        self.ownership.add(ownership);
     }
 
     /// Has workers go by this snapshot.
@@ -197,17 +198,17 @@ impl PacketPath {
         let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
         let dsr = dsr(snapshot.frontends.iter().map(|frontend| &frontend.config));
-        let is_other = self.coverage.select(selection, dsr);
+        let is_other = self.attachments.select(selection, dsr);
         if is_other {
-            self.claims.keep(self.coverage.selection().listen());
+            self.ownership.keep(self.attachments.selection().listen());
         }
         let network = &snapshot.network;
         let vips: BTreeSet<IpAddr> =
-            self.coverage.selection().listen().map(|listen| listen.addr.ip()).collect();
+            self.attachments.selection().listen().map(|listen| listen.addr.ip()).collect();
         let (vips, servers): (Vec<IpAddr>, _) = (vips.into_iter().collect(), servers_of(snapshot));
         let named = &self.settings.interfaces;
-        self.coverage.cover(passed(named, &vips, &servers, network), network);
-        self.coverage.route(network);
+        self.attachments.cover(passed(named, &vips, &servers, network), network);
+        self.attachments.route(network);
         if is_other && !named.is_empty() {
             for interface in passed(&[], &vips, &servers, network) {
                 if !named.contains(&interface.name) {
@@ -219,7 +220,7 @@ impl PacketPath {
 
     /// Sends what is queued, and stops.
     pub(super) fn stop(self) {
-        self.coverage.stop();
+        self.attachments.stop();
     }
 }
 

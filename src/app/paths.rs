@@ -8,8 +8,8 @@ use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::claims::Claims;
 use super::host::Kernel;
+use super::ownership::Ownership;
 use super::packet_path::PacketPath;
 use super::packet_plan;
 use super::proxy_path::ProxyPath;
@@ -69,7 +69,7 @@ impl Threads {
 /// What is to be served from now on, of each kind.
 pub(super) struct Ready {
     proxy: Option<proxy::Ready>,
-    claims: Option<Claims>,
+    claims: Option<Ownership>,
 }
 
 impl Paths {
@@ -197,7 +197,7 @@ impl DataPath for Paths {
 
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
         let claims = self.packets.as_ref().map(|packets| packets.claim(config)).transpose()?;
-        let new_claims = claims.as_ref().map_or(0, Claims::len);
+        let new_claims = claims.as_ref().map_or(0, Ownership::len);
         let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_claims)).transpose()?;
         Ok(Ready { proxy, claims })
     }

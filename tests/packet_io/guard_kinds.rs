@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use convey::dataplane::{Capture, Filter, Guard, GuardKind, Replies, Selection, Spares, Wake};
+use convey::dataplane::{BufferPool, Capture, Filter, Guard, GuardKind, Replies, Selection, Wake};
 use convey_testkit::{Namespace, PATIENCE, wait_for};
 
 use super::guard::{load, with};
@@ -62,7 +62,7 @@ impl Pair {
         let (mut capture, _handle) = self.other.enter(|| Capture::open(index, &filter).unwrap());
         let last = packet(BALANCER, "10.78.0.2:9", "10.78.0.1:9");
         send(&self.other, "eth0", &[packets, &[last]].concat());
-        let (mut spare, mut frames) = (Spares::default(), Vec::new());
+        let (mut spare, mut frames) = (BufferPool::default(), Vec::new());
         let is_last = |frame: &[u8]| frame[12..14] == [8, 0] && frame[23] == 6 && frame[36..38] == [0, 9];
         loop {
             assert_ne!(capture.read_batch(&mut spare, &mut frames), Wake::Stopped);

@@ -8,7 +8,9 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 
-use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Spares, Transmit, Wake};
+use convey::dataplane::{
+    Buffer, BufferPool, Capture, CaptureHandle, Filter, Replies, Selection, Transmit, Wake,
+};
 use convey::model::TCP;
 use convey_testkit::{Namespace, PATIENCE};
 
@@ -61,7 +63,7 @@ fn super_frames_are_cut_into_shorter_segments_than_they_came_in() {
         assert!(seen.is_cut_to(1448) && seen.partial > 0, "{seen:?}");
     }
     let mut first = Vec::new();
-    capture.read_batch(&mut Spares::default(), &mut first);
+    capture.read_batch(&mut BufferPool::default(), &mut first);
     let lengths: BTreeSet<usize> = first.iter().map(|frame| frame.frame().len()).collect();
     assert!(lengths.contains(&(14 + 52 + 1200)), "{lengths:?}");
 }
@@ -217,7 +219,7 @@ fn direction(
     let thread = thread::spawn(move || {
         convey_testkit::join(&name).unwrap();
         let mut transmit = Transmit::default();
-        let (mut spare, mut batch, mut seen) = (Spares::default(), Vec::new(), Seen::default());
+        let (mut spare, mut batch, mut seen) = (BufferPool::default(), Vec::new(), Seen::default());
         while capture.read_batch(&mut spare, &mut batch) != Wake::Stopped {
             for mut buffer in batch.drain(..) {
                 seen.note(&buffer);

@@ -2,7 +2,9 @@
 
 use std::net::{Ipv6Addr, UdpSocket};
 
-use convey::dataplane::{Buffer, Capture, CaptureHandle, Filter, Replies, Selection, Spares, Transmit, Wake};
+use convey::dataplane::{
+    Buffer, BufferPool, Capture, CaptureHandle, Filter, Replies, Selection, Transmit, Wake,
+};
 use convey::model::Endpoint;
 use convey_testkit::Namespace;
 
@@ -62,7 +64,7 @@ impl Wire {
 
     /// The next batch that has frames in it.
     fn frames(&mut self) -> Vec<Buffer> {
-        let (mut spare, mut frames) = (Spares::default(), Vec::new());
+        let (mut spare, mut frames) = (BufferPool::default(), Vec::new());
         while frames.is_empty() {
             assert_ne!(self.capture.read_batch(&mut spare, &mut frames), Wake::Stopped);
         }
@@ -91,7 +93,7 @@ fn only_what_goes_to_our_addresses_is_captured() {
     assert_eq!(wire.frames().iter().map(destination).collect::<Vec<_>>(), ["203.0.113.2:443"]);
 
     wire.handle.stop();
-    assert_eq!(wire.capture.read_batch(&mut Spares::default(), &mut Vec::new()), Wake::Stopped);
+    assert_eq!(wire.capture.read_batch(&mut BufferPool::default(), &mut Vec::new()), Wake::Stopped);
 }
 
 fn of_each_kind_of_packet_only_those_to_our_addresses_are_captured() {
@@ -188,7 +190,7 @@ fn the_kernel_takes_a_filter_for_any_number_of_addresses() {
 fn an_interface_that_goes_down_is_captured_again_when_it_is_back() {
     let mut wire = Wire::new(&Filter::new(&selection("203.0.113.1:80")));
     wire.balancer.ip("link set front down");
-    let news = wire.capture.read_batch(&mut Spares::default(), &mut Vec::new());
+    let news = wire.capture.read_batch(&mut BufferPool::default(), &mut Vec::new());
     assert_eq!(news, Wake::Frames { errors: 1 });
 
     wire.balancer.ip("link set front up");

@@ -54,7 +54,7 @@ impl Buffer {
     }
 
     /// Takes note of the first fragment of its packet.
-    pub(super) fn follow(&mut self, lead: Lead) {
+    pub(super) fn set_lead(&mut self, lead: Lead) {
         self.lead = Some(lead);
         if let Ok(headers) = &mut self.headers {
             lead.complete(headers);

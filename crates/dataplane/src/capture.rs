@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use socket2::Socket;
 
 use super::buffer::ORDINARY;
-use super::{Buffer, Filter, Spares, VNET_HEADER_LEN, socket};
+use super::{Buffer, BufferPool, Filter, VNET_HEADER_LEN, socket};
 
 /// Most frames that [`Capture::read_batch`] reads at once.
 pub const BATCH: usize = 256;
@@ -66,8 +66,8 @@ impl Capture {
     }
 
     /// Waits for frames and adds those that are there to `into`, at most [`BATCH`], and fewer if they are long. Buffers
-    /// are taken from `spares` while it has any.
-    pub fn read_batch(&mut self, spares: &mut Spares, into: &mut Vec<Buffer>) -> Wake {
+    /// are taken from `pool` while it has any.
+    pub fn read_batch(&mut self, pool: &mut BufferPool, into: &mut Vec<Buffer>) -> Wake {
         if self.wait() {
             return Wake::Stopped;
         }
@@ -78,7 +78,7 @@ impl Capture {
             frames += 1;
             match self.frames.next() {
                 Ok(frame) => {
-                    let mut buffer = spares.take(frame.len());
+                    let mut buffer = pool.take(frame.len());
                     bytes += buffer.capacity().max(frame.len());
                     if buffer.fill(frame) {
                         into.push(buffer);

@@ -8,15 +8,15 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender};
 
 use super::pipeline::named;
-use super::queues::{Batch, PATIENCE, Parcel, Room};
-use super::sorter::Sorter;
-use super::{Capture, CaptureHandle, Filter, Spares, Wake};
+use super::queues::{Batch, MemoryBudget, PATIENCE, Parcel};
+use super::steering::Steering;
+use super::{BufferPool, Capture, CaptureHandle, Filter, Wake};
 use convey_forward::{Dispatch, Ids};
 use convey_model::{DropReason, Timestamp};
 use convey_snapshot::stats::PacketStats;
 
 /// Interfaces that can be captured on at once: so many threads have counters.
-pub(super) const MOST: usize = 256;
+pub(super) const MAX_INTERFACES: usize = 256;
 
 /// The threads, and what another one needs.
 pub(super) struct Captures {
@@ -29,9 +29,9 @@ pub(super) struct Captures {
     /// One for each worker.
     pub(super) inboxes: Vec<Sender<Batch>>,
     pub(super) spare: Receiver<Batch>,
-    pub(super) room: Room,
+    pub(super) budget: MemoryBudget,
     pub(super) stats: Arc<PacketStats>,
-    /// Whose counters the first one has; [`MOST`] are theirs.
+    /// Whose counters the first one has; [`MAX_INTERFACES`] are theirs.
     pub(super) first: usize,
     pub(super) now: fn() -> Timestamp,
 }
@@ -55,10 +55,12 @@ impl Captures {
     /// is there.
     pub(super) fn begin(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
         let mut running = self.running.lock();
-        let mut numbers = self.first..self.first + MOST;
+        let mut numbers = self.first..self.first + MAX_INTERFACES;
         let Some(number) = numbers.find(|number| running.iter().all(|thread| thread.number != *number))
         else {
-            return Err(io::Error::other(format!("{MOST} interfaces are captured on, and that is the most")));
+            return Err(io::Error::other(format!(
+                "{MAX_INTERFACES} interfaces are captured on, and that is the most"
+            )));
         };
         let (capture, handle) = Capture::open(interface, &self.filter)?;
         let program = self.program.as_ref().filter(|_| is_cached);
@@ -69,10 +71,10 @@ impl Captures {
             thread: number,
             interface,
             capture,
-            sorter: Sorter::new(self.dispatch.clone(), self.ids.clone(), self.now),
+            steering: Steering::new(self.dispatch.clone(), self.ids.clone(), self.now),
             inboxes: self.inboxes.clone(),
             spare: self.spare.clone(),
-            room: self.room.clone(),
+            budget: self.budget.clone(),
             stats: self.stats.clone(),
         };
         let thread = named(format!("capture-{interface}"), move || reader.run())?;
@@ -133,61 +135,61 @@ struct Reader {
     thread: usize,
     interface: u32,
     capture: Capture,
-    sorter: Sorter,
+    steering: Steering,
     inboxes: Vec<Sender<Batch>>,
     spare: Receiver<Batch>,
-    room: Room,
+    budget: MemoryBudget,
     stats: Arc<PacketStats>,
 }
 
 impl Reader {
     fn run(mut self) {
-        let (mut spares, mut frames) = (Spares::default(), Vec::new());
+        let (mut pool, mut frames) = (BufferPool::default(), Vec::new());
         loop {
-            self.refill(&mut spares);
-            match self.capture.read_batch(&mut spares, &mut frames) {
+            self.refill(&mut pool);
+            match self.capture.read_batch(&mut pool, &mut frames) {
                 Wake::Stopped => break,
                 Wake::Frames { errors } => self.stats.capture_errors(self.thread, errors.into()),
             }
             let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
             for buffer in frames.drain(..) {
-                self.sorter.sort(buffer, &mut |worker, buffer| {
+                self.steering.steer(buffer, &mut |worker, buffer| {
                     batches[usize::from(worker)].push((self.interface, buffer));
                 });
             }
-            for (reason, lost) in self.sorter.take_lost() {
+            for (reason, lost) in self.steering.take_lost() {
                 self.stats.dropped(self.thread, reason, lost);
             }
             for (inbox, batch) in self.inboxes.iter().zip(batches) {
                 if batch.is_empty() {
                     continue;
                 }
-                let batch = self.room.batch(batch);
+                let batch = self.budget.batch(batch);
                 if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, PATIENCE) {
                     self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.parcels.len() as u64);
-                    put(lost, &mut spares);
+                    put(lost, &mut pool);
                 }
             }
         }
-        self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.sorter.held());
+        self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.steering.held());
     }
 
     /// Takes back buffers, and waits until there is room for what they are filled with; meanwhile frames wait in the
     /// kernel's receive buffer.
-    fn refill(&self, spares: &mut Spares) {
-        while spares.is_short()
+    fn refill(&self, pool: &mut BufferPool) {
+        while pool.is_short()
             && let Ok(batch) = self.spare.try_recv()
         {
-            put(batch, spares);
+            put(batch, pool);
         }
-        while self.room.is_full() {
+        while self.budget.is_full() {
             if let Ok(batch) = self.spare.recv_timeout(PATIENCE) {
-                put(batch, spares);
+                put(batch, pool);
             }
         }
     }
 }
 
-fn put(batch: Batch, spares: &mut Spares) {
-    batch.parcels.into_iter().for_each(|(_, buffer)| spares.put(buffer));
+fn put(batch: Batch, pool: &mut BufferPool) {
+    batch.parcels.into_iter().for_each(|(_, buffer)| pool.put(buffer));
 }

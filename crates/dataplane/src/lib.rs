@@ -1,7 +1,9 @@
 //! The shell of the packet modes: sockets that capture and send frames, and what keeps the host's own stack away
 //! from the traffic we forward.
 
+mod accounting;
 mod buffer;
+mod buffer_pool;
 mod cache;
 mod capture;
 mod captures;
@@ -10,8 +12,8 @@ mod event_queue;
 mod filter;
 mod guard;
 mod kernel_types;
-mod ledger;
 mod legacy;
+mod neighbour_queue;
 pub mod net;
 mod pipeline;
 pub mod programs;
@@ -20,13 +22,12 @@ mod selection;
 mod selection_maps;
 mod sight;
 mod socket;
-mod sorter;
-mod spares;
+mod steering;
 mod transmit;
-mod waiting;
 mod worker;
 
 pub use buffer::{Buffer, VNET_HEADER_LEN};
+pub use buffer_pool::BufferPool;
 pub use cache::{
     CacheError, CounterReader, FlowCounters, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate,
     SegmentEvents, Sizes, SynGate, SynLimit, Undone,
@@ -39,6 +40,5 @@ pub use legacy::NftablesError;
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 pub use selection::{Replies, Selection};
 pub use sight::{Sight, plan};
-pub use spares::Spares;
 pub use transmit::Transmit;
 pub use worker::WANTED;

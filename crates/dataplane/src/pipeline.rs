@@ -20,9 +20,9 @@ use log::warn;
 
 use super::captures::{self, Captures, Running};
 use super::event_queue::EventQueue;
-use super::queues::{Batch, QUEUE, Room, SPARES};
+use super::neighbour_queue::NeighbourQueue;
+use super::queues::{Batch, MemoryBudget, QUEUE, SPARES};
 use super::transmit::drop_reason;
-use super::waiting::Waiting;
 use super::worker::Worker;
 use super::{CounterReader, Filter, SegmentEvents, Sight, Transmit};
 use convey_forward::{Dispatch, Forwarder, Ids};
@@ -64,7 +64,7 @@ pub struct PlannedCache {
 impl PipelineParts {
     /// Threads that count: workers first, then transmit, then as many as interfaces can be captured on.
     pub fn threads(workers: usize) -> usize {
-        workers + 1 + captures::MOST
+        workers + 1 + captures::MAX_INTERFACES
     }
 }
 
@@ -86,7 +86,7 @@ impl Pipeline {
             None => (None, None, None),
         };
         let event_queues = EventQueue::of(workers, events, &parts.dispatch);
-        let (ids, room) = (Ids::new(fastrand::u16(..)), Room::default());
+        let (ids, budget) = (Ids::new(fastrand::u16(..)), MemoryBudget::default());
         let (spares, spare) = bounded(SPARES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
@@ -101,13 +101,13 @@ impl Pipeline {
                 counters: counters.take(),
                 events,
                 ids: ids.clone(),
-                waiting: Waiting::default(),
+                waiting: NeighbourQueue::default(),
                 sight: parts.sight.clone(),
                 stats: parts.stats.clone(),
                 frames,
                 out: out.clone(),
                 spares: spares.clone(),
-                room: room.clone(),
+                budget: budget.clone(),
                 wanted: parts.wanted.clone(),
                 failures: parts.failures.clone(),
                 now: parts.now,
@@ -124,7 +124,7 @@ impl Pipeline {
             dispatch: parts.dispatch,
             inboxes,
             spare,
-            room,
+            budget,
             stats: parts.stats,
             first: workers + 1,
             now: parts.now,

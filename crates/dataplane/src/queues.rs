@@ -18,7 +18,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Bytes that may wait in all queues. Beyond, nothing more is captured; each capture thread may have a batch at hand
 /// then, and workers what they make of the frames they have.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// A frame and the interface it came from or goes to.
 pub(super) type Parcel = (u32, Buffer);
@@ -27,36 +27,36 @@ pub(super) type Parcel = (u32, Buffer);
 pub(super) struct Batch {
     pub(super) parcels: Vec<Parcel>,
     /// Drop it when the frames are done with.
-    pub(super) charge: Charge,
+    pub(super) charge: MemoryCharge,
 }
 
-/// The room that there is for batches, shared by all threads.
+/// How much memory batches may take, shared by all threads.
 #[derive(Clone, Default)]
-pub(super) struct Room(Arc<AtomicUsize>);
+pub(super) struct MemoryBudget(Arc<AtomicUsize>);
 
-/// The room that a batch takes; given back when dropped.
-pub(super) struct Charge {
+/// The memory that a batch takes; given back when dropped.
+pub(super) struct MemoryCharge {
     bytes: usize,
-    room: Room,
+    budget: MemoryBudget,
 }
 
-impl Room {
+impl MemoryBudget {
     /// Whether there is none left.
     pub(super) fn is_full(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= MOST_BYTES
+        self.0.load(Ordering::Relaxed) >= MAX_BYTES
     }
 
     /// Makes a batch. It takes what memory its frames have, however short they are.
     pub(super) fn batch(&self, parcels: Vec<Parcel>) -> Batch {
         let bytes = parcels.iter().map(|(_, buffer)| size_of::<Parcel>() + buffer.capacity()).sum();
         self.0.fetch_add(bytes, Ordering::Relaxed);
-        Batch { parcels, charge: Charge { bytes, room: self.clone() } }
+        Batch { parcels, charge: MemoryCharge { bytes, budget: self.clone() } }
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
-        self.room.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.0.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_batch_takes_room_by_the_memory_of_its_frames_until_it_is_done_with() {
-        let room = Room::default();
+        let budget = MemoryBudget::default();
         let grown = || {
             let mut buffer = Buffer::default();
             buffer.set_frame(&[0; 60_000]);
@@ -74,16 +74,16 @@ mod tests {
             buffer
         };
         let mut batches = Vec::new();
-        while !room.is_full() {
-            batches.push(room.batch(vec![(1, grown()), (1, grown())]));
+        while !budget.is_full() {
+            batches.push(budget.batch(vec![(1, grown()), (1, grown())]));
         }
         assert!((540..560).contains(&batches.len()), "{} of 120 KB each", batches.len());
         let Batch { parcels, charge } = batches.pop().unwrap();
         drop(parcels);
-        assert!(room.is_full());
+        assert!(budget.is_full());
         drop(charge);
-        assert!(!room.is_full());
+        assert!(!budget.is_full());
         drop(batches);
-        assert_eq!(room.0.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.0.load(Ordering::Relaxed), 0);
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
+use super::accounting::Accounting;
 use super::event_queue::EventQueue;
-use super::ledger::Ledger;
-use super::queues::{Batch, PATIENCE, Parcel, Room};
-use super::waiting::{QueuedFrame, Waiting};
+use super::neighbour_queue::{NeighbourQueue, QueuedFrame};
+use super::queues::{Batch, MemoryBudget, PATIENCE, Parcel};
 use super::{Buffer, CounterReader, Sight};
 use convey_forward::{
     Cut, Direction, FlowState, Forwarded, Forwarder, Ids, PacketRole, Verdict, cut, number_segments,
@@ -45,13 +45,13 @@ pub(super) struct Worker {
     pub(super) events: EventQueue,
     /// For packets that it cuts.
     pub(super) ids: Ids,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: NeighbourQueue,
     pub(super) sight: Arc<ArcSwap<Sight>>,
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
     pub(super) out: Sender<Batch>,
     pub(super) spares: Sender<Batch>,
-    pub(super) room: Room,
+    pub(super) budget: MemoryBudget,
     pub(super) wanted: tokio::sync::mpsc::Sender<Wanted>,
     pub(super) failures: tokio::sync::mpsc::Sender<ConnectFailures>,
     pub(super) now: fn() -> Timestamp,
@@ -61,7 +61,7 @@ pub(super) struct Worker {
 struct Round<'a> {
     sight: &'a Sight,
     now: Timestamp,
-    ledger: &'a Ledger,
+    accounting: &'a Accounting,
     out: Vec<Parcel>,
     /// Frames that are no longer needed.
     spare: Vec<Parcel>,
@@ -70,7 +70,7 @@ struct Round<'a> {
 impl Worker {
     /// Works until no capture thread is left to send it frames.
     pub(super) fn run(mut self) {
-        let mut ledger = Ledger::new(self.core);
+        let mut accounting = Accounting::new(self.core);
         let mut is_behind = false;
         let mut counted = Timestamp::default();
         loop {
@@ -81,16 +81,16 @@ impl Worker {
             };
             let Batch { parcels, charge } = match self.frames.recv_timeout(patience) {
                 Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => self.room.batch(Vec::new()),
+                Err(RecvTimeoutError::Timeout) => self.budget.batch(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let sight = self.sight.load();
             let now = (self.now)();
-            ledger.follow(&sight.snapshot);
+            accounting.use_snapshot(&sight.snapshot);
             let mut round = Round {
                 sight: &sight,
                 now,
-                ledger: &ledger,
+                accounting: &accounting,
                 out: Vec::with_capacity(parcels.len()),
                 spare: Vec::new(),
             };
@@ -98,7 +98,7 @@ impl Worker {
             for (key, segment) in self.events.take() {
                 self.forwarder.on_cached(&key, segment, now);
             }
-            self.settle(&ledger);
+            self.release_slots(&accounting);
             is_behind = self.forwarder.handle_timeout(&sight.plan, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(frame);
@@ -117,9 +117,9 @@ impl Worker {
             self.forwarder.flush_cache();
             self.send(out, spare);
             drop(charge);
-            self.report(&ledger);
+            self.report(&accounting);
             if let Some(counters) = self.counters.as_mut().filter(|_| now.since(counted) >= COUNT_EVERY) {
-                counters.read(&self.stats, |owners, counter, n| ledger.count_cached(owners, counter, n));
+                counters.read(&self.stats, |owners, counter, n| accounting.count_cached(owners, counter, n));
                 counted = now;
             }
         }
@@ -171,14 +171,15 @@ impl Worker {
             Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
             Direction::ToClient => (Counter::PacketsTx, Counter::BytesTx),
         };
-        round.ledger.count(forwarded.flow, packets, 1);
-        round.ledger.count(forwarded.flow, bytes, buffer.frame().len() as u64);
+        round.accounting.count(forwarded.flow, packets, 1);
+        round.accounting.count(forwarded.flow, bytes, buffer.frame().len() as u64);
         match forwarded.role {
-            PacketRole::First => round.ledger.count(forwarded.flow, Counter::Opened, 1),
+            PacketRole::First => round.accounting.count(forwarded.flow, Counter::Opened, 1),
             PacketRole::Later => {}
-            PacketRole::Answer => round.ledger.answered(forwarded.flow),
+            PacketRole::Answer => round.accounting.answered(forwarded.flow),
             PacketRole::Refusal => {
-                if let Some(failures) = round.ledger.refused(forwarded, interface, &round.sight.snapshot) {
+                if let Some(failures) = round.accounting.refused(forwarded, interface, &round.sight.snapshot)
+                {
                     let _ = self.failures.try_send(failures); // full: there is more of the same in it
                 }
             }
@@ -228,29 +229,29 @@ impl Worker {
     fn send(&self, out: Vec<Parcel>, spare: Vec<Parcel>) {
         if !out.is_empty()
             && let Err(SendTimeoutError::Timeout(lost)) =
-                self.out.send_timeout(self.room.batch(out), PATIENCE)
+                self.out.send_timeout(self.budget.batch(out), PATIENCE)
         {
             self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.parcels.len() as u64);
             let _ = self.spares.try_send(lost);
         }
         if !spare.is_empty() {
-            let _ = self.spares.try_send(self.room.batch(spare)); // full: nobody needs them
+            let _ = self.spares.try_send(self.budget.batch(spare)); // full: nobody needs them
         }
     }
 
     /// Gives back what flows took that have ended, before others ask for it.
-    fn settle(&mut self, ledger: &Ledger) {
+    fn release_slots(&mut self, accounting: &Accounting) {
         let events = self.forwarder.events();
         for ended in events.ended.drain(..) {
-            ledger.ended(ended);
+            accounting.ended(ended);
         }
         for flow in events.answered.drain(..) {
-            ledger.answered(flow);
+            accounting.answered(flow);
         }
     }
 
-    fn report(&mut self, ledger: &Ledger) {
-        self.settle(ledger);
+    fn report(&mut self, accounting: &Accounting) {
+        self.release_slots(accounting);
         for wanted in self.forwarder.events().wanted.drain(..) {
             ask(&self.wanted, wanted);
         }
@@ -294,13 +295,13 @@ mod tests {
             counters: None,
             events: EventQueue::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
             ids: Ids::new(0),
-            waiting: Waiting::default(),
+            waiting: NeighbourQueue::default(),
             sight: Arc::new(ArcSwap::from_pointee(Sight::new(Arc::new(Snapshot::empty(1))))),
             stats: stats.clone(),
             frames,
             out,
             spares,
-            room: Room::default(),
+            budget: MemoryBudget::default(),
             wanted: tokio::sync::mpsc::channel(1).0,
             failures: tokio::sync::mpsc::channel(1).0,
             now: || Timestamp(0),

@@ -2,9 +2,9 @@
 
 use super::cache::Progress;
 use super::list::Links;
-use super::numbers::{Heard, Numbers, PendingFin};
 use super::shares::Share;
 use super::state::{ACK, Direction, FIN, FlowState, SYN, Segment, View};
+use super::tcp_sequence::{Heard, PendingFin, TcpSequence};
 use super::wheel::Slot;
 use convey_model::{Addr, FlowKey, Rewrite, TCP, UDP};
 
@@ -19,7 +19,7 @@ pub struct NewFlow {
     /// Whether the server's packets pass us, and are found by their key.
     pub view: View,
     /// Whether packets go to the server as they are, by its link-layer address alone (L2 DSR).
-    pub as_is: bool,
+    pub is_l2_dsr: bool,
     /// The server, by the number the control path gave it.
     pub server_id: u32,
     /// The frontend, by the number the control path gave it.
@@ -56,7 +56,7 @@ pub struct Flow {
     next_hops: [u16; 2],
     server_id: u32,
     frontend_id: u32,
-    numbers: Numbers,
+    numbers: TcpSequence,
     /// When it came to be in its class, in nanoseconds; of a stream when it was last found in use. Means something if it may
     /// be evicted.
     pub(super) since: u64,
@@ -71,7 +71,7 @@ struct FlowFlags(u8);
 impl FlowFlags {
     const UDP: u8 = 1;
     const CLIENT_SIDE: u8 = 2;
-    const AS_IS: u8 = 4;
+    const L2_DSR: u8 = 4;
     const CACHED: u8 = 8;
     /// A connection that only its client's side is seen of, and not from its beginning.
     const MET: u8 = 16;
@@ -89,7 +89,7 @@ impl FlowFlags {
         FlowFlags(
             set(FlowFlags::UDP, new.client.protocol == UDP)
                 | set(FlowFlags::CLIENT_SIDE, new.view == View::ClientSide)
-                | set(FlowFlags::AS_IS, new.as_is)
+                | set(FlowFlags::L2_DSR, new.is_l2_dsr)
                 | set(FlowFlags::MET, is_met),
         )
     }
@@ -171,7 +171,7 @@ impl Flow {
             next_hops: [new.to_server, new.to_client].map(short),
             server_id: new.server_id,
             frontend_id: new.frontend_id,
-            numbers: Numbers::first(new.segment),
+            numbers: TcpSequence::first(new.segment),
             since: 0,
             links: [Links::NONE; 2],
         }
@@ -213,7 +213,7 @@ impl Flow {
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let next_hop = self.next_hop(direction);
         let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
-            Direction::ToServer if self.flags.has(FlowFlags::AS_IS) => self.client(),
+            Direction::ToServer if self.flags.has(FlowFlags::L2_DSR) => self.client(),
             Direction::ToServer => self.server().reversed(),
             Direction::ToClient => self.client().reversed(),
         };
@@ -235,8 +235,8 @@ impl Flow {
     }
 
     /// Whether packets reach the server with the VIP as their destination.
-    pub fn is_as_is(&self) -> bool {
-        self.flags.has(FlowFlags::AS_IS)
+    pub fn is_l2_dsr(&self) -> bool {
+        self.flags.has(FlowFlags::L2_DSR)
     }
 
     /// The server, by the number the control path gave it.

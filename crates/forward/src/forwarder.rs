@@ -19,7 +19,7 @@ use std::sync::Arc;
 use self::begin::To;
 use self::expiry::ACKNOWLEDGED_AFTER;
 use self::fit::{Path, fit};
-use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MOST_LOOKED_AT};
+use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MAX_LOOKED_AT};
 use self::in_use::InUse;
 use self::narrow::Narrowed;
 use self::refuse::Stop;
@@ -160,7 +160,7 @@ impl Forwarder {
             farewell: Vec::with_capacity(ANSWER_LEN),
             workers: settings.workers,
             leaving: Vec::new(),
-            looked_at: Vec::with_capacity(MOST_LOOKED_AT as usize),
+            looked_at: Vec::with_capacity(MAX_LOOKED_AT as usize),
             in_use: InUse::new(),
             generation: None,
             served: Served::default(),
@@ -311,7 +311,7 @@ impl Forwarder {
             if flow.is_over() {
                 self.events.ended.push(Ended { flow: owners, how: End::Own });
             }
-            self.follow_in_cache(id);
+            self.update_in_cache(id);
         } else if matches!(headers.kind, Kind::LaterFragment { .. }) {
         } else if self.is_stream_beyond(id, direction, packet.plan) {
             self.flows.keep(id, packet.now);
@@ -367,7 +367,7 @@ impl Forwarder {
             {
                 self.reroute_in_cache(id, now);
             }
-            _ => self.follow_in_cache(id),
+            _ => self.update_in_cache(id),
         }
         if !was_over && self.flows.get(id).is_over() {
             self.events.ended.push(Ended { flow: owners, how: End::Own });
@@ -399,7 +399,7 @@ impl Forwarder {
         if let Some(hop) = plan.network.get(rewrite.next_hop) {
             return Ok((rewrite, hop));
         }
-        rewrite.next_hop = self.find_hop(To::end(self.flows.get(id), direction), plan)?;
+        rewrite.next_hop = self.find_next_hop(To::end(self.flows.get(id), direction), plan)?;
         self.flows.set_next_hop(id, direction, rewrite.next_hop);
         self.reroute_in_cache(id, now);
         let hop = plan.network.get(rewrite.next_hop);

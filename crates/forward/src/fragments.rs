@@ -11,13 +11,13 @@ use convey_model::{FlowKey, Timestamp};
 use convey_wire::{FragmentKey, Headers, Kind};
 
 /// Packets that are remembered at once; the oldest makes room for another.
-const MOST_PACKETS: usize = 4_096;
+const MAX_PACKETS: usize = 4_096;
 
 /// Fragments that wait for their first at once.
-const MOST_HELD: usize = 512;
+const MAX_HELD: usize = 512;
 
 /// Of one packet: the longest has 45 fragments on Ethernet.
-const MOST_HELD_OF_ONE: usize = 64;
+const MAX_HELD_OF_ONE: usize = 64;
 
 /// How long a packet is remembered. Receivers give up on it after 30 s (Linux) and more (RFC 8200: 60 s), but what
 /// follows later than a few seconds after its first fragment hardly ever comes.
@@ -124,7 +124,7 @@ impl<T> Fragments<T> {
 
     /// Any other fragment. `drop` is given what had to make room.
     pub fn later(&mut self, key: FragmentKey, frame: T, now: Timestamp, drop: impl FnMut(T)) -> Later<T> {
-        let is_full = self.held >= MOST_HELD;
+        let is_full = self.held >= MAX_HELD;
         // Not remembered, lest a flood of such push out packets whose first was here.
         if is_full && !self.packets.contains_key(&key) {
             return Later::Full(frame);
@@ -132,7 +132,7 @@ impl<T> Fragments<T> {
         let packet = self.packet(key, now, drop);
         match packet.first {
             Some(part) => Later::Follows(part, frame),
-            None if is_full || packet.held.len() >= MOST_HELD_OF_ONE => Later::Full(frame),
+            None if is_full || packet.held.len() >= MAX_HELD_OF_ONE => Later::Full(frame),
             None => {
                 let (since, is_first) = (packet.since, packet.held.is_empty());
                 packet.held.push(frame);
@@ -167,7 +167,7 @@ impl<T> Fragments<T> {
     fn packet(&mut self, key: FragmentKey, now: Timestamp, mut drop: impl FnMut(T)) -> &mut Packet<T> {
         if !self.packets.contains_key(&key) {
             // As many as there are packets, and those that waited in vain.
-            while self.order.len() >= MOST_PACKETS
+            while self.order.len() >= MAX_PACKETS
                 && let Some((since, oldest)) = self.order.pop_front()
             {
                 if self.packets.get(&oldest).is_some_and(|packet| packet.since == since) {
@@ -293,9 +293,9 @@ mod tests {
             if let Later::Full(_) = fragments.later(key((n >> 8) as u16, n), n, at(0), |_| dropped += 1) {
                 full += 1;
             }
-            assert!(fragments.held <= MOST_HELD && fragments.packets.len() <= MOST_PACKETS);
-            assert!(fragments.order.len() <= MOST_PACKETS);
-            assert!(fragments.waiting.len() <= MOST_HELD);
+            assert!(fragments.held <= MAX_HELD && fragments.packets.len() <= MAX_PACKETS);
+            assert!(fragments.order.len() <= MAX_PACKETS);
+            assert!(fragments.waiting.len() <= MAX_HELD);
         }
         assert_eq!(full + dropped + fragments.held, 100_000);
         fragments.expire(at(1_000), |_| dropped += 1);
@@ -303,7 +303,7 @@ mod tests {
         for n in 0..1_000 {
             fragments.later(key(0, 1 << 20), n, at(1_000), |_| {});
         }
-        assert!(fragments.packets[&key(0, 1 << 20)].held.len() <= MOST_HELD_OF_ONE);
+        assert!(fragments.packets[&key(0, 1 << 20)].held.len() <= MAX_HELD_OF_ONE);
         fragments.expire(at(60_000), |_| dropped += 1);
         assert!(fragments.packets.is_empty() && fragments.held == 0);
         assert!(fragments.order.is_empty() && fragments.waiting.is_empty());

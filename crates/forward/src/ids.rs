@@ -1,9 +1,9 @@
-//! Numbers for packets that go on in fragments, or may be cut on their way.
+//! TcpSequence for packets that go on in fragments, or may be cut on their way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Numbers that nobody else gives at this time: a receiver puts fragments together by them, and those of several
+/// TcpSequence that nobody else gives at this time: a receiver puts fragments together by them, and those of several
 /// clients come to a server from one address (RFC 6864, section 4.3). Clones share them.
 ///
 /// After 65,536 packets in fragments, within the 30 s and more that a receiver waits for what is missing, numbers

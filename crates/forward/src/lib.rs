@@ -55,13 +55,13 @@ mod limiter;
 mod list;
 mod loops;
 mod nat_ports;
-mod numbers;
 pub mod plan;
 mod port_pools;
 mod port_ranges;
 mod queues;
 mod shares;
 mod state;
+mod tcp_sequence;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod verdict;

@@ -1,4 +1,4 @@
-//! What the forwarding core goes by: frontends, their servers, and where packets go next. Whoever drives the core makes a new
+//! What the forwarding core goes by: frontends, their servers, and next hops. Whoever drives the core makes a new
 //! [`Plan`] whenever something changes, and gives it with each frame.
 
 use std::collections::{BTreeSet, HashMap};
@@ -35,7 +35,7 @@ pub struct Plan {
     pub stopping: bool,
     /// Where flows that cannot go on are left as they are, for another balancer forwards them.
     pub outlasting: BTreeSet<Endpoint>,
-    /// Where packets go next.
+    /// The next hops.
     pub network: Arc<NextHops>,
     /// How long silent flows are remembered.
     pub flow_timeouts: FlowTimeouts,

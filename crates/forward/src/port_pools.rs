@@ -10,15 +10,15 @@ use convey_model::Addr;
 pub(super) type Endpoint = ((Addr, u16), u8);
 
 /// Beyond so many pools, those of which no port is in use are forgotten.
-const MOST_POOLS: usize = 1 << 16;
+const MAX_POOLS: usize = 1 << 16;
 
 /// So many numbers of ports are remembered of each pool, if they were handed out; those of a server that strangers do not
 /// flood come back late even when the others have used up what all share.
 const SURE: u32 = 64;
 
 /// So many more over all pools. A number takes 4 bytes, and up to 8 as lists grow by doubling: with those that are sure of
-/// [`MOST_POOLS`] 64 MiB.
-const MOST_FRESH: usize = 1 << 22;
+/// [`MAX_POOLS`] 64 MiB.
+const MAX_FRESH: usize = 1 << 22;
 
 /// Pools that are looked at for one that nobody uses, for each new one beyond the most.
 const LOOKS: usize = 16;
@@ -73,8 +73,8 @@ impl PortPools {
             pools: Vec::new(),
             places: HashMap::new(),
             fresh: 0,
-            most_fresh: MOST_FRESH,
-            most_pools: MOST_POOLS,
+            most_fresh: MAX_FRESH,
+            most_pools: MAX_POOLS,
             hand: 0,
             forgotten: 0,
             left_out_since: 0,

@@ -253,7 +253,7 @@ mod tests {
             client,
             server,
             view,
-            as_is: false,
+            is_l2_dsr: false,
             server_id: 1,
             frontend_id: 1,
             to_server: 1,

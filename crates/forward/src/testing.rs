@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub use crate::numbers::{FIRST_WINDOW, MAX_GAP, MAX_GAP_ACK, WINDOW};
 use crate::plan::Plan;
+pub use crate::tcp_sequence::{FIRST_WINDOW, MAX_GAP, MAX_GAP_ACK, WINDOW};
 use crate::{
     ACK, CachedRoute, Direction, FIN, FlowCache, FlowOwners, Frame, Progress, SYN, Seen, Segment, View,
 };

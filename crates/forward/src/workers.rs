@@ -16,7 +16,7 @@ use convey_model::Timestamp;
 const PLACES: usize = 1_024;
 
 /// Frontends and servers for which slots are asked for at once.
-const MOST_REQUESTS: usize = 64;
+const MAX_REQUESTS: usize = 64;
 
 /// One worker among others, or alone.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ struct Shared {
     /// Slots that are asked for.
     pending: AtomicU32,
     /// Whose they are, how many, and when the last one was asked for, in 64 bits; 0 is free.
-    requests: [AtomicU64; MOST_REQUESTS],
+    requests: [AtomicU64; MAX_REQUESTS],
 }
 
 /// Flows of one worker that may give way, by what they hold: slots of frontends, and slots of servers.
@@ -73,7 +73,7 @@ impl Workers {
         let new = || Shared {
             counts: (0..workers).map(|_| Counts::new()).collect(),
             pending: AtomicU32::new(0),
-            requests: [const { AtomicU64::new(0) }; MOST_REQUESTS],
+            requests: [const { AtomicU64::new(0) }; MAX_REQUESTS],
         };
         let shared = (workers > 1).then(new).map(Arc::new);
         let clients = ClientCounts::together(workers).into_iter().enumerate();
@@ -158,7 +158,7 @@ impl Workers {
         if let Some(known) = shared.requests.iter().find(|entry| packed::is_of(entry.load(Relaxed), name)) {
             let one_more = |entry| {
                 let slots = packed::slots(entry);
-                (packed::is_of(entry, name) && slots < most.min(packed::MOST_SLOTS))
+                (packed::is_of(entry, name) && slots < most.min(packed::MAX_SLOTS))
                     .then(|| packed::pack(name, slots + 1, at))
             };
             is_heard = known.fetch_update(Relaxed, Relaxed, one_more).is_ok();
@@ -250,7 +250,7 @@ fn kind_and_id(held: Held) -> Option<(usize, u32)> {
 mod packed {
     use super::{Duration, Held, Timestamp};
 
-    pub(super) const MOST_SLOTS: u32 = 0xff;
+    pub(super) const MAX_SLOTS: u32 = 0xff;
     pub(super) const ONE_SLOT: u64 = 1 << SLOTS;
     const SLOTS: u32 = 33;
     const TIME: u32 = 41;
@@ -270,7 +270,7 @@ mod packed {
     }
 
     pub(super) fn slots(entry: u64) -> u32 {
-        (entry >> SLOTS) as u32 & MOST_SLOTS
+        (entry >> SLOTS) as u32 & MAX_SLOTS
     }
 
     pub(super) fn is_of(entry: u64, name: u64) -> bool {
@@ -321,7 +321,7 @@ mod tests {
         assert!(!workers[0].ask(SLOT, 0, at(0)));
         assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
         assert_eq!(asked(&workers[1], 9), [(SLOT, at(2))]);
-        for id in 1..MOST_REQUESTS as u32 {
+        for id in 1..MAX_REQUESTS as u32 {
             assert!(workers[0].ask(Held::FrontendSlot(id), 1, at(9)));
         }
         assert!(!workers[0].ask(Held::FrontendSlot(0), 1, at(9)));

@@ -21,13 +21,13 @@ const STEP: u64 = 1_000_000_000 / CLIENTS;
 const BURST: u64 = 100;
 
 /// What of one kind may wait to be asked for. The oldest give way.
-const MOST_WAITING: usize = 256;
+const MAX_WAITING: usize = 256;
 
 /// How long is remembered at least that somebody was asked for. The kernel gives up after three seconds.
 const MEMORY: Duration = Duration::from_secs(4);
 
 /// Of how many that is remembered, twice.
-const MOST_REMEMBERED: usize = 8_192;
+const MAX_REMEMBERED: usize = 8_192;
 
 /// What is to be asked for, and what was lately.
 ///
@@ -95,7 +95,7 @@ impl Asking {
         };
         self.remember(wanted, Seen { queued: now, asked, again: wanted.is_repeated });
         let waiting = &mut self.waiting[rank];
-        if waiting.len() >= MOST_WAITING {
+        if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
         }
         waiting.push_back((now, wanted));
@@ -143,7 +143,7 @@ impl Asking {
 
     fn remember(&mut self, wanted: Wanted, seen: Seen) {
         let place = place(wanted);
-        if self.lately.len() < MOST_REMEMBERED || self.lately.contains_key(&place) {
+        if self.lately.len() < MAX_REMEMBERED || self.lately.contains_key(&place) {
             self.lately.insert(place, seen);
         }
     }
@@ -273,7 +273,7 @@ mod tests {
         for n in 0..100_000u32 {
             asking.want(wanted(n, false), Timestamp(10 * SECOND + u64::from(n) * SECOND / 10_000));
         }
-        assert!(asking.lately.len() <= MOST_REMEMBERED && asking.before.len() <= MOST_REMEMBERED);
-        assert!(asking.waiting.iter().all(|waiting| waiting.len() <= MOST_WAITING));
+        assert!(asking.lately.len() <= MAX_REMEMBERED && asking.before.len() <= MAX_REMEMBERED);
+        assert!(asking.waiting.iter().all(|waiting| waiting.len() <= MAX_WAITING));
     }
 }

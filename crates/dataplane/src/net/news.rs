@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::table::NeighbourNews;
 
 /// News of neighbours that are kept; where there are more, reading the whole table is cheaper.
-const MOST: usize = 4_096;
+const MAX_EVENTS: usize = 4_096;
 
 /// The news since they were last taken.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl News {
         let Some(neighbour) = neighbour else { return };
         let mut pending = self.pending();
         match &mut *pending {
-            Pending::Neighbours(neighbours) if neighbours.len() < MOST => neighbours.push(neighbour),
+            Pending::Neighbours(neighbours) if neighbours.len() < MAX_EVENTS => neighbours.push(neighbour),
             pending => *pending = Pending::Any,
         }
         self.told.notify_one();

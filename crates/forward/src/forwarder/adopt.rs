@@ -38,7 +38,7 @@ impl Forwarder {
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
         for server in plan.servers.values() {
-            let _ = self.find_hop(To::Server(server.addr.ip()), plan);
+            let _ = self.find_next_hop(To::Server(server.addr.ip()), plan);
         }
     }
 }

@@ -19,10 +19,10 @@ use convey_model::{
 use convey_wire::{self as wire, Headers, Kind};
 
 /// Neighbours asked for at once.
-const MOST_WANTED: usize = 64;
+const MAX_WANTED: usize = 64;
 
 /// Clients among them: anybody on the link can make some up, and leaves room for servers and routers.
-const MOST_CLIENTS_WANTED: usize = 48;
+const MAX_CLIENTS_WANTED: usize = 48;
 
 /// Means that a flow's next hop is not known yet.
 pub(super) const UNRESOLVED: u32 = u32::MAX;
@@ -40,16 +40,16 @@ pub(super) enum To {
 
 impl To {
     /// The server that a frontend has chosen.
-    fn chosen(server: &Server, as_is: bool) -> To {
+    fn chosen(server: &Server, is_l2_dsr: bool) -> To {
         let ip = server.addr.ip();
-        if as_is { To::ServerOnLink(ip) } else { To::Server(ip) }
+        if is_l2_dsr { To::ServerOnLink(ip) } else { To::Server(ip) }
     }
 
     /// Whoever is at this end of a flow.
     pub(super) fn end(flow: &Flow, direction: Direction) -> To {
         match direction {
             Direction::ToClient => To::Client(flow.client().src.ip()),
-            Direction::ToServer if flow.is_as_is() => To::ServerOnLink(flow.server().src.ip()),
+            Direction::ToServer if flow.is_l2_dsr() => To::ServerOnLink(flow.server().src.ip()),
             Direction::ToServer => To::Server(flow.server().src.ip()),
         }
     }
@@ -160,7 +160,7 @@ impl Forwarder {
             chosen => chosen,
         };
         let way = server.and_then(|server| {
-            let next_hop = self.find_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
+            let next_hop = self.find_next_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
             self.check_client(key, frontend, server, now)?;
             Ok((server, next_hop))
         });
@@ -188,7 +188,7 @@ impl Forwarder {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(frame, headers)?;
         let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
-        let next_hop = self.find_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
+        let next_hop = self.find_next_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
         let target = Target::new(frontend, server, next_hop, plan)?;
         fit_error(headers, target.hop)?;
         Ok(forward_unrecorded(frame, headers, target, None))
@@ -250,7 +250,8 @@ impl Forwarder {
             true => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
             false => {
                 // Looked up now so that it is resolved by the time of the answer.
-                let to_client = self.find_hop(To::Client(key.src.ip()), packet.plan).unwrap_or(UNRESOLVED);
+                let to_client =
+                    self.find_next_hop(To::Client(key.src.ip()), packet.plan).unwrap_or(UNRESOLVED);
                 (View::BothSides, self.allocate(endpoint, key.protocol, packet.now)?, to_client)
             }
         };
@@ -258,7 +259,7 @@ impl Forwarder {
             client: *key,
             server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
             view,
-            as_is: frontend.is_l2_dsr(),
+            is_l2_dsr: frontend.is_l2_dsr(),
             server_id: server.id,
             frontend_id: frontend.id,
             to_server: next_hop,
@@ -307,8 +308,8 @@ impl Forwarder {
     }
 
     /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
-    pub(super) fn find_hop(&mut self, to: To, plan: &Plan) -> Result<u32, Stop> {
-        self.look_for_hop(to, plan, false)
+    pub(super) fn find_next_hop(&mut self, to: To, plan: &Plan) -> Result<u32, Stop> {
+        self.look_for_next_hop(to, plan, false)
     }
 
     /// A client has sent its SYN or datagram again: it is there, other than most of those that are asked for in vain.
@@ -317,11 +318,11 @@ impl Forwarder {
         let hop = flow.rewrite(Direction::ToClient).next_hop;
         if flow.view() == View::BothSides && plan.network.get(hop).is_none() {
             // When the answer comes, or came already, it finds what is known then.
-            let _ = self.look_for_hop(To::end(flow, Direction::ToClient), plan, true);
+            let _ = self.look_for_next_hop(To::end(flow, Direction::ToClient), plan, true);
         }
     }
 
-    fn look_for_hop(&mut self, to: To, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
+    fn look_for_next_hop(&mut self, to: To, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
         to.lookup(&plan.network).map_err(|unreachable| match unreachable {
             Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
             Unreachable::NotOnLink => Stop::Silent(DropReason::ServerNotOnLink),
@@ -330,7 +331,7 @@ impl Forwarder {
                 let neighbour = Wanted { interface, ip, is_ours: !is_client, is_repeated };
                 self.events.unresolved = Some((interface, ip));
                 let wanted = &mut self.events.wanted;
-                let most = if is_client { MOST_CLIENTS_WANTED } else { MOST_WANTED };
+                let most = if is_client { MAX_CLIENTS_WANTED } else { MAX_WANTED };
                 if wanted.len() < most && !wanted.contains(&neighbour) {
                     wanted.push(neighbour);
                 }

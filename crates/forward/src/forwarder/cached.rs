@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Forwarder;
-use super::give_way::MOST_LOOKED_AT;
+use super::give_way::MAX_LOOKED_AT;
 use crate::{
     ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full, Progress, SYN, Seen, Segment,
     Share, View,
@@ -14,7 +14,7 @@ use convey_model::{FlowKey, NextHops, Timestamp};
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Flows that the cache is asked for before one gives way: about 0.2 ms. In DSR it may have forwarded data of all.
-pub(super) const MOST_ASKED: u32 = 256;
+pub(super) const MAX_ASKED: u32 = 256;
 
 impl Forwarder {
     /// Carries out what the cache was told since the last time. To be called between batches of frames.
@@ -70,7 +70,7 @@ impl Forwarder {
 
     /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
     #[inline]
-    pub(super) fn follow_in_cache(&mut self, id: FlowId) {
+    pub(super) fn update_in_cache(&mut self, id: FlowId) {
         let Some(cache) = &mut self.cache else { return };
         let flow = self.flows.get(id);
         match (flow.is_cached(), flow.may_be_cached()) {
@@ -160,8 +160,8 @@ impl Forwarder {
     /// of it yet. Fails if so many have that there was no time to ask for the next; these are not asked for again. Nor does one of
     /// UDP that was answered, while its server sends, if there is another among the first.
     pub(super) fn spare_the_open(&mut self, new: Share, now: Timestamp) -> Result<(), Full> {
-        let mut left = MOST_LOOKED_AT;
-        for _ in 0..MOST_ASKED {
+        let mut left = MAX_LOOKED_AT;
+        for _ in 0..MAX_ASKED {
             match self.flows.victim(new) {
                 Ok(Some(id)) if self.has_got_further(id) => {}
                 Ok(Some(id)) if left > 0 && self.was_answered_again(id) => left -= 1,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Forwarder;
 use super::adopt::share;
 use super::begin::Slots;
-use super::cached::MOST_ASKED;
+use super::cached::MAX_ASKED;
 use super::refuse::Stop;
 use crate::flow::Class;
 use crate::plan::{Frontend, Plan, Server};
@@ -36,13 +36,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const SERVERS: usize = 16;
 
 /// Flows that are looked at for one that is not in use.
-pub(super) const MOST_LOOKED_AT: u32 = 64;
+pub(super) const MAX_LOOKED_AT: u32 = 64;
 
 /// Resets a second that tell servers of flows that gave way.
 pub(super) const FAREWELLS_PER_SECOND: u64 = 100_000;
 
 /// The same that wait to be sent: those of one packet, or of what other workers asked for.
-const MOST_FAREWELLS: usize = 4;
+const MAX_FAREWELLS: usize = 4;
 
 /// Connection slots that have run out.
 #[derive(Clone, Copy)]
@@ -153,7 +153,7 @@ impl Forwarder {
             return;
         }
         let workers = self.workers.clone();
-        let mut left = MOST_FAREWELLS;
+        let mut left = MAX_FAREWELLS;
         for mut request in workers.requests() {
             // Nobody has more than the limit now, or there is none.
             let wanted = wanted(request.held(), plan);
@@ -279,7 +279,7 @@ impl Forwarder {
     /// Of a crowd, who has been half-open for longest; of few, who has been silent for too long.
     fn find_half_open(&mut self, scarce: Scarce, share: Share, now: Timestamp) -> Option<FlowId> {
         let held = scarce.held;
-        for _ in 0..MOST_ASKED {
+        for _ in 0..MAX_ASKED {
             let half_open = self.flows.count_of(held, share, Class::HalfOpen);
             let id = self.flows.first_of(held, share, Class::HalfOpen)?;
             if !self.has_got_further(id) {
@@ -312,8 +312,8 @@ impl Forwarder {
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();
         let count = self.flows.count_of(held, share, class);
-        let (mut longest, mut was_looked_at) = (None, count <= MOST_LOOKED_AT);
-        for _ in 0..count.min(MOST_LOOKED_AT) {
+        let (mut longest, mut was_looked_at) = (None, count <= MAX_LOOKED_AT);
+        for _ in 0..count.min(MAX_LOOKED_AT) {
             let Some(id) = self.flows.first_of(held, share, class) else { break };
             if class == Class::HalfOpen && self.has_got_further(id) {
                 continue;
@@ -388,7 +388,7 @@ impl Forwarder {
 
     /// A server would answer for a minute, and take the next SYN from the same SNAT port for one of the old handshake.
     fn say_farewell(&mut self, flow: &Flow, now: Timestamp) {
-        let may_send = flow.view() == View::BothSides && self.farewells.len() < MOST_FAREWELLS;
+        let may_send = flow.view() == View::BothSides && self.farewells.len() < MAX_FAREWELLS;
         if may_send && self.farewell_limiter.allow(now) {
             let way = flow.rewrite(Direction::ToServer);
             let seq = flow.progress(Direction::ToServer).sent;

@@ -78,7 +78,7 @@ impl Forwarder {
         if !self.flows.set_wide(id) {
             return;
         }
-        self.follow_in_cache(id);
+        self.update_in_cache(id);
         if self.flows.get(id).has_pending_fin() {
             self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
         }
@@ -109,7 +109,7 @@ impl Forwarder {
                 self.widen_flow(id, now);
             }
             // The cache cuts nothing.
-            self.follow_in_cache(id);
+            self.update_in_cache(id);
         }
         Err(Stop::Silent(DropReason::PathMtuTooSmall))
     }

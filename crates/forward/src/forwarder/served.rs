@@ -35,7 +35,7 @@ pub(super) struct Served {
     /// Those where connections go on without us.
     outlasting: HashSet<Place>,
     servers: HashSet<Place>,
-    /// Numbers of the servers that are down.
+    /// TcpSequence of the servers that are down.
     down: HashSet<u32>,
     /// Those of them whose connections end with that.
     reset: HashSet<u32>,
@@ -137,7 +137,7 @@ impl Served {
     /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP need not: the
     /// connection has the address at the server that it began with, and goes on with no other.
     fn goes_as_configured(&self, flow: &Flow) -> bool {
-        let way = if flow.is_as_is() { DsrKind::L2 } else { DsrKind::L3 };
+        let way = if flow.is_l2_dsr() { DsrKind::L2 } else { DsrKind::L3 };
         self.ways.get(&flow.server_id()).is_none_or(|configured| *configured == way)
     }
 

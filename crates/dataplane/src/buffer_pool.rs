@@ -4,22 +4,22 @@ use super::Buffer;
 use super::buffer::ORDINARY;
 
 /// Most that are kept of each size: a few batches of ordinary frames (2 MiB), and of super-frames (4 MiB).
-const MOST_ORDINARY: usize = 1_024;
-const MOST_LARGE: usize = 64;
+const MAX_ORDINARY: usize = 1_024;
+const MAX_LARGE: usize = 64;
 
 /// Buffers in two sizes: what has grown for a super-frame is not given to an ordinary one, or in time all would be large.
 #[derive(Debug, Default)]
-pub struct Spares {
+pub struct BufferPool {
     ordinary: Vec<Buffer>,
     large: Vec<Buffer>,
 }
 
-impl Spares {
+impl BufferPool {
     /// Keeps a buffer, unless there are enough of its size.
     pub fn put(&mut self, buffer: Buffer) {
         let (kept, most) = match buffer.capacity() > ORDINARY {
-            true => (&mut self.large, MOST_LARGE),
-            false => (&mut self.ordinary, MOST_ORDINARY),
+            true => (&mut self.large, MAX_LARGE),
+            false => (&mut self.ordinary, MAX_ORDINARY),
         };
         if kept.len() < most {
             kept.push(buffer);
@@ -28,7 +28,7 @@ impl Spares {
 
     /// Whether more are wanted.
     pub(super) fn is_short(&self) -> bool {
-        self.ordinary.len() < MOST_ORDINARY / 4 || self.large.len() < MOST_LARGE / 4
+        self.ordinary.len() < MAX_ORDINARY / 4 || self.large.len() < MAX_LARGE / 4
     }
 
     /// One for so many bytes; a new one if there is none.
@@ -42,25 +42,25 @@ impl Spares {
 mod tests {
     use super::*;
 
-    fn filled(spares: &mut Spares, len: usize) -> Buffer {
-        let mut buffer = spares.take(len);
+    fn filled(pool: &mut BufferPool, len: usize) -> Buffer {
+        let mut buffer = pool.take(len);
         buffer.fill(&vec![0; len]);
         buffer
     }
 
     #[test]
     fn what_grew_for_a_super_frame_is_not_kept_by_frames_of_60_bytes() {
-        let mut spares = Spares::default();
-        let super_frames: Vec<Buffer> = (0..10_000).map(|_| filled(&mut spares, 60_000)).collect();
-        super_frames.into_iter().for_each(|buffer| spares.put(buffer));
+        let mut pool = BufferPool::default();
+        let super_frames: Vec<Buffer> = (0..10_000).map(|_| filled(&mut pool, 60_000)).collect();
+        super_frames.into_iter().for_each(|buffer| pool.put(buffer));
         for _ in 0..3 {
-            let frames: Vec<Buffer> = (0..2_000).map(|_| filled(&mut spares, 70)).collect();
+            let frames: Vec<Buffer> = (0..2_000).map(|_| filled(&mut pool, 70)).collect();
             assert!(frames.iter().map(Buffer::capacity).sum::<usize>() <= 2_000 * ORDINARY);
-            frames.into_iter().for_each(|buffer| spares.put(buffer));
+            frames.into_iter().for_each(|buffer| pool.put(buffer));
         }
-        let kept = spares.ordinary.iter().chain(&spares.large).map(Buffer::capacity).sum::<usize>();
+        let kept = pool.ordinary.iter().chain(&pool.large).map(Buffer::capacity).sum::<usize>();
         assert!(kept <= 6 << 20, "{kept} bytes");
-        let of = filled(&mut spares, 60_000).capacity();
-        assert_eq!((of, spares.large.len()), (60_000, MOST_LARGE - 1), "they are used again");
+        let of = filled(&mut pool, 60_000).capacity();
+        assert_eq!((of, pool.large.len()), (60_000, MAX_LARGE - 1), "they are used again");
     }
 }

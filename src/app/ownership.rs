@@ -11,11 +11,11 @@ use crate::net::Claim;
 
 /// The frontends of packet modes that are ours.
 #[derive(Debug, Default)]
-pub(super) struct Claims(BTreeMap<Endpoint, Claim>);
+pub(super) struct Ownership(BTreeMap<Endpoint, Claim>);
 
-impl Claims {
+impl Ownership {
     /// Claims what is wanted and not ours yet. Errors leave nothing claimed.
-    pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Claims> {
+    pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Ownership> {
         let wanted: BTreeSet<Endpoint> =
             config.frontends_where(Mode::forwards_packets).flat_map(Frontend::endpoints).collect();
         let new: Vec<Endpoint> =
@@ -24,7 +24,7 @@ impl Claims {
             let endpoint = new[refused.which];
             anyhow::Error::from(refused.error).context(format!("cannot forward packets to {endpoint}"))
         })?;
-        Ok(Claims(new.into_iter().zip(claims).collect()))
+        Ok(Ownership(new.into_iter().zip(claims).collect()))
     }
 
     /// How many there are: each is a descriptor.
@@ -33,7 +33,7 @@ impl Claims {
     }
 
     /// Keeps these too.
-    pub(super) fn add(&mut self, new: Claims) {
+    pub(super) fn add(&mut self, new: Ownership) {
         self.0.extend(new.0);
     }
 

@@ -6,7 +6,7 @@ use convey_model::{DropReason, Timestamp};
 use convey_wire::Kind;
 
 /// What one capture thread knows. The fragments of a packet are expected to come in by the same interface.
-pub(super) struct Sorter {
+pub(super) struct Steering {
     dispatch: Dispatch,
     fragments: Fragments<Buffer>,
     now: fn() -> Timestamp,
@@ -14,14 +14,14 @@ pub(super) struct Sorter {
     lost: [u64; 2],
 }
 
-impl Sorter {
+impl Steering {
     /// Numbers packets that come in fragments by `ids`.
-    pub(super) fn new(dispatch: Dispatch, ids: Ids, now: fn() -> Timestamp) -> Sorter {
-        Sorter { dispatch, fragments: Fragments::new(ids), now, lost: [0; 2] }
+    pub(super) fn new(dispatch: Dispatch, ids: Ids, now: fn() -> Timestamp) -> Steering {
+        Steering { dispatch, fragments: Fragments::new(ids), now, lost: [0; 2] }
     }
 
     /// Hands the frame to a worker, and with a first fragment those that waited for it; unless it has to wait itself.
-    pub(super) fn sort(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
+    pub(super) fn steer(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
         // What cannot be read goes to the first worker, which says why.
         let Ok(headers) = frame.headers else { return send(0, frame) };
         let Some(key) = headers.fragment() else { return send(self.dispatch.worker(&headers.key), frame) };
@@ -31,7 +31,7 @@ impl Sorter {
         if let Kind::LaterFragment { .. } = headers.kind {
             match self.fragments.later(key, frame, now, |_| *unmatched += 1) {
                 Later::Follows(lead, mut frame) => {
-                    frame.follow(lead);
+                    frame.set_lead(lead);
                     send(lead.worker, frame);
                 }
                 Later::Held => {}
@@ -41,10 +41,10 @@ impl Sorter {
         }
         let worker = self.dispatch.worker(&headers.key);
         let (lead, held) = self.fragments.first(key, (&headers.key, worker), now, |_| *unmatched += 1);
-        frame.follow(lead);
+        frame.set_lead(lead);
         send(worker, frame);
         for mut later in held {
-            later.follow(lead);
+            later.set_lead(lead);
             send(worker, later);
         }
     }
@@ -73,16 +73,16 @@ mod tests {
     use crate::VNET_HEADER_LEN;
     use convey_wire::TestPacket;
 
-    fn sorter(now: fn() -> Timestamp) -> Sorter {
-        Sorter::new(Dispatch::new(4, None), Ids::new(0), now)
+    fn steering(now: fn() -> Timestamp) -> Steering {
+        Steering::new(Dispatch::new(4, None), Ids::new(0), now)
     }
 
     /// The workers that frames went to, whether they know their packet, and its source port.
-    fn sorted(sorter: &mut Sorter, frame: &[u8]) -> Vec<(u16, bool, u16)> {
+    fn steered(steering: &mut Steering, frame: &[u8]) -> Vec<(u16, bool, u16)> {
         let mut buffer = Buffer::default();
         buffer.fill(&[&[0; VNET_HEADER_LEN], frame].concat());
         let mut to = Vec::new();
-        sorter.sort(buffer, &mut |worker, buffer| {
+        steering.steer(buffer, &mut |worker, buffer| {
             to.push((worker, buffer.lead.is_some(), buffer.key().unwrap().src_port));
         });
         to
@@ -92,29 +92,29 @@ mod tests {
     fn all_fragments_of_a_datagram_go_to_the_worker_of_its_flow_in_whatever_order_they_come() {
         for port in 1..50 {
             let packet = TestPacket::from(format!("10.0.0.9:{port}")).to("10.0.0.1:53").udp();
-            let mut sorter = sorter(|| Timestamp(0));
-            let whole = sorted(&mut sorter, &packet.bytes());
+            let mut steering = steering(|| Timestamp(0));
+            let whole = steered(&mut steering, &packet.bytes());
             let (worker, [first, second, third]) =
                 (whole[0].0, &packet.payload(&[7; 120]).fragments(9, 48)[..])
             else {
                 panic!("three fragments")
             };
-            assert_eq!(sorted(&mut sorter, third), []);
-            assert_eq!(sorted(&mut sorter, first), [(worker, true, port); 2]);
-            assert_eq!(sorted(&mut sorter, second), [(worker, true, port)]);
-            assert_eq!(sorter.take_lost().map(|(_, lost)| lost).sum::<u64>(), 0);
+            assert_eq!(steered(&mut steering, third), []);
+            assert_eq!(steered(&mut steering, first), [(worker, true, port); 2]);
+            assert_eq!(steered(&mut steering, second), [(worker, true, port)]);
+            assert_eq!(steering.take_lost().map(|(_, lost)| lost).sum::<u64>(), 0);
         }
     }
 
     #[test]
     fn what_waits_in_vain_is_counted() {
         static NOW: AtomicU64 = AtomicU64::new(0);
-        let mut sorter = sorter(|| Timestamp(NOW.load(Ordering::Relaxed)));
+        let mut steering = steering(|| Timestamp(NOW.load(Ordering::Relaxed)));
         let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 80]);
-        assert_eq!(sorted(&mut sorter, &packet.fragments(9, 48)[1]), []);
+        assert_eq!(steered(&mut steering, &packet.fragments(9, 48)[1]), []);
         NOW.store(1_000_000_000, Ordering::Relaxed);
-        sorted(&mut sorter, &packet.fragments(10, 48)[0]);
-        let lost: Vec<_> = sorter.take_lost().collect();
+        steered(&mut steering, &packet.fragments(10, 48)[0]);
+        let lost: Vec<_> = steering.take_lost().collect();
         assert_eq!(lost, [(DropReason::FragmentUnmatched, 1), (DropReason::FragmentQueueFull, 0)]);
     }
 }

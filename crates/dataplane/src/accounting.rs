@@ -9,7 +9,7 @@ use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 
 /// What counts the flows of each server and frontend. What a reload took away stays while flows of it go on.
-pub(super) struct Ledger {
+pub(super) struct Accounting {
     core: usize,
     generation: Option<u64>,
     totals: Option<Arc<Traffic>>,
@@ -19,10 +19,10 @@ pub(super) struct Ledger {
     clients_side: BTreeSet<u32>,
 }
 
-impl Ledger {
+impl Accounting {
     /// An empty one, for the counters of this core.
-    pub(super) fn new(core: usize) -> Ledger {
-        Ledger {
+    pub(super) fn new(core: usize) -> Accounting {
+        Accounting {
             core,
             generation: None,
             totals: None,
@@ -33,7 +33,7 @@ impl Ledger {
     }
 
     /// Takes in what is new in a snapshot, and forgets what it does not know and nobody has a flow of.
-    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+    pub(super) fn use_snapshot(&mut self, snapshot: &Snapshot) {
         if self.generation == Some(snapshot.generation) {
             return;
         }
@@ -222,11 +222,11 @@ mod tests {
             let flow = FlowOwners { server: pool.servers[0].live.id, frontend: frontend.live.id };
             let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
             let snapshot = Snapshot { generation: 1, network: network.clone(), ..snapshot };
-            let mut ledger = Ledger::new(0);
-            ledger.follow(&snapshot);
+            let mut accounting = Accounting::new(0);
+            accounting.use_snapshot(&snapshot);
             let (direction, role) = (Direction::ToClient, PacketRole::Refusal);
             let forwarded = Forwarded { interface: to_client, direction, flow, role, cut: None };
-            let told = ledger.refused(forwarded, came_in, &snapshot).unwrap();
+            let told = accounting.refused(forwarded, came_in, &snapshot).unwrap();
             assert_eq!((told.is_forgeable, told.protocol), (is_forgeable, Protocol::Tcp), "{what}");
         }
     }
@@ -239,23 +239,23 @@ mod tests {
         let before =
             Snapshot { generation: 1, ..fixture::snapshot(vec![frontend.clone()], vec![pool.clone()]) };
         let without = |generation| Snapshot { generation, ..fixture::snapshot(vec![], vec![]) };
-        let (flow, mut ledger) =
-            (FlowOwners { server: server.id, frontend: frontend.live.id }, Ledger::new(0));
-        ledger.follow(&before);
+        let (flow, mut accounting) =
+            (FlowOwners { server: server.id, frontend: frontend.live.id }, Accounting::new(0));
+        accounting.use_snapshot(&before);
         assert!(frontend.live.slots.try_take(None) && server.slots.try_take(None));
-        ledger.follow(&without(2));
-        ledger.count(flow, Counter::PacketsRx, 1);
-        ledger.ended(Ended { flow, how: End::Own });
+        accounting.use_snapshot(&without(2));
+        accounting.count(flow, Counter::PacketsRx, 1);
+        accounting.ended(Ended { flow, how: End::Own });
         let counted = [Counter::PacketsRx, Counter::Closed]
             .map(|c| (frontend.live.traffic.sum(c), server.traffic.sum(c)));
         assert_eq!(counted, [(1, 1); 2]);
         assert_eq!((frontend.live.slots.open(), server.slots.open()), (0, 0));
 
-        ledger.follow(&without(3));
+        accounting.use_snapshot(&without(3));
         drop((before, pool));
         assert_eq!((Arc::strong_count(&frontend), Arc::strong_count(&frontend.live)), (1, 1));
-        assert!(ledger.servers.is_empty() && ledger.frontends.is_empty());
-        ledger.count(flow, Counter::PacketsRx, 1);
+        assert!(accounting.servers.is_empty() && accounting.frontends.is_empty());
+        accounting.count(flow, Counter::PacketsRx, 1);
     }
     #[test]
     fn each_refusal_beyond_the_limit_is_told_so_that_the_next_stands_in_for_one_that_found_no_room() {
@@ -263,12 +263,12 @@ mod tests {
         let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
         let flow = FlowOwners { server: pool.servers[0].live.id, frontend: frontend.live.id };
         let snapshot = Snapshot { generation: 1, ..fixture::snapshot(vec![frontend], vec![pool]) };
-        let mut ledger = Ledger::new(0);
-        ledger.follow(&snapshot);
+        let mut accounting = Accounting::new(0);
+        accounting.use_snapshot(&snapshot);
         let (direction, role) = (Direction::ToClient, PacketRole::Refusal);
         let forwarded = Forwarded { interface: WAN, direction, flow, role, cut: None };
         let told: Vec<u32> = (0..2_000)
-            .filter_map(|_| ledger.refused(forwarded, LAN, &snapshot))
+            .filter_map(|_| accounting.refused(forwarded, LAN, &snapshot))
             .map(|failures| failures.in_a_row)
             .collect();
         assert!(told.len() > 1_990 && told.ends_with(&[1_999, 2_000]), "{:?}", told.first());

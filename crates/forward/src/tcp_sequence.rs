@@ -6,10 +6,10 @@ use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 
 /// How far both sides of a connection are. In DSR there is nothing to be known of it but what the client says.
 ///
-/// Numbers wrap: one is after another if it is less than 2 GiB ahead.
+/// TcpSequence wrap: one is after another if it is less than 2 GiB ahead.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct Numbers {
+pub(super) struct TcpSequence {
     /// What comes after the last byte that the client has sent. In passthrough without a gap, or up to what the server has
     /// acknowledged: so nobody moves it who does not know it.
     sent: u32,
@@ -56,13 +56,13 @@ pub const MAX_GAP: u32 = 4 << 20;
 /// DSR: the most that such a segment may acknowledge beyond what was acknowledged before the gap, in bytes.
 pub const MAX_GAP_ACK: u32 = 1 << 20;
 
-impl Numbers {
+impl TcpSequence {
     /// What the client's first segment says.
-    pub(super) fn first(segment: Segment) -> Numbers {
+    pub(super) fn first(segment: Segment) -> TcpSequence {
         // What comes along with a SYN need not be accepted.
         let len = if segment.flags & SYN != 0 { 1 } else { segment.len };
         let acked = if segment.flags & ACK != 0 { segment.ack } else { 0 };
-        Numbers { sent: segment.seq.wrapping_add(len), acked, answered: acked }
+        TcpSequence { sent: segment.seq.wrapping_add(len), acked, answered: acked }
     }
 
     /// What the client expects next; 0 while that is not known.
@@ -103,7 +103,7 @@ impl Numbers {
 
     /// Whether data has passed, either way, since the numbers were these: the client has sent some, or acknowledged some.
     #[inline]
-    pub(super) fn show_data_since(&self, before: &Numbers) -> bool {
+    pub(super) fn show_data_since(&self, before: &TcpSequence) -> bool {
         self.sent != before.sent || (before.acked != 0 && self.acked != before.acked)
     }
 
@@ -268,7 +268,7 @@ impl Numbers {
             ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
             // The last one counts: whoever begins anew has new numbers.
             SYN if matches!(state, FlowState::SynSent | FlowState::Adopted) => {
-                (*self, *pending) = (Numbers::first(segment), PendingFin::Nobodys);
+                (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
             }
             RST | RST_ACK if seq == self.sent => Heard::flags(RST),

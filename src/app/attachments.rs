@@ -24,7 +24,7 @@ pub(super) struct Drivers {
 }
 
 /// The drivers, and what all look at.
-pub(super) struct Coverage {
+pub(super) struct Attachments {
     drivers: Drivers,
     selection: Selection,
     /// The frontends in DSR mode.
@@ -34,20 +34,20 @@ pub(super) struct Coverage {
     refused: BTreeSet<u32>,
 }
 
-impl Coverage {
+impl Attachments {
     /// Drivers that are made for this selection; all but the pipeline for these interfaces, on which it begins to capture.
     pub(super) fn begin(
         mut drivers: Drivers,
         selection: Selection,
         dsr: BTreeSet<Endpoint>,
         interfaces: Vec<Interface>,
-    ) -> io::Result<Coverage> {
+    ) -> io::Result<Attachments> {
         for interface in &interfaces {
             let layer = drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
             drivers.capture(interface, layer)?;
         }
         drivers.guard_lastingly(&dsr, &BTreeSet::new(), &interfaces);
-        Ok(Coverage { drivers, selection, dsr, captured: interfaces, refused: BTreeSet::new() })
+        Ok(Attachments { drivers, selection, dsr, captured: interfaces, refused: BTreeSet::new() })
     }
 
     /// Captures and guards by this selection from now on, in which these frontends are in DSR mode. Returns whether
@@ -112,7 +112,7 @@ impl Coverage {
         }
     }
 
-    /// Has the kernel follow the routes, where it forwards by itself; after [`Coverage::cover`], for it may not go by
+    /// Has the kernel follow the routes, where it forwards by itself; after [`Attachments::cover`], for it may not go by
     /// every interface.
     pub(super) fn route(&mut self, network: &NextHops) {
         if let Some(offloader) = &mut self.drivers.offloader

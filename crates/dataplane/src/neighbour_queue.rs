@@ -14,17 +14,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Frames that wait at once, for all neighbours: what a burst of new clients sends in a millisecond. The oldest gives way
 /// to the next: who answers does so within milliseconds, so that it is most likely for one that is not there.
-const MOST: usize = 512;
+const MAX_FRAMES: usize = 512;
 
 /// Frames that wait for one neighbour. No single one that is gone takes the room of all others.
-const SHARE: usize = 128;
+const MAX_FRAMES_OF_ONE: usize = 128;
 
 /// Bytes of memory that they have at most, the last one aside: super-frames are longer.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// The frames of one worker.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct NeighbourQueue {
     frames: VecDeque<QueuedFrame>,
     bytes: usize,
     /// The snapshot they were last tried with.
@@ -42,15 +42,16 @@ pub(super) struct QueuedFrame {
     pub(super) parcel: Parcel,
 }
 
-impl Waiting {
+impl NeighbourQueue {
     /// Has a frame wait. Those that it takes the room of are given to `lost`; it is itself if it has waited for long enough,
     /// or too many wait for the same neighbour.
     pub(super) fn push(&mut self, frame: QueuedFrame, now: Timestamp, mut lost: impl FnMut(Parcel)) {
         let same = || self.frames.iter().filter(|other| other.neighbour == frame.neighbour).count();
-        if is_over(frame.since, now) || self.frames.len() >= SHARE && same() >= SHARE {
+        if is_over(frame.since, now) || self.frames.len() >= MAX_FRAMES_OF_ONE && same() >= MAX_FRAMES_OF_ONE
+        {
             return lost(frame.parcel);
         }
-        while self.frames.len() >= MOST || self.bytes >= MOST_BYTES {
+        while self.frames.len() >= MAX_FRAMES || self.bytes >= MAX_BYTES {
             let Some(oldest) = self.frames.pop_front() else { break };
             self.bytes -= oldest.parcel.1.capacity();
             lost(oldest.parcel);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     /// Has a frame wait for this neighbour; those that are lost, by number.
-    fn push(waiting: &mut Waiting, since: u64, to: u32, parcel: Parcel, now: u64) -> Vec<u32> {
+    fn push(waiting: &mut NeighbourQueue, since: u64, to: u32, parcel: Parcel, now: u64) -> Vec<u32> {
         let mut lost = Vec::new();
         let frame = QueuedFrame { since: Timestamp(since), neighbour: neighbour(to), parcel };
         waiting.push(frame, Timestamp(now), |(n, _)| lost.push(n));
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn frames_are_tried_again_in_their_order_when_more_is_known() {
-        let mut waiting = Waiting::default();
+        let mut waiting = NeighbourQueue::default();
         assert!(waiting.due(1, Timestamp(0)).is_empty());
         for n in 1..4 {
             assert!(push(&mut waiting, 0, n, parcel(n), 0).is_empty());
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_frame_waits_for_a_second_however_often_it_is_tried() {
-        let mut waiting = Waiting::default();
+        let mut waiting = NeighbourQueue::default();
         push(&mut waiting, 0, 1, parcel(1), 0);
         for generation in 1..10 {
             let now = generation * SECOND / 10;
@@ -141,27 +142,27 @@ mod tests {
 
     #[test]
     fn no_more_wait_than_there_is_room_for_and_the_oldest_give_way() {
-        let mut waiting = Waiting::default();
+        let mut waiting = NeighbourQueue::default();
         let lost: Vec<u32> = (0..2_000).flat_map(|n| push(&mut waiting, 0, n, parcel(n), 0)).collect();
-        assert_eq!(lost, (0..2_000 - MOST as u32).collect::<Vec<_>>());
-        assert_eq!(waiting.len(), MOST);
+        assert_eq!(lost, (0..2_000 - MAX_FRAMES as u32).collect::<Vec<_>>());
+        assert_eq!(waiting.len(), MAX_FRAMES);
     }
 
     #[test]
     fn a_neighbour_that_is_gone_takes_no_others_room() {
-        let mut waiting = Waiting::default();
+        let mut waiting = NeighbourQueue::default();
         for n in 0..10 {
             assert!(push(&mut waiting, 0, n, parcel(n), 0).is_empty());
         }
         let lost = (0..2_000).flat_map(|n| push(&mut waiting, 0, 99, parcel(1_000 + n), 0));
-        assert!(lost.inspect(|lost| assert!(*lost >= 1_000)).count() == 2_000 - SHARE);
+        assert!(lost.inspect(|lost| assert!(*lost >= 1_000)).count() == 2_000 - MAX_FRAMES_OF_ONE);
         assert_eq!(numbers(waiting.due(1, Timestamp(1)))[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
     /// For half a second, in which it is asked for again and again.
     #[test]
     fn a_frame_for_a_client_waits_while_a_thousand_a_second_are_forged() {
-        let mut waiting = Waiting::default();
+        let mut waiting = NeighbourQueue::default();
         for ms in 0..3_000u32 {
             let now = u64::from(ms) * SECOND / 1_000;
             for (since, (n, _)) in waiting.due(0, Timestamp(now)) {
@@ -174,17 +175,17 @@ mod tests {
 
     #[test]
     fn super_frames_that_wait_take_no_more_memory_than_4_mib_and_one() {
-        let mut waiting = Waiting::default();
+        let mut waiting = NeighbourQueue::default();
         let super_frame = || {
             let mut buffer = Buffer::default();
             buffer.set_frame(&[0; 60_000]);
             (1, buffer)
         };
-        let most = MOST_BYTES.div_ceil(60_010);
+        let most = MAX_BYTES.div_ceil(60_010);
         for round in 1..4 {
             let lost = (0..1_000).flat_map(|n| push(&mut waiting, 0, n, super_frame(), 0)).count();
             assert_eq!((waiting.len(), lost), (most, 1_000 - most));
-            assert!((MOST_BYTES..MOST_BYTES + 61_000).contains(&waiting.bytes), "{}", waiting.bytes);
+            assert!((MAX_BYTES..MAX_BYTES + 61_000).contains(&waiting.bytes), "{}", waiting.bytes);
             let (generation, now) = if round < 3 { (round, Timestamp(0)) } else { (2, Timestamp(SECOND)) };
             waiting.due(generation, now);
             assert_eq!((waiting.len(), waiting.bytes), (0, 0));

@@ -47,13 +47,13 @@ impl OwnHandle {
 }
 
 /// A filter that nobody has; nobody gets its handle as long as this is held.
-struct LeftOver {
+struct StaleFilter {
     filter: BpfFilter,
     interface: String,
     _claim: Arc<Claim>,
 }
 
-impl LeftOver {
+impl StaleFilter {
     fn is_guard(&self) -> bool {
         LastingGuard::is_filter(&self.filter.name)
     }
@@ -71,7 +71,7 @@ impl LeftOver {
 }
 
 /// What it is.
-impl fmt::Display for LeftOver {
+impl fmt::Display for StaleFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.interface;
         match self.is_guard() {
@@ -152,7 +152,7 @@ pub(super) async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]
     let mut guards = Vec::new();
     for interface in interfaces {
         let Ok(Found { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
-        for left in left.into_iter().filter(LeftOver::is_guard) {
+        for left in left.into_iter().filter(StaleFilter::is_guard) {
             info!(
                 "{left} stays until its time is over, for it guards others than ours: {}",
                 left.filter.name
@@ -225,7 +225,7 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
 /// Filters of ours on an interface whose process may be gone.
 struct Found {
     /// They are nobody's as long as their claims are held.
-    left: Vec<LeftOver>,
+    left: Vec<StaleFilter>,
     /// What another user has claimed, who may well run convey with capabilities; a line each.
     in_use: Vec<String>,
 }
@@ -252,7 +252,7 @@ async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Resul
         let claim =
             claims.entry(filter.handle).or_insert_with_key(|handle| claim(*handle).ok().map(Arc::new));
         if let Some(claim) = claim.clone() {
-            found.left.push(LeftOver { filter, interface: interface.name.clone(), _claim: claim });
+            found.left.push(StaleFilter { filter, interface: interface.name.clone(), _claim: claim });
         }
     }
     Ok(found)

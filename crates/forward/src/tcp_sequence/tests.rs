@@ -12,11 +12,11 @@ fn segment(flags: u8, seq: u32, ack: u32) -> Segment {
 }
 
 /// A connection whose client has sent bytes up to 1,000 and waits for 5,000.
-fn established() -> Numbers {
-    Numbers { sent: 1_000, acked: 5_000, answered: 5_000 }
+fn established() -> TcpSequence {
+    TcpSequence { sent: 1_000, acked: 5_000, answered: 5_000 }
 }
 
-impl Numbers {
+impl TcpSequence {
     /// What is believed of a segment while no FIN waits.
     fn say(&mut self, view: View, state: FlowState, from: Direction, segment: Segment) -> u8 {
         self.hear(&mut PendingFin::default(), (view, state), from, segment).flags
@@ -32,7 +32,7 @@ fn believed(from: Direction, segment: Segment) -> u8 {
 fn a_handshake_is_believed_if_each_side_has_heard_the_other() {
     for off in [u32::MAX, 65 << 10, 1 << 31] {
         let far = |number: u32| number.wrapping_add(off);
-        let mut numbers = Numbers::first(segment(SYN, 100, 0));
+        let mut numbers = TcpSequence::first(segment(SYN, 100, 0));
         assert_eq!(
             numbers.say(BothSides, SynSent, ToServer, segment(ACK, 101, 501)),
             0,
@@ -50,7 +50,7 @@ fn a_handshake_is_believed_if_each_side_has_heard_the_other() {
 
 #[test]
 fn in_dsr_a_client_opens_a_connection_if_it_goes_on_from_its_own_syn() {
-    let mut numbers = Numbers::first(segment(SYN, u32::MAX, 0));
+    let mut numbers = TcpSequence::first(segment(SYN, u32::MAX, 0));
     for seq in [u32::MAX, 1 << 20, 1 << 31] {
         assert_eq!(numbers.say(ClientSide, SynSent, ToServer, segment(ACK, seq, 501)), 0);
     }
@@ -62,7 +62,7 @@ fn in_dsr_a_client_opens_a_connection_if_it_goes_on_from_its_own_syn() {
 fn data_that_comes_with_a_syn_may_be_accepted_or_not() {
     let syn = Segment { len: 1_001, ..segment(SYN, 100, 0) };
     for accepted in [101, 1_101] {
-        let mut numbers = Numbers::first(syn);
+        let mut numbers = TcpSequence::first(syn);
         assert_eq!(numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, accepted)), SYN_ACK);
         assert_eq!(numbers.say(BothSides, SynReceived, ToServer, segment(ACK, accepted, 501)), ACK);
     }
@@ -98,7 +98,7 @@ fn a_server_that_resets_behind_what_is_on_its_way_is_believed() {
 }
 
 /// Whether a FIN is believed when it comes, and then when its receiver acknowledges it.
-fn fin(numbers: &mut Numbers, from: Direction, fin: Segment) -> [bool; 2] {
+fn fin(numbers: &mut TcpSequence, from: Direction, fin: Segment) -> [bool; 2] {
     let mut pending = PendingFin::default();
     let heard = numbers.hear(&mut pending, (BothSides, Established), from, fin);
     let (end, other) = (fin.seq.wrapping_add(fin.len), if from == ToServer { ToClient } else { ToServer });
@@ -209,7 +209,7 @@ fn while_a_connection_begins_only_exact_resets_count() {
         (SynReceived, ToClient, RST_ACK, 502, 101, 0),
     ] {
         let acked = if state == SynSent { 0 } else { 501 };
-        let mut numbers = Numbers { sent: 101, acked, answered: acked };
+        let mut numbers = TcpSequence { sent: 101, acked, answered: acked };
         let heard = numbers.say(BothSides, state, from, segment(flags, seq, ack));
         assert_eq!(heard, believed, "{state:?} {from:?} {flags:#x} {seq} {ack}");
     }
@@ -287,7 +287,7 @@ proptest! {
         let mut acked = server;
         // What was lost before it came here and has yet to come.
         let mut lost_of_client = Vec::new();
-        let mut numbers = Numbers::first(segment(SYN, begin.0, 0));
+        let mut numbers = TcpSequence::first(segment(SYN, begin.0, 0));
         let open = match view {
             BothSides => {
                 numbers.say(view, SynSent, ToClient, segment(SYN_ACK, begin.1, client));
@@ -357,7 +357,7 @@ proptest! {
         known in (any::<u32>(), 1..=u32::MAX),
         guesses in prop::collection::vec((any::<(u32, u32)>(), 0..=1u32), 1..50),
     ) {
-        let before = Numbers { sent: known.0, acked: known.1, answered: known.1 };
+        let before = TcpSequence { sent: known.0, acked: known.1, answered: known.1 };
         let (mut after, mut pending) = (before, PendingFin::default());
         // Each is tried with all that could end the connection.
         for ((seq, ack), len) in guesses {
@@ -386,7 +386,7 @@ proptest! {
         off in prop_oneof![1..1_000_000_000i32, -1_000_000_000..-70_000i32],
         (ack, len) in (-1_000..1_000i32, 0..65_536u32),
     ) {
-        let before = Numbers { sent: known.0, acked: known.1, answered: known.1 };
+        let before = TcpSequence { sent: known.0, acked: known.1, answered: known.1 };
         let (own, other) = if from == ToServer { known } else { (known.1, known.0) };
         let guess = Segment { flags, seq: own.wrapping_add_signed(off), ack: other.wrapping_add_signed(ack), len };
         let (mut after, mut pending) = (before, PendingFin::default());
