@@ -1,5 +1,6 @@
 //! The balancer from start to stop.
 
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub(super) fn run(file: File, show: &Show) -> Result<ExitCode, Failure> {
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
-fn watch(path: &Path, reload: mpsc::Sender<()>) -> notify::Result<config::watch::Watch> {
+fn watch(path: &Path, reload: mpsc::Sender<()>) -> io::Result<config::watch::Watch> {
     config::watch::watch(path, move || {
         let _ = reload.try_send(());
     })

@@ -1,216 +1,101 @@
-//! Notices when the content of a file changes, however it is saved: written in place, replaced by a
-//! rename, or swapped behind a symbolic link.
+//! Notices when the content of a file changes, however it is saved: written in place, replaced by a rename, or swapped
+//! behind a symbolic link. It looks at the file's metadata, and reads the file when that has changed.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::{self, Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
-
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use std::time::Duration;
 
 use crate::files;
 
-/// Events this close together belong to one save.
-const QUIET: Duration = Duration::from_millis(100);
-/// Other files of the directory may keep it busy; the file is looked at this often all the same. Also how
-/// long the file may be gone or empty before that counts as a change.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the end waits for a call of `on_change`, or for a disk.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// From one look to the next. What has changed is read once it has stayed the same for so long: the save is over then.
+const LOOK: Duration = Duration::from_millis(200);
+/// A file that is missing or empty for so many looks counts as a change. Some programs unlink or truncate it before they
+/// write it anew.
+const ABSENT_LOOKS: u32 = 2;
 
 /// Watches until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    wake: SyncSender<()>,
-    stopped: Arc<AtomicBool>,
-    /// Disconnected once the thread is gone.
-    gone: Receiver<()>,
+    _stop: Sender<()>,
 }
 
-/// Calls `on_change`, from a thread of its own, within a second of every change of the file's content
-/// since this call. A file that stays missing or empty counts as one change. To miss nothing, begin
-/// watching before the file is first loaded.
-///
-/// Dropping the [`Watch`] waits for a call of `on_change` that is under way, for a second at most.
+/// Calls `on_change`, from a thread of its own, within a second of every change of the file's content since this call. A
+/// file that stays missing or empty counts as one change. To miss nothing, begin watching before the file is first loaded.
 ///
 /// # Errors
-/// If the file's directory cannot be watched.
-pub fn watch(path: &Path, on_change: impl Fn() + Send + 'static) -> notify::Result<Watch> {
-    let path = path::absolute(path)?;
-    // One waiting event is as good as many.
-    let (wake, woken) = sync_channel(1);
-    let sender = wake.clone();
-    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| only_read(event.kind)) {
-            return;
-        }
-        let _ = sender.try_send(());
-    })?;
-    let mut watched = Watched { path, watcher, directories: BTreeSet::new(), is_blind: false };
-    watched.follow()?;
-    let content = watched.content();
-    let stopped = Arc::new(AtomicBool::new(false));
-    let events = Events { woken, stopped: stopped.clone() };
-    let (alive, gone) = sync_channel(0);
+/// If there is no thread to be had.
+pub fn watch(path: &Path, on_change: impl Fn() + Send + 'static) -> io::Result<Watch> {
+    let path = std::path::absolute(path)?;
+    let mut watched = Watched { stamp: stamp(&path), known: content(&path), looks: 0, path };
+    let (stop, stopped) = channel();
     thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
-        let _alive: SyncSender<()> = alive;
-        let _ = watched.run(&events, content, on_change);
-    })?;
-    Ok(Watch { wake, stopped, gone })
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stopped.store(true, Ordering::Release);
-        let _ = self.wake.try_send(());
-        let _ = self.gone.recv_timeout(LAST_LOOK);
-    }
-}
-
-/// What the thread waits for.
-struct Events {
-    woken: Receiver<()>,
-    stopped: Arc<AtomicBool>,
-}
-
-/// The [`Watch`] was dropped.
-struct Stopped;
-
-/// Without this our own look at the file would be the next event.
-fn only_read(kind: EventKind) -> bool {
-    matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
-}
-
-impl Events {
-    /// Waits for an event.
-    fn next(&self) -> Result<(), Stopped> {
-        let woken = self.woken.recv();
-        self.unless_stopped(woken.map_err(|_| Stopped))
-    }
-
-    /// Waits for an event; `false` if there is none before the deadline.
-    fn one_before(&self, deadline: Instant) -> Result<bool, Stopped> {
-        let left = deadline.saturating_duration_since(now());
-        if left.is_zero() {
-            return Ok(false);
-        }
-        self.unless_stopped(match self.woken.recv_timeout(left) {
-            Ok(()) => Ok(true),
-            Err(RecvTimeoutError::Timeout) => Ok(false),
-            Err(RecvTimeoutError::Disconnected) => Err(Stopped),
-        })
-    }
-
-    fn unless_stopped<T>(&self, result: Result<T, Stopped>) -> Result<T, Stopped> {
-        if self.stopped.load(Ordering::Acquire) { Err(Stopped) } else { result }
-    }
-}
-
-/// The file, and the directories an event may come from.
-struct Watched {
-    path: PathBuf,
-    watcher: RecommendedWatcher,
-    directories: BTreeSet<PathBuf>,
-    /// Whether the last look at the directories failed.
-    is_blind: bool,
-}
-
-impl Watched {
-    fn run(
-        mut self,
-        events: &Events,
-        mut known: Option<Vec<u8>>,
-        on_change: impl Fn(),
-    ) -> Result<(), Stopped> {
-        loop {
-            events.next()?;
-            let mut content = self.settled(events)?;
-            if content.is_none() && known.is_some() {
-                content = self.back(events)?;
-            }
-            if content != known {
-                known = content;
+        while !is_stopped(&stopped) {
+            if watched.look() {
                 on_change();
             }
         }
-    }
+    })?;
+    Ok(Watch { _stop: stop })
+}
 
-    /// The content once nothing has happened for a moment.
-    fn settled(&mut self, events: &Events) -> Result<Option<Vec<u8>>, Stopped> {
-        let deadline = now() + PATIENCE;
-        while events.one_before(deadline.min(now() + QUIET))? {}
-        // The save may have moved a link or a directory.
-        let followed = self.follow();
-        let was_blind = std::mem::replace(&mut self.is_blind, followed.is_err());
-        if let Err(error) = followed
-            && !was_blind
-        {
-            log::warn!("{}: changes may go unnoticed: {error}", self.path.display());
+/// Waits for the next look; whether the [`Watch`] was dropped.
+fn is_stopped(stopped: &Receiver<()>) -> bool {
+    stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout)
+}
+
+/// The file as it was last seen.
+struct Watched {
+    path: PathBuf,
+    stamp: Option<Stamp>,
+    /// Looks since then that saw the same.
+    looks: u32,
+    /// The content that was last told of.
+    known: Option<Vec<u8>>,
+}
+
+/// What of a file changes with each save: device, inode, length, and the time of the last change in nanoseconds.
+type Stamp = (u64, u64, u64, i64, i64);
+
+impl Watched {
+    /// Whether there is a new content.
+    fn look(&mut self) -> bool {
+        let stamp = stamp(&self.path);
+        if stamp != self.stamp {
+            (self.stamp, self.looks) = (stamp, 0);
+            return false;
         }
-        Ok(self.content())
-    }
-
-    /// The content of a file that has none: perhaps it was unlinked or truncated only to be written anew.
-    fn back(&mut self, events: &Events) -> Result<Option<Vec<u8>>, Stopped> {
-        let deadline = now() + PATIENCE;
-        let mut content = None;
-        while content.is_none() && events.one_before(deadline)? {
-            content = self.settled(events)?;
+        self.looks = self.looks.saturating_add(1);
+        if self.looks > ABSENT_LOOKS {
+            return false;
         }
-        Ok(content)
-    }
-
-    /// `None` if there is nothing to load.
-    fn content(&self) -> Option<Vec<u8>> {
-        files::read(&self.path).ok().filter(|content| !content.is_empty())
-    }
-
-    /// Watches the directories that matter now, anew: another one may be in the place of each.
-    fn follow(&mut self) -> notify::Result<()> {
-        for directory in std::mem::take(&mut self.directories) {
-            // It is no longer watched if it was removed.
-            let _ = self.watcher.unwatch(&directory);
+        let content = content(&self.path);
+        let is_new = content != self.known && (content.is_some() || self.looks == ABSENT_LOOKS);
+        if is_new {
+            self.known = content;
         }
-        directories_on_the_way(&self.path, MAX_LINKS, &mut self.directories);
-        self.directories
-            .iter()
-            .try_for_each(|directory| self.watcher.watch(directory, RecursiveMode::NonRecursive))
+        is_new
     }
 }
 
-/// Links followed before giving up, as many as Linux follows.
-const MAX_LINKS: u32 = 40;
-
-/// The directory of the file and of every symbolic link that leads to it: an event in one of them tells
-/// of any change. In place of one that does not exist, the nearest above it that does.
-fn directories_on_the_way(path: &Path, links: u32, found: &mut BTreeSet<PathBuf>) {
-    let Some(directory) = path.ancestors().skip(1).find(|ancestor| ancestor.is_dir()) else { return };
-    found.insert(directory.to_owned());
-    if links == 0 {
-        return;
-    }
-    for place in path.ancestors() {
-        if let (Ok(target), Some(parent)) = (fs::read_link(place), place.parent()) {
-            directories_on_the_way(&parent.join(target), links - 1, found);
-            found.insert(parent.to_owned());
-        }
-    }
+/// `None` without a file.
+fn stamp(path: &Path) -> Option<Stamp> {
+    let found = fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino(), found.len(), found.ctime(), found.ctime_nsec()))
 }
 
-#[expect(clippy::disallowed_methods, reason = "watching a file is all shell; its timing is the system's")]
-fn now() -> Instant {
-    Instant::now()
+/// `None` if there is nothing to load.
+fn content(path: &Path) -> Option<Vec<u8>> {
+    files::read(path).ok().filter(|content| !content.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::unix::fs::symlink;
-    use std::sync::mpsc::channel;
 
     use tempfile::TempDir;
 
@@ -222,6 +107,9 @@ mod tests {
         told: Receiver<Option<String>>,
         _watch: Watch,
     }
+
+    /// A change is told sooner.
+    const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
     /// Where the configuration of a story is, in its directory.
     const CONFIG: &str = "etc/config.toml";
@@ -263,10 +151,9 @@ mod tests {
             assert_eq!(found.as_deref(), text);
         }
 
-        /// Nobody is told of anything, although the file was looked at.
-        fn is_told_nothing(&self) {
-            let told = self.told.recv_timeout(3 * QUIET);
-            assert_eq!(told, Err(RecvTimeoutError::Timeout));
+        /// Nobody is told of anything meanwhile.
+        fn is_told_nothing_for(&self, time: Duration) {
+            assert_eq!(self.told.recv_timeout(time), Err(RecvTimeoutError::Timeout));
         }
 
         /// Nobody was told of anything before this save, which is told of.
@@ -298,7 +185,7 @@ mod tests {
     fn an_editor_that_moves_the_old_file_away_first_reloads_once() {
         let story = Story::with_file();
         story.rename(CONFIG, "etc/config.toml~");
-        story.is_told_nothing();
+        story.is_told_nothing_for(LOOK + LOOK / 2);
         story.write(CONFIG, "two");
         story.is_told_of(Some("two"));
         story.next_told_is("three");
@@ -308,7 +195,7 @@ mod tests {
     fn a_program_that_truncates_before_it_writes_reloads_once() {
         let story = Story::with_file();
         story.write(CONFIG, "");
-        story.is_told_nothing();
+        story.is_told_nothing_for(LOOK + LOOK / 2);
         story.next_told_is("two");
     }
 
@@ -354,28 +241,27 @@ mod tests {
     fn what_does_not_change_the_content_is_not_told() {
         let story = Story::with_file();
         story.write("etc/other.toml", "unrelated");
-        story.is_told_nothing();
         story.write(CONFIG, "one");
-        story.is_told_nothing();
+        story.is_told_nothing_for(LONG_ENOUGH);
         let file = fs::File::options().append(true).open(story.at(CONFIG)).expect("there");
         file.set_modified(std::time::UNIX_EPOCH).expect("writable");
-        story.is_told_nothing();
+        story.is_told_nothing_for(LONG_ENOUGH);
         story.next_told_is("two");
     }
 
     #[test]
-    fn a_directory_that_is_never_quiet_does_not_hold_a_save_up() {
-        let story = Story::with_file();
-        let (stop, stopped) = channel::<()>();
-        let noise = story.at("etc/log");
-        let noisy = thread::spawn(move || {
-            while stopped.recv_timeout(Duration::from_millis(10)) == Err(RecvTimeoutError::Timeout) {
-                fs::write(&noise, "noise").expect("writable");
-            }
-        });
-        story.next_told_is("two");
-        drop(stop);
-        noisy.join().expect("no panic");
+    fn a_slow_save_is_told_once_it_is_over() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("config.toml");
+        let mut watched = Watched { stamp: None, known: None, looks: 0, path: path.clone() };
+        let mut file = fs::File::create(&path).expect("writable");
+        for part in ["a", "slow", "save"] {
+            file.write_all(part.as_bytes()).expect("writable");
+            assert!(!watched.look(), "it has just changed");
+        }
+        assert!(watched.look());
+        assert_eq!(watched.known.as_deref(), Some(&b"aslowsave"[..]));
+        assert!(!watched.look() && !watched.look(), "once");
     }
 
     #[test]
@@ -384,7 +270,7 @@ mod tests {
         fs::remove_file(story.at(CONFIG)).expect("there");
         story.is_told_of(None);
         story.write("etc/other.toml", "unrelated");
-        story.is_told_nothing();
+        story.is_told_nothing_for(LONG_ENOUGH);
         story.next_told_is("one");
     }
 
