@@ -20,10 +20,11 @@ use crate::raw::Wire;
 pub(crate) fn stories() -> Vec<Story> {
     let anyhow = stories![forged_syns_push_no_established_connection_out];
     // Where the kernel forwards open flows, it refuses the SYNs, too: see `siege`.
-    let by_workers = stories![when |case| !case.is_cached() =>
-        a_running_download_keeps_a_quarter_of_its_speed_in_a_flood,
-        what_the_capture_buffer_has_no_room_for_is_counted];
-    [anyhow, by_workers].concat()
+    let by_workers =
+        stories![when |case| !case.is_cached() => what_the_capture_buffer_has_no_room_for_is_counted];
+    let long = stories![long when |case| !case.is_cached() =>
+        a_running_download_keeps_a_quarter_of_its_speed_in_a_flood];
+    [anyhow, by_workers, long].concat()
 }
 
 /// What half a second's SYNs fill.
@@ -69,7 +70,7 @@ fn forged_syns_push_no_established_connection_out(case: Case) {
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
 
-/// Quiet and flood take turns, so that what else the machine does slows both, in rounds: one in which both have been
+/// Quiet and flood take turns, so that what else the machine does slows both, in rounds: half of those in which both have been
 /// themselves must do. A download that stalls, or a flood that is lost on the way, is neither.
 fn a_running_download_keeps_a_quarter_of_its_speed_in_a_flood(case: Case) {
     let _alone = alone();
@@ -79,18 +80,21 @@ fn a_running_download_keeps_a_quarter_of_its_speed_in_a_flood(case: Case) {
     let mut flood = Flood::new(&network);
     let alone = Round::of(|| [download.speed(|| {}), 0], &network);
     in_bursts(FILL, || flood.burst());
-    let mut rounds = Vec::new();
-    for _ in 0..(SYNS / BURST - FILL) / (TURN * TURNS) {
-        let round = Round::of(|| [download.speed(|| {}), download.speed(|| flood.burst())], &network);
-        let is_fair = round.quiet >= alone.quiet / 4 && round.seen >= TURNS * TURN * BURST / 2;
-        // A program that is not optimised takes its time for each SYN, beside the sender on two cores.
-        let is_kept = round.flooded >= round.quiet / 4;
-        rounds.push(round);
-        if is_fair && is_kept {
-            return eprintln!("{case}: {alone:?} before the flood, {rounds:?} in it");
-        }
-    }
-    panic!("{alone:?} before the flood, {rounds:?} in it; {:#}", network.stat(""));
+    let rounds: Vec<Round> = (0..(SYNS / BURST - FILL) / (TURN * TURNS))
+        .map(|_| Round::of(|| [download.speed(|| {}), download.speed(|| flood.burst())], &network))
+        .collect();
+    let is_fair = |round: &&Round| round.quiet >= alone.quiet / 4 && round.seen >= TURNS * TURN * BURST / 2;
+    let kept = median_of_kept(rounds.iter().filter(is_fair).map(|round| (round.quiet, round.flooded)));
+    eprintln!("{case}: {kept:?} of the speed; {alone:?} before the flood, {rounds:?} in it");
+    // A program that is not optimised takes its time for each SYN, beside the sender on two cores.
+    assert!(kept >= Some(0.25), "{kept:?} of the speed in {rounds:?}; {:#}", network.stat(""));
+}
+
+/// How much of its quiet speed a download keeps in a flood, in the median of rounds.
+pub(crate) fn median_of_kept(rounds: impl Iterator<Item = (u64, u64)>) -> Option<f64> {
+    let mut kept: Vec<f64> = rounds.map(|(quiet, flooded)| flooded as f64 / quiet as f64).collect();
+    kept.sort_unstable_by(f64::total_cmp);
+    kept.get(kept.len() / 2).copied()
 }
 
 /// A download in quiet and in flood.

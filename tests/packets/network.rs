@@ -51,6 +51,17 @@ pub(crate) fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpSt
     Ok(socket.into())
 }
 
+/// A counter of TCP (`Tcp` in `/proc/net/snmp`) of the calling thread's namespace.
+pub(crate) fn tcp_counter(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let [names, values] = ["Tcp: RtoAlgorithm", "Tcp: 1"].map(|start| {
+        let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+        line.split(' ').collect::<Vec<_>>()
+    });
+    let at = names.iter().position(|of| *of == name).unwrap();
+    values[at].parse().unwrap()
+}
+
 impl Network {
     /// A lab whose servers answer as the mode wants it. The balancer does not run yet.
     pub(crate) fn new(case: Case, clients: u8, servers: u8) -> Network {

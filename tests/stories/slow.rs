@@ -31,7 +31,7 @@ fn clients_that_do_not_read_stall_nobody() {
         let first_bytes = 20 * 100_000;
         (balancer.stat("/total_bytes_tx").as_u64().unwrap() > first_bytes).then_some(())
     });
-    all_are_served_swiftly(&lab, "a\n");
+    all_are_served(&lab, "a\n");
     balancer.wait_for_stat("/current_connections", 20);
 }
 
@@ -59,7 +59,7 @@ fn what_clients_do_not_read_waits_at_the_servers() {
         let wide = held.iter().filter(|held| **held > 256 * 1024).count();
         let few = 8 * available_parallelism().unwrap().get();
         assert!(held.len() >= 2 * CLIENTS && wide <= few, "{held:?}");
-        all_are_served_swiftly(&lab, "a\n");
+        all_are_served(&lab, "a\n");
     });
 }
 
@@ -110,7 +110,7 @@ fn a_server_that_never_answers_stalls_nobody() {
     let mut waiting: Vec<TcpStream> = (0..50).map(|_| connect(lab.second_vip())).collect();
     waiting.iter_mut().for_each(|stream| stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap());
     balancer.wait_for_stat("/backends/slow/current_connections", 50);
-    all_are_served_swiftly(&lab, "swift");
+    all_are_served(&lab, "swift");
     assert_eq!(balancer.stat("/frontends/slow/current_connections"), 50);
 }
 
@@ -161,11 +161,9 @@ fn download(lab: &Loopback) -> TcpStream {
     stream
 }
 
-fn all_are_served_swiftly(lab: &Loopback, answer: &str) {
+fn all_are_served(lab: &Loopback, answer: &str) {
     for _ in 0..200 {
-        let start = clock();
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, answer.to_owned()));
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     }
 }
 
