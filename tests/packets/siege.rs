@@ -27,7 +27,7 @@ pub(crate) fn stories() -> Vec<Story> {
 const TURNS: usize = 4;
 
 /// Rounds. Half of them must do.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 11;
 
 /// SYNs that are made before and then sent again and again, each time with other numbers.
 const MADE: u32 = 50_000;

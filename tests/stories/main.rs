@@ -7,8 +7,10 @@
 mod cli;
 mod config;
 mod demo;
+mod descriptors;
 mod drain;
 mod files;
+mod forged;
 mod health;
 mod limits;
 mod list;
@@ -20,6 +22,7 @@ mod outlier;
 mod ports;
 mod proxy;
 mod reload;
+mod shares;
 mod slow;
 mod stats;
 mod transfer;
@@ -35,8 +38,10 @@ fn main() -> ExitCode {
         cli::stories(),
         config::stories(),
         demo::stories(),
+        descriptors::stories(),
         drain::stories(),
         files::stories(),
+        forged::stories(),
         health::stories(),
         limits::stories(),
         list::stories(),
@@ -48,6 +53,7 @@ fn main() -> ExitCode {
         ports::stories(),
         proxy::stories(),
         reload::stories(),
+        shares::stories(),
         slow::stories(),
         stats::stories(),
         transfer::stories(),
