@@ -11,7 +11,8 @@
 use std::fmt::Display;
 
 use aya::programs::{TestRun, TestRunOptions, TestRunResult};
-use convey::dataplane::{CacheError, FlowEntry, KernelCache, Sizes};
+use convey::dataplane::testing::{FlowEntry, KernelCache};
+use convey::dataplane::{CacheError, Sizes};
 use convey::forward::Direction;
 use convey::model::{FlowKey, NextHop, Protocol, Rewrite};
 use convey::wire::TestPacket;

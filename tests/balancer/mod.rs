@@ -153,7 +153,7 @@ impl Balancer {
 
     /// Has it go by another snapshot.
     pub(crate) fn see(&mut self, snapshot: Arc<Snapshot>) {
-        (self.plan, self.snapshot) = (Arc::new(convey::dataplane::plan(&snapshot)), snapshot);
+        (self.plan, self.snapshot) = (Arc::new(convey::dataplane::testing::plan(&snapshot)), snapshot);
     }
 }
 
@@ -170,7 +170,7 @@ fn made(setup: Setup) -> Made {
             return made.clone();
         }
         let snapshot = Arc::new(snapshot_of(setup));
-        let made = (snapshot.clone(), Arc::new(convey::dataplane::plan(&snapshot)));
+        let made = (snapshot.clone(), Arc::new(convey::dataplane::testing::plan(&snapshot)));
         all.push((setup, made.clone()));
         made
     })

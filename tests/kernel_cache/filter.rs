@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use convey::dataplane::{KernelCache, Replies, Selection};
+use convey::dataplane::testing::KernelCache;
+use convey::dataplane::{Replies, Selection};
 use convey::model::Endpoint;
 use convey::wire::{self, IcmpError, TestPacket};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use convey::dataplane::{Outcome, Rate, SynLimit};
+use convey::dataplane::testing::Outcome;
+use convey::dataplane::{Rate, SynLimit};
 use convey::model::Mode;
 use convey::wire::TestPacket;
 

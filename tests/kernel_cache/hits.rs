@@ -1,6 +1,6 @@
 //! Packets of flows that are known leave as the forwarding core would have sent them.
 
-use convey::dataplane::FlowEntry;
+use convey::dataplane::testing::FlowEntry;
 use convey::forward::Direction;
 use convey::model::{FlowKey, Mode, NextHop, Rewrite};
 use convey::wire::{self, Checksum, TestPacket};

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use aya::programs::TcAttachType;
-use convey::dataplane::{FlowEntry, KernelCache, Outcome};
+use convey::dataplane::testing::{FlowEntry, KernelCache, Outcome};
 use convey::forward::Direction;
 use convey::model::{FlowKey, NextHop, Rewrite};
 use convey_testkit::{Namespace, PATIENCE};

@@ -1,6 +1,7 @@
 //! The programs' maps, as userspace writes and reads them.
 
-use convey::dataplane::{FlowEntry, KernelCache, Sizes};
+use convey::dataplane::Sizes;
+use convey::dataplane::testing::{FlowEntry, KernelCache};
 use convey::forward::Direction;
 use convey::model::{FlowKey, Rewrite};
 

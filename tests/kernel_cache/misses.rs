@@ -1,6 +1,6 @@
 //! What is left to userspace: it goes its way as it is, it is counted why, and a packet socket gets it.
 
-use convey::dataplane::Outcome;
+use convey::dataplane::testing::Outcome;
 use convey::model::Mode;
 
 use super::balancer::Setup;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use convey::dataplane::{FlowEntry, FlowMap, KernelCache, Outcome, Replies, Selection};
+use convey::dataplane::testing::{FlowEntry, FlowMap, KernelCache, Outcome};
+use convey::dataplane::{Replies, Selection};
 use convey::forward::{Direction, Frame, Verdict, View};
 use convey::model::{Endpoint, Mode, NextHop};
 use convey::wire;

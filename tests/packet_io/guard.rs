@@ -5,7 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use convey::dataplane::{Guard, GuardKind, Replies, Selection};
+use convey::dataplane::testing::GuardKind;
+use convey::dataplane::{Guard, Replies, Selection};
 use convey::model::Interface;
 use convey::net::Netlink;
 use convey_testkit::{Namespace, PATIENCE};

@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use convey::dataplane::{BufferPool, Capture, Filter, Guard, GuardKind, Replies, Selection, Wake};
+use convey::dataplane::testing::{BufferPool, Capture, GuardKind, Wake};
+use convey::dataplane::{Filter, Guard, Replies, Selection};
 use convey_testkit::{Namespace, PATIENCE, wait_for};
 
 use super::guard::{load, with};

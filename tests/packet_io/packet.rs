@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use convey::dataplane::{Buffer, Transmit};
+use convey::dataplane::testing::{Buffer, Transmit};
 use convey::model::{Endpoint, Protocol};
 use convey_testkit::Namespace;
 use etherparse::{Ethernet2Header, IpHeaders, NetHeaders, PacketBuilder, PacketHeaders};

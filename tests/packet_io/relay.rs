@@ -8,9 +8,8 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 
-use convey::dataplane::{
-    Buffer, BufferPool, Capture, CaptureHandle, Filter, Replies, Selection, Transmit, Wake,
-};
+use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Transmit, Wake};
+use convey::dataplane::{Filter, Replies, Selection};
 use convey::model::TCP;
 use convey_testkit::{Namespace, PATIENCE};
 

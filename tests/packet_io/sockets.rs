@@ -2,9 +2,8 @@
 
 use std::net::{Ipv6Addr, UdpSocket};
 
-use convey::dataplane::{
-    Buffer, BufferPool, Capture, CaptureHandle, Filter, Replies, Selection, Transmit, Wake,
-};
+use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Transmit, Wake};
+use convey::dataplane::{Filter, Replies, Selection};
 use convey::model::Endpoint;
 use convey_testkit::Namespace;
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use convey::dataplane::{Guard, GuardKind, Selection};
+use convey::dataplane::testing::GuardKind;
+use convey::dataplane::{Guard, Selection};
 use convey::model::Interface;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{Server, clock, connect, ping, wait_for};

@@ -1,7 +1,8 @@
 //! Open flows forwarded in the driver: by native XDP of a virtual link, whose other end is prepared for it.
 
 use aya::programs::XdpMode;
-use convey::dataplane::{KernelCache, Sizes};
+use convey::dataplane::Sizes;
+use convey::dataplane::testing::KernelCache;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{Server, connect, ping, wait_for};
 

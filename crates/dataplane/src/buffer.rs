@@ -6,7 +6,7 @@ use convey_wire::{Checksum, Headers, ParseError, parse};
 
 /// Length in bytes of the header before each frame: `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), in the
 /// machine's byte order.
-pub const VNET_HEADER_LEN: usize = 10;
+pub(super) const VNET_HEADER_LEN: usize = 10;
 
 /// Bytes of memory that a captured frame has at least: enough for what comes from Ethernet.
 pub(super) const ORDINARY: usize = 2_048;
@@ -78,6 +78,7 @@ impl Buffer {
 
     /// The frame, to be changed in place.
     #[inline]
+    #[cfg(any(test, feature = "test-util"))]
     pub fn frame_mut(&mut self) -> &mut [u8] {
         self.bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default()
     }

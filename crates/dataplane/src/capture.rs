@@ -10,10 +10,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use socket2::Socket;
 
 use super::buffer::ORDINARY;
-use super::{Buffer, BufferPool, Filter, VNET_HEADER_LEN, socket};
+use super::buffer::VNET_HEADER_LEN;
+use super::{Buffer, BufferPool, Filter, socket};
 
 /// Most frames that [`Capture::read_batch`] reads at once.
-pub const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 
 /// Most bytes of memory that it fills at once, a last frame aside: that many ordinary ones, or eight super-frames.
 const BATCH_BYTES: usize = BATCH * ORDINARY;

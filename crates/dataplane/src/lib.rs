@@ -1,5 +1,6 @@
 //! The shell of the packet modes: sockets that capture and send frames, and what keeps the host's own stack away
 //! from the traffic we forward.
+#![cfg_attr(not(feature = "test-util"), allow(unreachable_pub, reason = "tests of other crates reach it"))]
 
 mod accounting;
 mod buffer;
@@ -26,19 +27,27 @@ mod steering;
 mod transmit;
 mod worker;
 
-pub use buffer::{Buffer, VNET_HEADER_LEN};
-pub use buffer_pool::BufferPool;
-pub use cache::{
-    CacheError, CounterReader, FlowCounters, FlowEntry, FlowMap, KernelCache, Offloader, Outcome, Rate,
-    SegmentEvents, Sizes, SynGate, SynLimit, Undone,
-};
-pub use capture::{BATCH, Capture, CaptureHandle, Wake};
+use buffer::Buffer;
+use buffer_pool::BufferPool;
+pub use cache::{CacheError, CounterReader, Offloader, Rate, SegmentEvents, Sizes, SynGate, SynLimit};
+use capture::{Capture, CaptureHandle, Wake};
 pub use causes::causes;
 pub use filter::Filter;
-pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, TcxError, Terms};
-pub use legacy::NftablesError;
+pub use guard::{Guard, GuardError, LastingGuard, Lease, TcxError, Terms};
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 pub use selection::{Replies, Selection};
-pub use sight::{Sight, plan};
-pub use transmit::Transmit;
+pub use sight::Sight;
+use transmit::Transmit;
 pub use worker::WANTED;
+
+/// The parts one by one, for tests and benchmarks of other crates.
+#[cfg(feature = "test-util")]
+pub mod testing {
+    pub use crate::buffer::Buffer;
+    pub use crate::buffer_pool::BufferPool;
+    pub use crate::cache::{FlowEntry, FlowMap, KernelCache, Outcome};
+    pub use crate::capture::{Capture, CaptureHandle, Wake};
+    pub use crate::guard::GuardKind;
+    pub use crate::sight::plan;
+    pub use crate::transmit::Transmit;
+}

@@ -70,7 +70,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::VNET_HEADER_LEN;
+    use crate::buffer::VNET_HEADER_LEN;
     use convey_wire::TestPacket;
 
     fn steering(now: fn() -> Timestamp) -> Steering {

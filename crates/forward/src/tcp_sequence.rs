@@ -45,16 +45,16 @@ impl Heard {
 }
 
 /// How far from what is known a number can be that is true, in bytes: more than ordinary systems ever have in flight.
-pub const WINDOW: u32 = 16 << 20;
+pub(super) const WINDOW: u32 = 16 << 20;
 
 /// The same while a connection begins: more than may be sent along with a SYN (RFC 7413).
-pub const FIRST_WINDOW: u32 = 64 << 10;
+pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
 /// DSR: how far behind a gap a client's segment moves its number, in bytes. Linux has no more in flight by default (`tcp_wmem`).
-pub const MAX_GAP: u32 = 4 << 20;
+pub(super) const MAX_GAP: u32 = 4 << 20;
 
 /// DSR: the most that such a segment may acknowledge beyond what was acknowledged before the gap, in bytes.
-pub const MAX_GAP_ACK: u32 = 1 << 20;
+pub(super) const MAX_GAP_ACK: u32 = 1 << 20;
 
 impl TcpSequence {
     /// What the client's first segment says.

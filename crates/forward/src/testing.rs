@@ -7,12 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::plan::Plan;
-pub use crate::tcp_sequence::{FIRST_WINDOW, MAX_GAP, MAX_GAP_ACK, WINDOW};
+use crate::tcp_sequence;
 use crate::{
     ACK, CachedRoute, Direction, FIN, FlowCache, FlowOwners, Frame, Progress, SYN, Seen, Segment, View,
 };
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
 use convey_wire::{self as wire, Headers, Kind};
+
+/// How far from what is known a number can be that is true.
+pub const WINDOW: u32 = tcp_sequence::WINDOW;
+/// The same while a connection begins.
+pub const FIRST_WINDOW: u32 = tcp_sequence::FIRST_WINDOW;
+/// DSR: how far behind a gap a segment moves its sender's number.
+pub const MAX_GAP: u32 = tcp_sequence::MAX_GAP;
+/// DSR: how much more it may acknowledge.
+pub const MAX_GAP_ACK: u32 = tcp_sequence::MAX_GAP_ACK;
 
 thread_local! {
     static HAS_CACHE: Cell<bool> = const { Cell::new(false) };

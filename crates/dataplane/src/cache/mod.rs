@@ -19,11 +19,12 @@ use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
-pub use crate::kernel_types::FlowCounters;
+use crate::kernel_types::FlowCounters;
 pub use counter_reader::CounterReader;
 pub use entry::FlowEntry;
 pub use events::SegmentEvents;
-pub use flow_map::{FlowMap, Undone};
+pub use flow_map::FlowMap;
+use flow_map::Undone;
 pub use offloader::Offloader;
 pub use syn_limit::{Rate, SynGate, SynLimit};
 

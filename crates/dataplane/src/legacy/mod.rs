@@ -7,4 +7,4 @@ mod nftables;
 
 pub(super) use filter::{attach, lacks_tcx};
 pub(super) use nftables::Nftables;
-pub use nftables::NftablesError;
+pub(super) use nftables::NftablesError;
