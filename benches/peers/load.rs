@@ -119,12 +119,12 @@ impl Load {
         let (seconds, small) = (plan.seconds, crate::http::SMALL.0);
         match self.kind {
             Kind::Busy { connections, file, keep_alive } => {
-                busy(site, through, seconds, connections, file, keep_alive)
+                busy(site, through, seconds, Http { connections, file, keep_alive })
             }
             Kind::BusyAmongIdle => {
                 let open = || idle::open(&through.peer.targets(), plan.idle_connections());
                 let _idle = site.lab.enter(Role::Client(1), open)?.context("opening idle connections")?;
-                busy(site, through, seconds, CONNECTIONS, small, true)
+                busy(site, through, seconds, Http { connections: CONNECTIONS, file: small, keep_alive: true })
             }
             Kind::Steady => {
                 let rate = rate.context("no rate is known")?;
@@ -134,15 +134,16 @@ impl Load {
     }
 }
 
-/// wrk, with a script that reports numbers.
-fn busy(
-    site: &Site,
-    through: &Running,
-    seconds: u64,
+/// What wrk asks for.
+struct Http<'a> {
     connections: u32,
-    file: &str,
+    file: &'a str,
     keep_alive: bool,
-) -> Result<Sample> {
+}
+
+/// wrk, with a script that reports numbers.
+fn busy(site: &Site, through: &Running, seconds: u64, requests: Http<'_>) -> Result<Sample> {
+    let Http { connections, file, keep_alive } = requests;
     let targets: Vec<String> = through.peer.targets().iter().map(ToString::to_string).collect();
     let mut wrk = site.lab.command(Role::Client(1), "wrk");
     wrk.env("TARGETS", targets.join(" "));

@@ -19,10 +19,10 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     let Config { frontends, backends, stats, timeouts, passthrough, name_servers, allow_local } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
-        changes.extend(line("frontend", before, after, |f| &f.name, about_frontend, frontend));
+        changes.extend(line("frontend", (before, after), |f| &f.name, about_frontend, frontend));
     }
     for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
-        changes.extend(line("backend", before, after, |b| &b.name, about_backend, backend));
+        changes.extend(line("backend", (before, after), |b| &b.name, about_backend, backend));
     }
     let of_flows = flow_timeout_changes(&passthrough.timeouts, &new.passthrough.timeouts);
     for (what, times) in
@@ -42,8 +42,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
 /// The line of a frontend or backend that was added, removed or changed.
 fn line<T>(
     kind: &str,
-    before: Option<&T>,
-    after: Option<&T>,
+    (before, after): (Option<&T>, Option<&T>),
     name: impl Fn(&T) -> &str,
     about: impl Fn(&T) -> String,
     changes: impl Fn(&T, &T) -> Vec<String>,

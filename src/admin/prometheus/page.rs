@@ -34,7 +34,7 @@ impl Page {
         members: &[(Labels, T)],
         value: impl Fn(&T) -> V,
     ) {
-        self.add(MetricType::COUNTER, name, help, members, value, |metric, value: f64| {
+        self.add((MetricType::COUNTER, name, help), members, value, |metric, value: f64| {
             let mut counter = Counter::default();
             counter.set_value(value);
             metric.set_counter(counter);
@@ -49,7 +49,7 @@ impl Page {
         members: &[(Labels, T)],
         value: impl Fn(&T) -> V,
     ) {
-        self.add(MetricType::GAUGE, name, help, members, value, |metric, value: f64| {
+        self.add((MetricType::GAUGE, name, help), members, value, |metric, value: f64| {
             let mut gauge = Gauge::default();
             gauge.set_value(value);
             metric.set_gauge(gauge);
@@ -64,7 +64,7 @@ impl Page {
         members: &'a [(Labels, T)],
         value: impl Fn(&'a T) -> Option<&'a Distribution>,
     ) {
-        self.add(MetricType::HISTOGRAM, name, help, members, value, |metric, value: &Distribution| {
+        self.add((MetricType::HISTOGRAM, name, help), members, value, |metric, value: &Distribution| {
             let bucket = |&(bound, count): &(f64, u64)| {
                 let mut bucket = Bucket::default();
                 bucket.set_upper_bound(bound);
@@ -86,9 +86,7 @@ impl Page {
 
     fn add<'a, T, O: Into<Option<V>>, V>(
         &mut self,
-        kind: MetricType,
-        name: &str,
-        help: &str,
+        (kind, name, help): (MetricType, &str, &str),
         members: &'a [(Labels, T)],
         value: impl Fn(&'a T) -> O,
         set: impl Fn(&mut Metric, V),
