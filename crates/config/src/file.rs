@@ -440,7 +440,7 @@ fn passthrough(mut table: Table<'_>) -> Passthrough {
         snat_addresses: table.any_number("snat_addresses", snat_address),
         settings: PacketSettings {
             max_flows: table
-                .renamed("connection_tracker_capacity", "max_flows", integer(1..=PacketSettings::MOST_FLOWS))
+                .renamed("connection_tracker_capacity", "max_flows", integer(1..=PacketSettings::MAX_FLOWS))
                 .map_or(default.max_flows, |found| found.value),
             capture_stats_interval: table
                 .renamed("stats_update_frequency", "capture_stats_interval", seconds(SECOND))
@@ -451,7 +451,7 @@ fn passthrough(mut table: Table<'_>) -> Passthrough {
             min_path_mtu: table
                 .optional(
                     "min_path_mtu",
-                    integer(PacketSettings::LEAST_PATH_MTU..=PacketSettings::MOST_PATH_MTU),
+                    integer(PacketSettings::MIN_PATH_MTU..=PacketSettings::MAX_PATH_MTU),
                 )
                 .map(|found| found.value),
             timeouts: flow_timeouts(table.table("timeouts")),

@@ -1,14 +1,14 @@
 //! What runs and what is known of it. Pure: events in, snapshots and changes out.
 
-mod returning;
-mod turnover;
-mod vanished;
+mod dns_grace;
+mod outlier;
+mod reconcile;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use self::vanished::Vanished;
+use self::dns_grace::DnsGrace;
 use super::draining::Draining;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
@@ -46,7 +46,7 @@ pub struct State {
     kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
     server_endpoints: Arc<ServerEndpoints>,
-    vanished: Vanished,
+    dns_grace: DnsGrace,
     /// Servers that time changes something about.
     timed: BTreeSet<ServerKey>,
     changes: Vec<HealthChange>,
@@ -112,7 +112,7 @@ impl State {
             kept_servers: Kept::default(),
             servers: HashMap::new(),
             server_endpoints: Arc::default(),
-            vanished: Vanished::default(),
+            dns_grace: DnsGrace::default(),
             timed: BTreeSet::new(),
             changes: Vec::new(),
             doubts: Vec::new(),
@@ -192,7 +192,7 @@ impl State {
     fn resolve_again(&mut self, now: Timestamp) {
         if let Some(config) = self.config.take() {
             let gone = self.keep_backends(&config, now);
-            self.vanished.keep(gone, now);
+            self.dns_grace.keep(gone, now);
             self.config = Some(config);
         }
     }

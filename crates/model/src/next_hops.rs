@@ -46,7 +46,7 @@ pub enum Unreachable {
 
 impl NextHops {
     /// Most that there are: flows have their index in 16 bits, of which one value means none. What is beyond is not resolved.
-    pub const MOST: usize = 65_535;
+    pub const MAX_COUNT: usize = 65_535;
 
     /// What the kernel's tables say, numbered from 0.
     pub fn new(
@@ -90,7 +90,7 @@ impl NextHops {
             let longest = if neighbour.ip.is_ipv4() { link.mtu } else { link.mtu_v6 };
             for mtu in routes.mtus(link.index, neighbour.ip).map(Some).chain([None]) {
                 let key = Key::new(link.index, neighbour.ip, mtu);
-                let Some(index) = indices.get_or_give(key, NextHops::MOST) else { continue };
+                let Some(index) = indices.get_or_give(key, NextHops::MAX_COUNT) else { continue };
                 hops.resize(indices.len(), None);
                 hops[index as usize] = Some(NextHop {
                     interface: link.index,

@@ -9,7 +9,7 @@ use super::{FlowTimeouts, Offload};
 /// Settings of the packet modes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketSettings {
-    /// Most flows tracked at once, over all workers; from 1 to [`PacketSettings::MOST_FLOWS`].
+    /// Most flows tracked at once, over all workers; from 1 to [`PacketSettings::MAX_FLOWS`].
     pub max_flows: u32,
     /// Worker threads, at least 1; `None`: one less than there are cores.
     pub workers: Option<u16>,
@@ -25,8 +25,8 @@ pub struct PacketSettings {
     pub snat_ports: RangeInclusive<u16>,
     /// Our addresses that servers see as their clients'; empty: those of the interfaces towards the servers.
     pub snat_addresses: Vec<IpAddr>,
-    /// Shortest path MTU to a client that servers are told of in passthrough, in bytes, from [`PacketSettings::LEAST_PATH_MTU`]
-    /// to [`PacketSettings::MOST_PATH_MTU`]; `None`: they are told of none. By IPv6 none is below 1280.
+    /// Shortest path MTU to a client that servers are told of in passthrough, in bytes, from [`PacketSettings::MIN_PATH_MTU`]
+    /// to [`PacketSettings::MAX_PATH_MTU`]; `None`: they are told of none. By IPv6 none is below 1280.
     pub min_path_mtu: Option<u32>,
     /// How long silent flows are remembered.
     pub timeouts: FlowTimeouts,
@@ -34,11 +34,11 @@ pub struct PacketSettings {
 
 impl PacketSettings {
     /// More flows than this cannot be numbered.
-    pub const MOST_FLOWS: u32 = 1 << 30;
+    pub const MAX_FLOWS: u32 = 1 << 30;
     /// What every host takes (RFC 791, section 3.1).
-    pub const LEAST_PATH_MTU: u32 = 576;
+    pub const MIN_PATH_MTU: u32 = 576;
     /// The longest packet of IP.
-    pub const MOST_PATH_MTU: u32 = 65_535;
+    pub const MAX_PATH_MTU: u32 = 65_535;
 }
 
 impl Default for PacketSettings {

@@ -3,7 +3,7 @@
 mod doubts;
 mod drain;
 mod names;
-mod returning;
+mod outlier;
 
 use std::net::SocketAddr;
 use std::time::Duration;

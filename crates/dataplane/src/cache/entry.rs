@@ -78,7 +78,7 @@ impl FlowEntry {
             dst: to.dst,
             src_port: to.src_port,
             dst_port: to.dst_port,
-            // There are no more: `NextHops::MOST`.
+            // There are no more: `NextHops::MAX_COUNT`.
             next_hop: to.next_hop as u16,
             from: 0,
             address_sum: addresses.to_be_bytes(),

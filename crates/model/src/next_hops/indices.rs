@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{Addr, Timestamp};
 
 /// How many next hops are kept for neighbours that are gone: most come back.
-const MOST_GONE: usize = 1_024;
+const MAX_GONE: usize = 1_024;
 
 /// How long an index is nobody's before another next hop gets it. Meanwhile every worker has looked at all its flows
 /// and taken them off it, which takes it well below a second.
@@ -78,7 +78,7 @@ impl Indices {
             }
             return;
         }
-        if self.of.values().filter(|index| is_gone(**index)).count() <= MOST_GONE {
+        if self.of.values().filter(|index| is_gone(**index)).count() <= MAX_GONE {
             return;
         }
         let retired = self.of.extract_if(|_, index| is_gone(*index)).map(|(_, index)| index);

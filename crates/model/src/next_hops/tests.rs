@@ -303,5 +303,5 @@ fn a_link_full_of_forged_hosts_takes_no_more_than_there_is_room_for() {
     let forged: Vec<Neighbour> = (0..70_000).map(|n| host((10 << 24) + n)).collect();
     let hops = NextHops::new(&links(), [route("10.0.0.0/8", LAN, None)], &forged);
     let resolved = forged.iter().filter(|n| hops.lookup(n.ip).is_ok());
-    assert_eq!(resolved.count(), NextHops::MOST);
+    assert_eq!(resolved.count(), NextHops::MAX_COUNT);
 }

@@ -8,15 +8,15 @@ use super::ServerEntry;
 use convey_model::{ServerKey, Timestamp};
 
 /// For how long: names are asked for every five minutes at least, so for two answers in a row without it.
-const TIME: Duration = Duration::from_secs(600);
+const GRACE: Duration = Duration::from_secs(600);
 /// Of how many servers, so that a name with ever new addresses does not fill the memory.
-const MOST: usize = 1_024;
+const MAX_SERVERS: usize = 1_024;
 
 /// Servers that are gone and may come back: each as it was, and until when that is worth something.
 #[derive(Default)]
-pub(super) struct Vanished(HashMap<ServerKey, (Timestamp, ServerEntry)>);
+pub(super) struct DnsGrace(HashMap<ServerKey, (Timestamp, ServerEntry)>);
 
-impl Vanished {
+impl DnsGrace {
     /// Forgets those whose time is over.
     pub(super) fn expire(&mut self, now: Timestamp) {
         self.0.retain(|_, (until, _)| *until > now);
@@ -24,9 +24,9 @@ impl Vanished {
 
     /// Remembers these; if there are too many forgets those that left first.
     pub(super) fn keep(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
-        let until = now.after(TIME);
+        let until = now.after(GRACE);
         self.0.extend(gone.into_iter().map(|(server, entry)| (server, (until, entry))));
-        let surplus = self.0.len().saturating_sub(MOST);
+        let surplus = self.0.len().saturating_sub(MAX_SERVERS);
         if surplus > 0 {
             let mut first: Vec<_> =
                 self.0.iter().map(|(server, (until, _))| (*until, server.clone())).collect();
@@ -59,22 +59,22 @@ mod tests {
 
     #[test]
     fn a_server_is_remembered_for_a_while_and_once() {
-        let (mut vanished, end) = (Vanished::default(), Timestamp(0).after(TIME));
-        vanished.keep([1, 2].map(|n| (server(n), entry(n))).into(), Timestamp(0));
-        vanished.expire(Timestamp(end.0 - 1));
-        assert_eq!(vanished.take(&server(1)).unwrap().live.id, 1);
-        assert!(vanished.take(&server(1)).is_none(), "it has come back");
-        vanished.expire(end);
-        assert!(vanished.0.is_empty());
+        let (mut grace, end) = (DnsGrace::default(), Timestamp(0).after(GRACE));
+        grace.keep([1, 2].map(|n| (server(n), entry(n))).into(), Timestamp(0));
+        grace.expire(Timestamp(end.0 - 1));
+        assert_eq!(grace.take(&server(1)).unwrap().live.id, 1);
+        assert!(grace.take(&server(1)).is_none(), "it has come back");
+        grace.expire(end);
+        assert!(grace.0.is_empty());
     }
 
     #[test]
     fn of_too_many_servers_those_that_left_first_are_forgotten() {
-        let mut vanished = Vanished::default();
-        for n in 0..=MOST as u16 {
-            vanished.keep([(server(n), entry(n))].into(), Timestamp(n.into()));
+        let mut grace = DnsGrace::default();
+        for n in 0..=MAX_SERVERS as u16 {
+            grace.keep([(server(n), entry(n))].into(), Timestamp(n.into()));
         }
-        assert_eq!(vanished.0.len(), MOST);
-        assert!(vanished.take(&server(0)).is_none() && vanished.take(&server(1)).is_some());
+        assert_eq!(grace.0.len(), MAX_SERVERS);
+        assert!(grace.take(&server(0)).is_none() && grace.take(&server(1)).is_some());
     }
 }

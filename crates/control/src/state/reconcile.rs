@@ -18,7 +18,7 @@ impl State {
     ) -> HashMap<ServerKey, ServerEntry> {
         let (backends, left_out) = config.resolved(|host| self.names.addresses(host), &self.own_addresses);
         self.left_out = left_out;
-        self.vanished.expire(now);
+        self.dns_grace.expire(now);
         let gone = self.keep_servers(&backends, now);
         self.keep_pools(&backends);
         let served = config.frontends.iter().filter_map(|frontend| {
@@ -38,7 +38,7 @@ impl State {
                 let (cores, ids) = (self.cores, &mut self.next_id);
                 let live = self.kept_servers.get(&key, || ServerLive::new(number(ids), cores));
                 let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
-                let entry = match old.remove(&key).or_else(|| self.vanished.take(&key)) {
+                let entry = match old.remove(&key).or_else(|| self.dns_grace.take(&key)) {
                     // What no probe has said, or confirms any more, is no reason.
                     Some(entry) if is_probed(&entry.check) == is_probed(&check) => {
                         let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
