@@ -126,7 +126,7 @@ impl ProxyPath {
         let cut_off: BTreeSet<u32> = down.map(|server| server.live.id).collect();
         let new: BTreeSet<u32> = cut_off.difference(&self.cut_off).copied().collect();
         if !new.is_empty() {
-            self.workers.end(&Arc::new(new));
+            self.workers.end_connections(&Arc::new(new));
         }
         self.cut_off = cut_off;
     }

@@ -5,7 +5,7 @@ use super::hash::ADDRESS;
 use super::{FlowHash, Identity, Loads, Member};
 
 /// Places that are tried in a table before the servers are gone through one by one.
-const ATTEMPTS: usize = 8;
+const MAX_PLACES_TRIED: usize = 8;
 
 /// Bytes that tell servers apart.
 pub(super) const IDENTITY: usize = ADDRESS + 2;
@@ -77,7 +77,7 @@ pub(super) fn usable_or_again(
     table: impl Fn(FlowHash) -> Option<usize>,
 ) -> Option<usize> {
     let mut attempt = flow;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_PLACES_TRIED {
         let server = table(attempt)?;
         if loads.usable(server) {
             return Some(server);

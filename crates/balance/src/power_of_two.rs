@@ -11,7 +11,7 @@ use super::candidates::{Load, first_usable, weighted};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// Pairs that are drawn before the servers are gone through one by one.
-const ATTEMPTS: usize = 8;
+const MAX_PAIRS_DRAWN: usize = 8;
 
 /// The less loaded of two.
 pub(super) struct PowerOfTwo {
@@ -69,7 +69,7 @@ impl Balancer for PowerOfTwo {
         // every balancer that started with us.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut random = FlowHash(flow.0.wrapping_add(turn as u64)).again();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_PAIRS_DRAWN {
             let other = random.again();
             let (a, b) = self.draw(random, other);
             // Of two that have as few, as when all are idle, the first: it was drawn by weight.

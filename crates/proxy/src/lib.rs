@@ -13,7 +13,6 @@ mod own_sockets;
 mod pipe;
 mod relay;
 mod session;
-mod share_queue;
 mod socket;
 mod stream;
 mod tcp_info;
@@ -168,9 +167,9 @@ impl Workers {
     }
 
     /// Ends the connections to these servers.
-    pub fn end(&self, servers: &Arc<BTreeSet<u32>>) {
+    pub fn end_connections(&self, servers: &Arc<BTreeSet<u32>>) {
         for Worker { commands, .. } in &self.threads {
-            let _ = commands.send(Command::End { servers: servers.clone() });
+            let _ = commands.send(Command::EndConnections { servers: servers.clone() });
         }
     }
 

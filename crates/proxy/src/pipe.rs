@@ -40,7 +40,7 @@ pub(super) struct Pipe {
 
 impl Pipe {
     /// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
-    pub(super) const MOST: usize = 1024 * 1024;
+    pub(super) const MAX_MOVED: usize = 1024 * 1024;
 
     /// An empty pipe, from the thread's pool if it has one.
     pub(super) fn get() -> io::Result<Pipe> {

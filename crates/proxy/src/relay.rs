@@ -73,8 +73,8 @@ pub(super) async fn relay(
     patience: Patience,
     mut count: impl FnMut(u64, u64),
 ) -> RelayEnd {
-    let mut up = Direction { rest: early, ..Direction::default() };
-    let mut down = Direction::default();
+    let mut up = OneWay { rest: early, ..OneWay::default() };
+    let mut down = OneWay::default();
     // A server may send more at once than a client asks for in all.
     down.window.begin(server);
     let mut quiet = Quiet::new(patience);
@@ -209,7 +209,7 @@ impl Done {
 
 /// One direction of a connection.
 #[derive(Default)]
-struct Direction {
+struct OneWay {
     /// Bytes that have been written.
     moved: u64,
     /// What was read and not yet taken, from `sent` on.
@@ -224,7 +224,7 @@ struct Direction {
     done: Option<Done>,
 }
 
-impl Direction {
+impl OneWay {
     /// Whether the destination does not take what is held.
     fn is_blocked(&self) -> bool {
         self.done.is_none() && (!self.rest.is_empty() || self.pipe.as_ref().is_some_and(|p| !p.is_empty()))
@@ -365,7 +365,7 @@ impl Direction {
         })
     }
 
-    /// Fills the pipe; [`Direction::poll_write_held`] empties it.
+    /// Fills the pipe; [`OneWay::poll_write_held`] empties it.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -386,7 +386,7 @@ impl Direction {
         if ready!(from.poll_read_ready(cx)).is_err() {
             return Poll::Ready(Err(Done::ReadFailed));
         }
-        match pipe.fill(from, self.window.most(Pipe::MOST)) {
+        match pipe.fill(from, self.window.most(Pipe::MAX_MOVED)) {
             Ok(n) if n > 0 => {
                 self.small_reads = if n < SMALL { self.small_reads + 1 } else { 0 };
                 if self.small_reads >= SMALL_READS {

@@ -12,11 +12,10 @@ use socket2::Socket;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::clients::{Counted, Left};
+use super::clients::{Counted, Left, Waiting};
 use super::connect::Connected;
 use super::own_sockets::{self, OwnSocket, Path};
 use super::relay::{Patience, RelayEnd, relay};
-use super::share_queue::Waiting;
 use super::socket::{self, Leg};
 use super::stream;
 use super::upstream::{Downstream, Permit};

@@ -7,7 +7,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::tcp_info::tcp_info;
-use super::window_budget::{Held, Slot};
+use super::window_budget::{Held, WindowSlot};
 use convey_model::client_of;
 
 /// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
@@ -32,18 +32,18 @@ pub(super) struct Window {
     next: u64,
     /// Bytes moved at the last pulse.
     at_pulse: u64,
-    state: State,
+    state: WindowState,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum WindowState {
     /// It is not known whether it flows.
     #[default]
     New,
     /// It flows.
     Flowing,
     /// It flows, and has one of the thread's slots.
-    Unlimited { _slot: Box<Slot> },
+    Unlimited { _slot: Box<WindowSlot> },
     /// It flowed without limit until it was blocked. It holds what it was given then, and gets no more until that has been
     /// taken.
     Blocked { _held: Held },
@@ -59,7 +59,7 @@ impl Window {
 
     /// Most bytes to splice at once, of `most`.
     pub(super) fn most(&self, most: usize) -> usize {
-        if matches!(self.state, State::New) { FIRST_SPLICES } else { most }
+        if matches!(self.state, WindowState::New) { FIRST_SPLICES } else { most }
     }
 
     /// Makes room for more, if the direction, which has moved so many bytes, flows.
@@ -69,9 +69,9 @@ impl Window {
             return;
         }
         match self.state {
-            State::New => self.look(moved, from, to),
-            State::Flowing | State::Blocked { .. } => self.take_slot(moved, from, to),
-            State::Unlimited { .. } => {}
+            WindowState::New => self.look(moved, from, to),
+            WindowState::Flowing | WindowState::Blocked { .. } => self.take_slot(moved, from, to),
+            WindowState::Unlimited { .. } => {}
         }
     }
 
@@ -80,7 +80,7 @@ impl Window {
     pub(super) fn on_pulse(&mut self, moved: u64, is_blocked: bool, from: &TcpStream) {
         let stands_still = moved == self.at_pulse;
         self.at_pulse = moved;
-        if !stands_still || !matches!(self.state, State::Unlimited { .. }) {
+        if !stands_still || !matches!(self.state, WindowState::Unlimited { .. }) {
             return;
         }
         let Ok(buffer) = SockRef::from(from).recv_buffer_size() else { return };
@@ -90,7 +90,7 @@ impl Window {
         }
         let most = if is_blocked { buffer as u64 } else { 0 };
         self.next = moved + FLOWING.max(most);
-        self.state = held.map_or(State::Flowing, |held| State::Blocked { _held: held });
+        self.state = held.map_or(WindowState::Flowing, |held| WindowState::Blocked { _held: held });
     }
 
     fn look(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
@@ -110,13 +110,13 @@ impl Window {
     /// Takes a slot if there is one for the end that the direction leads to.
     fn take_slot(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
         self.next = moved + FLOWING;
-        self.state = State::Flowing;
-        if Slot::is_free()
+        self.state = WindowState::Flowing;
+        if WindowSlot::is_free()
             && let Ok(end) = to.peer_addr()
-            && let Some(slot) = Slot::take(client_of(end.ip()))
+            && let Some(slot) = WindowSlot::take(client_of(end.ip()))
             && unlimit(from).is_ok()
         {
-            self.state = State::Unlimited { _slot: Box::new(slot) };
+            self.state = WindowState::Unlimited { _slot: Box::new(slot) };
         }
     }
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn flowing() -> Window {
-        Window { state: State::Flowing, ..Window::default() }
+        Window { state: WindowState::Flowing, ..Window::default() }
     }
 
     /// One that has a slot.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn is_unlimited(window: &Window) -> bool {
-        matches!(window.state, State::Unlimited { .. })
+        matches!(window.state, WindowState::Unlimited { .. })
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ struct Budget {
 
 /// One direction may have a wide window.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct WindowSlot {
     to: Prefix,
 }
 
@@ -53,16 +53,16 @@ impl Budget {
     }
 }
 
-impl Slot {
+impl WindowSlot {
     /// For a direction that leads to this end. One end may have as many slots as are left: the end of a direction decides
     /// whether it is blocked.
-    pub(super) fn take(to: Prefix) -> Option<Slot> {
+    pub(super) fn take(to: Prefix) -> Option<WindowSlot> {
         BUDGET.with_borrow_mut(|budget| {
             let has = budget.taken.get(&to).copied().unwrap_or_default();
             (has < budget.free).then(|| {
                 budget.free -= 1;
                 budget.taken.insert(to, has + 1);
-                Slot { to }
+                WindowSlot { to }
             })
         })
     }
@@ -73,7 +73,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for WindowSlot {
     fn drop(&mut self) {
         BUDGET.with_borrow_mut(|budget| {
             budget.free += 1;
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn one_end_may_have_half_of_the_slots_and_several_leave_some_for_others() {
         set(42, 0);
-        let take = |n| std::iter::from_fn(|| Slot::take(end(n))).collect::<Vec<_>>();
+        let take = |n| std::iter::from_fn(|| WindowSlot::take(end(n))).collect::<Vec<_>>();
         let first = take(1);
         let second = take(2);
         assert_eq!((first.len(), second.len(), left().0), (21, 11, 10));

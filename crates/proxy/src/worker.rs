@@ -105,7 +105,7 @@ pub(super) enum Command {
     /// Empty the accept queues of these places and close them; sessions of UDP have `patience` to end.
     Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
     /// End the connections to these servers.
-    End { servers: Arc<BTreeSet<u32>> },
+    EndConnections { servers: Arc<BTreeSet<u32>> },
     /// Close every listener and say when the last connection has ended.
     Drain { done: oneshot::Sender<()> },
 }
@@ -187,61 +187,75 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
     pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
     let context = Arc::new(Context { core, shared, started: Instant::now(), _alive });
-    let mut listeners = HashMap::new();
-    let mut udp_listeners: HashMap<SocketAddr, udp::Listener> = HashMap::new();
-    let mut draining = None;
-    while let Some(command) = commands.recv().await {
-        match command {
-            Command::Listen { addr, socket: Socket::Tcp(socket) } => {
-                listeners.insert(addr, listener::start(addr, socket, context.clone()));
-            }
-            Command::Listen { addr, socket: Socket::Udp(socket) } => {
-                // One that drains has this very socket.
-                if !udp_listeners.get(&addr).is_some_and(udp::Listener::resume) {
-                    udp_listeners.insert(addr, udp::Listener::start(addr, socket, context.clone()));
-                }
-            }
-            Command::Close { places, patience, done } => {
-                for Endpoint { protocol, addr } in places {
-                    match protocol {
-                        Protocol::Tcp => {
-                            if let Some(listener) = listeners.remove(&addr) {
-                                listener.close().await;
-                            }
-                        }
-                        Protocol::Udp => {
-                            if let Some(listener) = udp_listeners.get(&addr) {
-                                listener.drain(Some(patience));
-                            }
-                        }
-                    }
-                }
-                udp_listeners.retain(|_, listener| !listener.has_ended());
+    let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
+    let drained = loop {
+        match commands.recv().await {
+            Some(Command::Listen { addr, socket }) => listeners.listen(addr, socket),
+            Some(Command::Close { places, patience, done }) => {
+                listeners.close(places, patience).await;
                 let _ = done.send(());
             }
-            Command::End { servers } => watch::end(&servers),
-            Command::Drain { done } => {
-                udp_listeners.values().for_each(|listener| listener.drain(None));
-                for (_, listener) in listeners.drain() {
-                    listener.close().await;
-                }
-                draining = Some(done);
-                break;
-            }
+            Some(Command::EndConnections { servers }) => watch::end(&servers),
+            Some(Command::Drain { done }) => break done,
+            None => return,
         }
-    }
-    let Some(done) = draining else { return };
-    drop(context);
+    };
+    listeners.drain().await;
     // Closed by the last connection; the end of the commands cuts those that take too long.
     tokio::select! {
-        _ = all_ended.recv() => { let _ = done.send(()); }
+        _ = all_ended.recv() => { let _ = drained.send(()); }
         () = async {
             while let Some(command) = commands.recv().await {
-                if let Command::End { servers } = command {
+                if let Command::EndConnections { servers } = command {
                     watch::end(&servers);
                 }
             }
         } => {}
+    }
+}
+
+/// Where one worker listens.
+struct Listeners {
+    context: Arc<Context>,
+    tcp: HashMap<SocketAddr, listener::Listener>,
+    udp: HashMap<SocketAddr, udp::Listener>,
+}
+
+impl Listeners {
+    fn listen(&mut self, addr: SocketAddr, socket: Socket) {
+        let context = self.context.clone();
+        match socket {
+            Socket::Tcp(socket) => drop(self.tcp.insert(addr, listener::start(addr, socket, context))),
+            // One that drains has this very socket.
+            Socket::Udp(_) if self.udp.get(&addr).is_some_and(udp::Listener::resume) => {}
+            Socket::Udp(socket) => drop(self.udp.insert(addr, udp::Listener::start(addr, socket, context))),
+        }
+    }
+
+    async fn close(&mut self, places: Vec<Endpoint>, patience: Duration) {
+        for Endpoint { protocol, addr } in places {
+            match protocol {
+                Protocol::Tcp => {
+                    if let Some(listener) = self.tcp.remove(&addr) {
+                        listener.close().await;
+                    }
+                }
+                Protocol::Udp => {
+                    if let Some(listener) = self.udp.get(&addr) {
+                        listener.drain(Some(patience));
+                    }
+                }
+            }
+        }
+        self.udp.retain(|_, listener| !listener.has_ended());
+    }
+
+    /// Listens nowhere any more. Sessions of UDP go on.
+    async fn drain(self) {
+        self.udp.values().for_each(|listener| listener.drain(None));
+        for (_, listener) in self.tcp {
+            listener.close().await;
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::time::Timespec;
 
 use super::send::{Run, To, is_refusal};
 use super::session::Session;
-use super::slot::Slot;
+use super::slot::SessionSlot;
 use super::socket::{self, BATCH, Batch, Datagrams};
 use super::sockets::Listening;
 use super::table::{Key, Table};
@@ -213,7 +213,7 @@ impl Relay {
         let (generation, context) = (self.generation, self.context.clone());
         let mut open = || {
             *attempts = Attempts::default(); // there may be room now that there was none
-            let slot = Slot::take(key.client, path.clone(), &frontend, &context, snapshot)?;
+            let slot = SessionSlot::take(key.client, path.clone(), &frontend, &context, snapshot)?;
             Session::open(downstream, slot, generation, attempts)
         };
         let mut opened = open();

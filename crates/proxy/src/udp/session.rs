@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use log::debug;
 
-use super::slot::Slot;
+use super::slot::SessionSlot;
 use super::socket;
 use crate::own_sockets::OwnSocket;
 use crate::upstream::{Attempts, Downstream, Permit, Unavailable};
@@ -16,7 +16,7 @@ use convey_snapshot::stats::Counter;
 /// A session, counted from its beginning on. Dropped before it has ended, it was cut.
 pub(super) struct Session {
     upstream: Upstream,
-    slot: Slot,
+    slot: SessionSlot,
     downstream: Downstream,
     /// Of the snapshot in which its server was last looked for.
     generation: u64,
@@ -41,7 +41,7 @@ impl Session {
     /// Why its datagram is dropped.
     pub(super) fn open(
         downstream: Downstream,
-        mut slot: Slot,
+        mut slot: SessionSlot,
         generation: u64,
         attempts: &mut Attempts,
     ) -> Result<Session, Counter> {
@@ -154,7 +154,7 @@ impl Drop for Session {
 /// A socket that is connected to a server which has not failed this client.
 fn connect(
     downstream: &Downstream,
-    slot: &Slot,
+    slot: &SessionSlot,
     pool: &Arc<Pool>,
     attempts: &mut Attempts,
 ) -> Result<Upstream, Counter> {

@@ -13,7 +13,7 @@ use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Snapshot};
 
 /// A slot that is taken for as long as this lives.
-pub(super) struct Slot {
+pub(super) struct SessionSlot {
     pub(super) frontend: Arc<Frontend>,
     totals: Arc<Traffic>,
     context: Arc<Context>,
@@ -26,7 +26,7 @@ pub(super) struct Slot {
     is_question: bool,
 }
 
-impl Slot {
+impl SessionSlot {
     /// One for a client that came by `path`.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Slot {
         frontend: &Arc<Frontend>,
         context: &Arc<Context>,
         snapshot: &Snapshot,
-    ) -> Result<Slot, Counter> {
+    ) -> Result<SessionSlot, Counter> {
         let sessions = &context.shared.udp_sessions;
         let connections = context.connections_left(&snapshot.totals);
         let most = sessions.most(context.shared.descriptors.connections());
@@ -55,7 +55,7 @@ impl Slot {
         sessions.questions.try_take(None);
         let (frontend, context) = (frontend.clone(), context.clone());
         let totals = snapshot.totals.clone();
-        Ok(Slot { frontend, totals, context, is_open: false, path, counted, is_question: true })
+        Ok(SessionSlot { frontend, totals, context, is_open: false, path, counted, is_question: true })
     }
 
     /// Remembers a socket towards a server.
@@ -91,7 +91,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
         if self.is_open {
             self.count(Counter::Closed, 1);

@@ -35,14 +35,14 @@ pub(crate) fn receive_buffer(addresses: usize) -> usize {
 /// closed while a client of any other has a session: the others would get each other's clients. And one that nobody
 /// reads would swallow its clients' datagrams, so there is nothing left that could fail once they are bound.
 pub(crate) struct Sockets {
-    places: Vec<Place>,
+    places: Vec<WorkerSockets>,
     /// Workers that are not done with theirs.
     busy: AtomicUsize,
     _reserved: Reserved,
 }
 
 /// What one worker has.
-struct Place {
+struct WorkerSockets {
     socket: AsyncFd<UdpSocket>,
     /// How the socket, and those of its sessions, are to be read.
     state: UdpSocketState,
@@ -70,7 +70,7 @@ impl Sockets {
         check_is_free(addr, Type::DGRAM, ours)?;
         let place = |runtime: &Handle| {
             let _its_own = runtime.enter();
-            Place::bind(addr, receive_buffer)
+            WorkerSockets::bind(addr, receive_buffer)
         };
         let places = runtimes.into_iter().map(place).collect::<io::Result<_>>()?;
         Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
@@ -82,8 +82,8 @@ impl Sockets {
     }
 }
 
-impl Place {
-    fn bind(addr: SocketAddr, receive_buffer: usize) -> io::Result<Place> {
+impl WorkerSockets {
+    fn bind(addr: SocketAddr, receive_buffer: usize) -> io::Result<WorkerSockets> {
         let socket = bound(addr, Type::DGRAM)?;
         if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             socket.set_recv_buffer_size(receive_buffer)?;
@@ -91,7 +91,7 @@ impl Place {
         let socket = socket.into();
         let state = prepare(&socket)?;
         let answers = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Place { socket: readiness(socket)?, state, answers: readiness(answers)? })
+        Ok(WorkerSockets { socket: readiness(socket)?, state, answers: readiness(answers)? })
     }
 }
 
@@ -146,7 +146,7 @@ impl Listening {
         self.all.busy.load(Ordering::Relaxed) == 0
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &WorkerSockets {
         &self.all.places[self.worker]
     }
 }

@@ -11,39 +11,39 @@ use convey_model::{Prefix, fits};
 
 /// The connections of all clients that wait.
 #[derive(Debug, Default)]
-pub(super) struct ShareQueue {
-    lines: Mutex<Lines>,
+pub(crate) struct ShareQueue {
+    queues: Mutex<Queues>,
     len: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    frontends: HashMap<u32, AtFrontend>,
+struct Queues {
+    frontends: HashMap<u32, FrontendQueues>,
     tickets: u64,
 }
 
-/// Those that wait at one frontend, a line for each client.
+/// Those that wait at one frontend, a queue for each client.
 #[derive(Debug, Default)]
-struct AtFrontend {
-    lines: HashMap<Prefix, Line>,
+struct FrontendQueues {
+    queues: HashMap<Prefix, ClientQueue>,
     /// Who may go on before whom. A share is a threshold for how many a client has: where the first does not fit, nobody does.
-    order: BTreeMap<Place, Prefix>,
+    order: BTreeMap<Rank, Prefix>,
 }
 
 /// How many connections a client has at the frontend, and the ticket of its first that waits.
-type Place = (u32, u64);
+type Rank = (u32, u64);
 
 /// The connections of one client that wait at a frontend, by their tickets.
 #[derive(Debug, Default)]
-struct Line {
+struct ClientQueue {
     waiting: BTreeMap<u64, Arc<Notify>>,
-    /// In the order of lines.
-    place: Place,
+    /// In the order of queues.
+    rank: Rank,
 }
 
 /// A place in the queue.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     queue: Arc<ShareQueue>,
     frontend: u32,
     client: Prefix,
@@ -54,103 +54,103 @@ pub(super) struct Waiting {
 impl ShareQueue {
     /// Has one more connection wait. `left` is how many more connections the process may have: those that wait are at most
     /// as many, and one client has its share of them. `has` tells how many the client has at the frontend.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         self: &Arc<Self>,
         frontend: u32,
         client: Prefix,
         left: u64,
         has: impl FnOnce() -> u32,
     ) -> Option<Waiting> {
-        let mut lines = self.lines();
+        let mut queues = self.queues();
         let room = left.saturating_sub(self.len.load(Ordering::Relaxed));
-        if room == 0 || !fits(lines.len(frontend, client), room) {
+        if room == 0 || !fits(queues.len(frontend, client), room) {
             return None;
         }
         // Before its connections are counted: whoever ends one later sees that somebody waits.
         self.len.fetch_add(1, Ordering::SeqCst);
-        lines.tickets += 1;
-        let (ticket, call) = (lines.tickets, Arc::default());
+        queues.tickets += 1;
+        let (ticket, call) = (queues.tickets, Arc::default());
         let waiting = Waiting { queue: self.clone(), frontend, client, ticket, call };
-        lines.add(&waiting, has());
+        queues.add(&waiting, has());
         Some(waiting)
     }
 
     /// Whether connections of this client wait: nobody gets past them.
-    pub(super) fn has(&self, frontend: u32, client: Prefix) -> bool {
-        !self.is_empty() && self.lines().len(frontend, client) > 0
+    pub(crate) fn has(&self, frontend: u32, client: Prefix) -> bool {
+        !self.is_empty() && self.queues().len(frontend, client) > 0
     }
 
     /// Whether nobody waits.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::SeqCst) == 0
     }
 
     /// There is more room at a frontend, or this client has another number of connections there, as `has` tells. Calls the
     /// connection that goes on first, if `may` says that its client may have another beside so many.
-    pub(super) fn call_next(
+    pub(crate) fn call_next(
         &self,
         frontend: u32,
         client: Prefix,
         has: impl FnOnce() -> u32,
         may: impl FnOnce(u32) -> bool,
     ) {
-        let mut lines = self.lines();
-        let Some(at) = lines.frontends.get_mut(&frontend) else { return };
-        if at.lines.contains_key(&client) {
-            at.place(client, has());
+        let mut queues = self.queues();
+        let Some(at) = queues.frontends.get_mut(&frontend) else { return };
+        if at.queues.contains_key(&client) {
+            at.put(client, has());
         }
         if let Some(((has, _), client)) = at.order.first_key_value()
             && may(*has)
         {
-            at.lines[client].call_first();
+            at.queues[client].call_first();
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lines {
+impl Queues {
     fn len(&self, frontend: u32, client: Prefix) -> u32 {
-        let line = self.frontends.get(&frontend).and_then(|at| at.lines.get(&client));
-        line.map_or(0, |line| line.waiting.len() as u32)
+        let queue = self.frontends.get(&frontend).and_then(|at| at.queues.get(&client));
+        queue.map_or(0, |queue| queue.waiting.len() as u32)
     }
 
     fn add(&mut self, waiting: &Waiting, has: u32) {
         let at = self.frontends.entry(waiting.frontend).or_default();
-        at.lines.entry(waiting.client).or_default().waiting.insert(waiting.ticket, waiting.call.clone());
-        at.place(waiting.client, has);
+        at.queues.entry(waiting.client).or_default().waiting.insert(waiting.ticket, waiting.call.clone());
+        at.put(waiting.client, has);
     }
 
     fn remove(&mut self, waiting: &Waiting, has: Option<u32>) {
         let Some(at) = self.frontends.get_mut(&waiting.frontend) else { return };
-        let Some(line) = at.lines.get_mut(&waiting.client) else { return };
-        line.waiting.remove(&waiting.ticket);
-        let has = has.unwrap_or(line.place.0);
-        at.place(waiting.client, has);
-        if at.lines.is_empty() {
+        let Some(queue) = at.queues.get_mut(&waiting.client) else { return };
+        queue.waiting.remove(&waiting.ticket);
+        let has = has.unwrap_or(queue.rank.0);
+        at.put(waiting.client, has);
+        if at.queues.is_empty() {
             self.frontends.remove(&waiting.frontend);
         }
     }
 }
 
-impl AtFrontend {
-    /// Puts the line of a client where it belongs: it may have another first, or its client another number of connections.
-    fn place(&mut self, client: Prefix, has: u32) {
-        let Some(line) = self.lines.get_mut(&client) else { return };
-        self.order.remove(&line.place);
-        match line.waiting.first_key_value() {
+impl FrontendQueues {
+    /// Puts the queue of a client where it belongs: it may have another first, or its client another number of connections.
+    fn put(&mut self, client: Prefix, has: u32) {
+        let Some(queue) = self.queues.get_mut(&client) else { return };
+        self.order.remove(&queue.rank);
+        match queue.waiting.first_key_value() {
             Some((first, _)) => {
-                line.place = (has, *first);
-                self.order.insert(line.place, client);
+                queue.rank = (has, *first);
+                self.order.insert(queue.rank, client);
             }
-            None => drop(self.lines.remove(&client)),
+            None => drop(self.queues.remove(&client)),
         }
     }
 }
 
-impl Line {
+impl ClientQueue {
     fn call_first(&self) {
         if let Some((_, call)) = self.waiting.first_key_value() {
             call.notify_one();
@@ -160,48 +160,48 @@ impl Line {
 
 impl Waiting {
     /// Whether it is the first of its client.
-    pub(super) fn is_first(&self) -> bool {
-        let lines = self.queue.lines();
-        let line = lines.frontends.get(&self.frontend).and_then(|at| at.lines.get(&self.client));
-        line.is_some_and(|line| line.place.1 == self.ticket)
+    pub(crate) fn is_first(&self) -> bool {
+        let queues = self.queue.queues();
+        let queue = queues.frontends.get(&self.frontend).and_then(|at| at.queues.get(&self.client));
+        queue.is_some_and(|queue| queue.rank.1 == self.ticket)
     }
 
     /// Waits until it is called. A call while nobody waits for it is kept.
-    pub(super) async fn called(&self) {
+    pub(crate) async fn called(&self) {
         self.call.notified().await;
     }
 
     /// Its frontend has another number; its client has so many connections there.
-    pub(super) fn move_to(&mut self, frontend: u32, has: impl FnOnce() -> u32) {
+    pub(crate) fn move_to(&mut self, frontend: u32, has: impl FnOnce() -> u32) {
         if self.frontend != frontend {
             let queue = self.queue.clone();
-            let mut lines = queue.lines();
-            lines.remove(self, None);
+            let mut queues = queue.queues();
+            queues.remove(self, None);
             self.frontend = frontend;
-            lines.add(self, has());
+            queues.add(self, has());
         }
     }
 
     /// It goes on; its client has so many connections now.
-    pub(super) fn go_on(&self, has: impl FnOnce() -> u32) {
-        let mut lines = self.queue.lines();
+    pub(crate) fn go_on(&self, has: impl FnOnce() -> u32) {
+        let mut queues = self.queue.queues();
         let has = Some(has());
-        lines.remove(self, has);
+        queues.remove(self, has);
     }
 
     /// Calls the one that has become the first of its client.
-    pub(super) fn call_behind(&self) {
-        let lines = self.queue.lines();
-        if let Some(line) = lines.frontends.get(&self.frontend).and_then(|at| at.lines.get(&self.client)) {
-            line.call_first();
+    pub(crate) fn call_behind(&self) {
+        let queues = self.queue.queues();
+        if let Some(queue) = queues.frontends.get(&self.frontend).and_then(|at| at.queues.get(&self.client)) {
+            queue.call_first();
         }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut lines = self.queue.lines();
-        lines.remove(self, None);
+        let mut queues = self.queue.queues();
+        queues.remove(self, None);
         self.queue.len.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -234,7 +234,7 @@ mod tests {
         assert!(add(2, 1_000 - alone as u64), "another client");
         assert!(!add(2, alone as u64), "as many as are left");
         drop(waiting);
-        assert!(queue.is_empty() && queue.lines().frontends.is_empty());
+        assert!(queue.is_empty() && queue.queues().frontends.is_empty());
     }
 
     #[test]

@@ -1,0 +1,257 @@
+//! Clients that take what they get, one after another.
+
+use futures_util::FutureExt;
+use proptest::prelude::*;
+
+use super::*;
+use convey_snapshot::fixture;
+
+const MANY: Left = Left { connections: 1_000_000, local_ports: 1_000_000 };
+
+/// A frontend with these limits.
+fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Frontend {
+    let pool = fixture::pool("pool", vec![]);
+    let frontend = fixture::frontend("web", &["10.0.0.1:80"], &pool);
+    let mut frontend = Arc::into_inner(frontend).unwrap();
+    frontend.config.max_connections = most;
+    frontend.config.max_connections_per_client = per_client;
+    frontend.config.trusted_clients = trusted.iter().map(|network| network.parse().unwrap()).collect();
+    frontend
+}
+
+/// How many connections these clients get, of so many that the process may have, if each takes all it can.
+fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
+    let (all, mut open) = (Arc::new(Clients::default()), Vec::new());
+    let mut taken = vec![0; clients.len()];
+    loop {
+        let before = open.len();
+        for (client, taken) in clients.iter().zip(&mut taken) {
+            let left = most - open.len() as u64;
+            if left > 0
+                && let Some(counted) = all.count(client.parse().unwrap(), frontend, left)
+            {
+                frontend.live.slots.try_take(None);
+                open.push(counted);
+                *taken += 1;
+            }
+        }
+        if open.len() == before {
+            return taken;
+        }
+    }
+}
+
+#[test]
+fn whatever_a_client_takes_there_is_something_left_for_others() {
+    let open = frontend(None, None, &[]);
+    assert_eq!(taken(9_000, &open, &["192.0.2.1"]), [8_001]);
+    let several = taken(9_000, &open, &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]);
+    assert!(several.iter().all(|taken| (2_150..2_200).contains(taken)), "{several:?}");
+    let limited = frontend(Some(900), None, &[]);
+    assert_eq!(taken(100_000, &limited, &["192.0.2.1"]), [801]);
+}
+
+#[test]
+fn small_limits_are_for_all_clients_together() {
+    assert_eq!(taken(100_000, &frontend(Some(2), None, &[]), &["192.0.2.1"]), [16]);
+}
+
+#[test]
+fn a_limit_for_each_client_goes_before_the_share_of_the_frontend() {
+    let limited = frontend(Some(900), Some(3), &[]);
+    assert_eq!(taken(9_000, &limited, &["192.0.2.1", "192.0.2.2"]), [3, 3]);
+    assert_eq!(taken(9_000, &frontend(Some(900), Some(900), &[]), &["192.0.2.1"]), [900]);
+}
+
+#[test]
+fn all_addresses_of_one_network_of_ipv6_are_one_client() {
+    let limited = frontend(None, Some(3), &[]);
+    let clients = ["2001:db8::1", "2001:db8::2", "2001:db8:0:0:f::", "2001:db8:0:1::1"];
+    assert_eq!(taken(9_000, &limited, &clients), [1, 1, 1, 3]);
+}
+
+#[test]
+fn trusted_clients_are_not_counted() {
+    let limited = frontend(Some(90), Some(3), &["10.0.0.0/8"]);
+    assert_eq!(taken(50, &limited, &["10.1.2.3", "11.1.2.3"]), [47, 3]);
+}
+
+fn udp_frontend(most: Option<u32>) -> Frontend {
+    let mut frontend = frontend(most, None, &[]);
+    frontend.config.protocol = Protocol::Udp;
+    frontend
+}
+
+/// So many UDP sessions of a client, of which the first are streams, at a frontend that may have `most`: as many as
+/// it gets.
+fn sessions(
+    all: &Arc<Clients>,
+    frontend: &Frontend,
+    client: [u8; 4],
+    (streams, questions): (usize, usize),
+    most: u64,
+) -> Vec<Counted> {
+    let live = &frontend.live;
+    let mut open = Vec::new();
+    for number in 0..streams + questions {
+        let left = most - u64::from(live.slots.open() - live.questions.open());
+        let Some(mut counted) = all.count(client.into(), frontend, left) else { break };
+        live.slots.try_take(None);
+        if number < streams {
+            counted.become_stream();
+        } else {
+            live.questions.try_take(None);
+        }
+        open.push(counted);
+    }
+    open
+}
+
+#[test]
+fn questions_of_others_take_nothing_of_a_clients_share() {
+    for most_here in [None, Some(900)] {
+        let (all, udp) = (Arc::new(Clients::default()), udp_frontend(most_here));
+        let streams = sessions(&all, &udp, [192, 0, 2, 1], (20, 0), 900);
+        let forged: Vec<_> =
+            (0..220u8).map(|n| sessions(&all, &udp, [198, 51, 100, n], (0, 4), 900)).collect();
+        assert_eq!((streams.len(), forged.iter().flatten().count()), (20, 880), "none is left");
+        assert_eq!(sessions(&all, &udp, [192, 0, 2, 1], (10, 10), 900).len(), 20);
+    }
+}
+
+#[test]
+fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
+    let (all, udp) = (Arc::new(Clients::default()), udp_frontend(None));
+    let greedy = sessions(&all, &udp, [192, 0, 2, 1], (0, 2_000), 900);
+    assert_eq!(greedy.len(), 801);
+    assert!(all.has_many_questions([192, 0, 2, 1].into()));
+    assert_eq!(
+        sessions(&all, &udp, [192, 0, 2, 2], (2_000, 0), 900).len(),
+        801,
+        "these push out the others"
+    );
+    drop(greedy);
+    let (all, udp) = (Arc::new(Clients::default()), udp_frontend(None));
+    let others = sessions(&all, &udp, [192, 0, 2, 1], (801, 0), 900);
+    assert!(!all.has_many_questions([192, 0, 2, 1].into()));
+    assert_eq!(sessions(&all, &udp, [192, 0, 2, 2], (0, 2_000), 900).len(), 89, "8 of 9 of the rest");
+    drop(others);
+    assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+}
+
+/// A connection of a client at a frontend with limits: it waits, or is counted and may have a slot.
+struct Connection {
+    client: IpAddr,
+    counted: Counted,
+    waiting: Option<Waiting>,
+    has_slot: bool,
+}
+
+/// Connections as workers handle them.
+struct World {
+    all: Arc<Clients>,
+    frontend: Frontend,
+    open: Vec<Connection>,
+}
+
+impl World {
+    fn new(most: u32) -> World {
+        World { all: Arc::default(), frontend: frontend(Some(most), None, &[]), open: Vec::new() }
+    }
+
+    fn come(&mut self, client: u8) {
+        let client = [192, 0, 2, client].into();
+        if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
+            self.open.push(Connection { client, counted, waiting, has_slot: false });
+        }
+        // Who waits looks once.
+        self.look(self.open.len() - 1);
+        self.have_called_ones_look();
+    }
+
+    fn end(&mut self, which: usize) {
+        let Connection { client, counted, waiting, has_slot } = self.open.swap_remove(which);
+        if has_slot {
+            self.frontend.live.slots.release();
+        }
+        drop((waiting, counted));
+        self.all.call_next(&self.frontend, client);
+        self.have_called_ones_look();
+    }
+
+    /// One that waits looks whether it may go on.
+    fn look(&mut self, which: usize) {
+        let Connection { client, counted, waiting, .. } = &mut self.open[which];
+        if let Some(place) = waiting
+            && self.all.count_waiting(&self.frontend, *client, counted, place)
+        {
+            *waiting = None;
+            self.take_slots();
+        }
+    }
+
+    fn take_slots(&mut self) {
+        for connection in self.open.iter_mut().filter(|open| open.waiting.is_none() && !open.has_slot) {
+            connection.has_slot = self.frontend.live.slots.try_take(self.frontend.config.max_connections);
+            if connection.has_slot {
+                self.all.call_next(&self.frontend, connection.client);
+            }
+        }
+    }
+
+    /// Everybody who is called looks, until nobody is.
+    fn have_called_ones_look(&mut self) {
+        self.take_slots();
+        let is_called = |open: &Connection| {
+            open.waiting.as_ref().is_some_and(|waiting| waiting.called().now_or_never().is_some())
+        };
+        while let Some(which) = self.open.iter().position(is_called) {
+            self.look(which);
+        }
+    }
+
+    /// Whether somebody waits who could go on, though there is a slot and nobody is called any more.
+    fn is_stuck(&self) -> bool {
+        let could = |open: &Connection| {
+            let all = self.all.has_at(self.frontend.live.id, client_of(open.client));
+            let is_first = open.waiting.as_ref().is_some_and(Waiting::is_first);
+            is_first && has_room(&self.frontend, Held { all, questions: 0 })
+        };
+        let is_full = self.open.iter().any(|open| open.waiting.is_none() && !open.has_slot);
+        !is_full && self.open.iter().any(could)
+    }
+}
+
+proptest! {
+    #[test]
+    fn whoever_waits_for_a_share_is_called_once_there_is_room(
+        most in 20..60u32,
+        steps in prop::collection::vec((0..3u8, 1..4u8, any::<prop::sample::Index>()), 0..300),
+    ) {
+        let mut world = World::new(most);
+        for (kind, client, which) in steps {
+            if kind > 0 || world.open.is_empty() {
+                world.come(client);
+            } else {
+                world.end(which.index(world.open.len()));
+            }
+            prop_assert!(!world.is_stuck());
+        }
+        while !world.open.is_empty() {
+            world.end(0);
+            prop_assert!(!world.is_stuck());
+        }
+        prop_assert!(!world.all.some_wait());
+    }
+}
+
+#[test]
+fn a_client_that_leaves_may_come_again_and_nothing_is_remembered() {
+    let (all, limited) = (Arc::new(Clients::default()), frontend(None, Some(1), &[]));
+    let count = || all.count("192.0.2.1".parse().unwrap(), &limited, 100);
+    let first = count().unwrap();
+    assert!(count().is_none());
+    drop(first);
+    assert!(count().is_some());
+    assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+}

@@ -1,0 +1,64 @@
+//! The order of a table's sessions: lists through their entries. Pure.
+
+use super::Table;
+
+/// Which of an entry's lists.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Of {
+    Address,
+    Frontend,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Links {
+    pub(super) previous: Option<usize>,
+    pub(super) next: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct List {
+    pub(super) first: Option<usize>,
+    pub(super) last: Option<usize>,
+}
+
+impl<T> Table<T> {
+    /// Makes an entry the last of a list that it is in.
+    pub(super) fn renew(&mut self, number: usize, of: Of) {
+        self.unlink(number, of);
+        self.append(number, of);
+    }
+
+    /// Makes an entry the last of a list that it is not in.
+    pub(super) fn append(&mut self, number: usize, of: Of) {
+        let list = self.list_of(number, of);
+        let previous = list.last.replace(number);
+        if previous.is_none() {
+            list.first = Some(number);
+        }
+        if let Some(previous) = previous {
+            self.entries[previous].links[of as usize].next = Some(number);
+        }
+        self.entries[number].links[of as usize] = Links { previous, next: None };
+    }
+
+    /// Takes an entry out of a list that it is in.
+    pub(super) fn unlink(&mut self, number: usize, of: Of) {
+        let Links { previous, next } = self.entries[number].links[of as usize];
+        match previous {
+            Some(previous) => self.entries[previous].links[of as usize].next = next,
+            None => self.list_of(number, of).first = next,
+        }
+        match next {
+            Some(next) => self.entries[next].links[of as usize].previous = previous,
+            None => self.list_of(number, of).last = previous,
+        }
+    }
+
+    fn list_of(&mut self, number: usize, of: Of) -> &mut List {
+        let entry = &self.entries[number];
+        match of {
+            Of::Address => &mut self.addresses[entry.address].active,
+            Of::Frontend => &mut self.groups[entry.group].lists[usize::from(entry.is_stream)],
+        }
+    }
+}
