@@ -9,7 +9,7 @@ use super::flow::{Class, Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
 use super::queues::Held;
-use super::shares::{Room, Share, Shares};
+use super::shares::{Occupancy, Share, Shares};
 use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::{Slot, Wheel, begin, tick, tick_from, ticks, time};
 use super::workers::Workers;
@@ -339,7 +339,7 @@ impl FlowTable {
     }
 
     /// How many flows of a kind there are, and how many more there is room for.
-    pub(super) fn room(&self, kind: Share) -> Room {
+    pub(super) fn room(&self, kind: Share) -> Occupancy {
         self.shares.room(kind)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::port_pools::PortPools;
 use super::port_ranges::PortRanges;
-use super::shares::Room;
+use super::shares::Occupancy;
 use convey_model::Addr;
 
 /// The SNAT ports of one worker, on every SNAT address.
@@ -108,10 +108,10 @@ impl NatPorts {
     }
 
     /// How many ports are in use towards a server, and how many are free.
-    pub(super) fn room(&self, server: (Addr, u16), protocol: u8) -> Room {
+    pub(super) fn room(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
         let used = self.pools.in_use((server, protocol));
         let addresses = of_family(&self.addresses, self.v4, &server.0).len() as u32;
-        Room::of(self.towards(&server.0).saturating_sub(self.left_out_len * addresses), used)
+        Occupancy::of(self.towards(&server.0).saturating_sub(self.left_out_len * addresses), used)
     }
 
     /// Ports in use, over all servers.

@@ -50,15 +50,15 @@ impl Share {
 
 /// How much is taken of something that may run short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct Occupancy {
     pub(super) used: u32,
     pub(super) free: u32,
 }
 
-impl Room {
+impl Occupancy {
     /// That of so many, of which so many are used.
-    pub(super) fn of(all: u32, used: u32) -> Room {
-        Room { used, free: all.saturating_sub(used) }
+    pub(super) fn of(all: u32, used: u32) -> Occupancy {
+        Occupancy { used, free: all.saturating_sub(used) }
     }
 }
 
@@ -116,10 +116,10 @@ impl Shares {
     }
 
     /// How many flows of a kind there are, and how many more there is room for.
-    pub(super) fn room(&self, kind: Share) -> Room {
+    pub(super) fn room(&self, kind: Share) -> Occupancy {
         let (used, guaranteed) = (self.counts[kind.index()], self.guaranteed[kind.index()]);
         let free = self.capacity.saturating_sub(self.promised()) + guaranteed.saturating_sub(used);
-        Room { used, free }
+        Occupancy { used, free }
     }
 
     /// The flow that gives way to a new one of this kind; none if there is room.

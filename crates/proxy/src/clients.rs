@@ -9,9 +9,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use share_queue::ShareQueue;
 use convey_model::{ALWAYS_FITS, Prefix, Protocol, client_of, fits};
 use convey_snapshot::Frontend;
+use share_queue::ShareQueue;
 
 /// The connections of all clients. An entry lives as long as a connection of its client.
 #[derive(Debug, Default)]

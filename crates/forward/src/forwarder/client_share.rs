@@ -15,7 +15,7 @@ use super::{Forwarder, Stop};
 use crate::flow::Class;
 use crate::plan::{Frontend, Plan, Server};
 use crate::queues::Held;
-use crate::shares::Room;
+use crate::shares::Occupancy;
 use crate::{Direction, End, Flow, FlowId, FlowState, NatPorts, Share, View};
 use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
 
@@ -103,7 +103,7 @@ impl Forwarder {
         let limits = (frontend.max_connections, server.max_connections);
         // Who has its share of one server's slots is to get another server, as where that one is full; it has chosen already.
         let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
-        let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Room::of(limit, slots.open()));
+        let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
         let rooms = [
             (Held::Place, Some(self.flows.room(share(frontend)))),
             (
@@ -122,7 +122,7 @@ impl Forwarder {
         short.map(|(held, _)| held)
     }
 
-    fn is_too_much(&self, claim: &Claim<'_>, held: Held, room: Room) -> bool {
+    fn is_too_much(&self, claim: &Claim<'_>, held: Held, room: Occupancy) -> bool {
         let yielding = self.yielding(held, claim.protocol, room.used.saturating_add(room.free));
         let left = room.free.saturating_add(yielding).saturating_add(claim.own);
         !fits(self.others_of_client(claim, held), left.into())

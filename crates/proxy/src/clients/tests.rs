@@ -125,11 +125,7 @@ fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
     let greedy = sessions(&all, &udp, [192, 0, 2, 1], (0, 2_000), 900);
     assert_eq!(greedy.len(), 801);
     assert!(all.has_many_questions([192, 0, 2, 1].into()));
-    assert_eq!(
-        sessions(&all, &udp, [192, 0, 2, 2], (2_000, 0), 900).len(),
-        801,
-        "these push out the others"
-    );
+    assert_eq!(sessions(&all, &udp, [192, 0, 2, 2], (2_000, 0), 900).len(), 801, "these push out the others");
     drop(greedy);
     let (all, udp) = (Arc::new(Clients::default()), udp_frontend(None));
     let others = sessions(&all, &udp, [192, 0, 2, 1], (801, 0), 900);

@@ -25,7 +25,12 @@ impl<T> Table<T> {
     /// The same, of all frontends whose sessions `may` give way to one of this frontend. One that has most of the worker's
     /// sessions makes room among its own: so a flood of questions at one
     /// frontend pushes out nobody at another. Streams go after all questions, whosever these are.
-    pub(in crate::udp) fn evict(&mut self, frontend: u32, may: impl Fn(&T) -> bool, now: Timestamp) -> Option<T> {
+    pub(in crate::udp) fn evict(
+        &mut self,
+        frontend: u32,
+        may: impl Fn(&T) -> bool,
+        now: Timestamp,
+    ) -> Option<T> {
         let number = [QUESTIONS, STREAMS].into_iter().find_map(|list| {
             let may_give_way = |number: &usize| may(&self.entries[*number].session);
             let first = |group| self.first(group, list, now).filter(may_give_way);
@@ -39,7 +44,11 @@ impl<T> Table<T> {
 
     /// The same, of the questions of a frontend whose key is one of these. Only so many are looked at, the longest silent
     /// ones: who has most of them is found there.
-    pub(in crate::udp) fn evict_question_of(&mut self, frontend: u32, is_one: impl Fn(&Key) -> bool) -> Option<T> {
+    pub(in crate::udp) fn evict_question_of(
+        &mut self,
+        frontend: u32,
+        is_one: impl Fn(&Key) -> bool,
+    ) -> Option<T> {
         let found = self.find_first(self.group(frontend)?, QUESTIONS, is_one)?;
         self.remove(found)
     }

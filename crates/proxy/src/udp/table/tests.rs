@@ -35,10 +35,7 @@ fn a_client_is_found_again_by_its_address_and_the_one_it_asked() {
     let two = table.insert((here, WEB), Key { asked: second, ..key(1) }, "two", at(0));
     assert_eq!(table.find(here, &Key { asked: first, ..key(1) }), Some(one));
     assert_eq!(table.find(here, &Key { asked: second, ..key(1) }), Some(two));
-    assert_eq!(
-        [table.find(here, &key(1)), table.find(there, &Key { asked: first, ..key(1) })],
-        [None; 2]
-    );
+    assert_eq!([table.find(here, &key(1)), table.find(there, &Key { asked: first, ..key(1) })], [None; 2]);
     assert_eq!(table.get_mut(two).unwrap().1, &"two");
 }
 
