@@ -1,6 +1,20 @@
 //! Choosing a server. Pure: tables are built from the configured servers and asked with a hash; the same
 //! servers give the same choice on every machine.
 //!
+//! Each algorithm is one file, and a type that implements [`Balancer`]:
+//!
+//! | algorithm | file | goes by |
+//! |---|---|---|
+//! | [`Algorithm::RoundRobin`] | `round_robin` | turns, by weight |
+//! | [`Algorithm::LeastConnections`] | `least_connections` | open connections for each weight |
+//! | [`Algorithm::PowerOfTwo`] | `power_of_two` | the same, of two servers drawn at random |
+//! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
+//! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
+//!
+//! [`build`] makes the one that is configured. `candidates` has what they share: which servers take part, and where to go
+//! on when the chosen one is full. A new one needs a file here, a variant of [`Algorithm`] and an arm of [`build`]: the
+//! tests of this file then check it with the others. CONTRIBUTING.md lists the rest.
+//!
 //! Tables hold only servers that may be chosen (see [`Member::eligible`]); what changes from one
 //! connection to the next (open connections, servers at their limit) is asked through [`Loads`].
 //!

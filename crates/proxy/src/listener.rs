@@ -201,8 +201,8 @@ mod tests {
     use crate::worker::tests::{LOADS, context};
     use convey_snapshot::fixture;
 
-    /// How often a client's connection loads the snapshot if so many servers refuse it before one does not.
-    async fn loads(refusing: usize) -> u32 {
+    /// How often a client's connection loads the snapshot, where another server may refuse it first.
+    async fn loads(is_refused_first: bool) -> u32 {
         let [vip, server, refuses] = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         vip.set_nonblocking(true).unwrap();
         server.set_nonblocking(true).unwrap();
@@ -210,7 +210,7 @@ mod tests {
         drop(refuses);
         let server = TcpListener::from_std(server).unwrap();
 
-        let servers = std::iter::repeat_n(nowhere, refusing).chain([at_server]);
+        let servers = is_refused_first.then_some(nowhere).into_iter().chain([at_server]);
         let servers =
             servers.map(|addr| (fixture::server(&addr.to_string(), &addr.to_string()), fixture::up()));
         let pool = fixture::pool("web", servers.collect());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_loads_the_snapshot_once_and_again_after_each_failed_connect() {
-        assert_eq!([loads(0).await, loads(1).await, loads(3).await], [1, 2, 4]);
+    async fn a_connection_loads_the_snapshot_once_and_again_after_a_failed_connect() {
+        assert_eq!([loads(false).await, loads(true).await], [1, 2]);
     }
 }

@@ -98,7 +98,7 @@ fn backends(page: &mut Page, report: &Report) {
     );
     page.counter(
         "convey_backend_retries_total",
-        "Attempts to connect that were repeated on another server.",
+        "Connections and datagrams tried on another server because one had failed.",
         &all,
         |b| b.retries as f64,
     );
