@@ -1,4 +1,5 @@
 //! The `convey` command.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 use std::process::ExitCode;
 

@@ -63,6 +63,38 @@ pub(super) struct PacketPath {
     tasks: JoinSet<()>,
 }
 
+/// What keeps other processes and the host's stack away from what is forwarded.
+struct Held {
+    ownership: Ownership,
+    snat_claims: Vec<Claim>,
+    guard: Option<Guard>,
+    lasting: Option<LastingGuard>,
+    reserved: Option<ReservedPorts>,
+    filters: OwnHandle,
+}
+
+impl Held {
+    async fn take(
+        config: &Config,
+        kernel: &Kernel,
+        interfaces: &[Interface],
+        snat_addresses: &[IpAddr],
+        selection: &Selection,
+    ) -> anyhow::Result<Held> {
+        let Kernel { netlink, table, .. } = kernel;
+        // Before anything is done that another process would feel.
+        let ownership = Ownership::default().missing(config)?;
+        let snat_claims = ownership::snat(config, snat_addresses)?;
+        let guard = guard(&config.passthrough, selection, interfaces)?;
+        let reserved = reserve_ports(&config.passthrough, snat_addresses)?;
+        // The guard is up: what they have forwarded so far does not get to the host's stack.
+        stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
+        let filters = OwnHandle::new(netlink, &table.interfaces).await?;
+        let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
+        Ok(Held { ownership, snat_claims, guard, lasting, reserved, filters })
+    }
+}
+
 impl PacketPath {
     /// Starts this many workers, and what they need.
     pub(super) async fn start(
@@ -72,21 +104,14 @@ impl PacketPath {
     ) -> anyhow::Result<PacketPath> {
         privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
-        let Kernel { netlink, table, network } = kernel;
-        let netlink = Arc::new(netlink);
-        let interfaces = interfaces(config, &network)?;
+        let interfaces = interfaces(config, &kernel.network)?;
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
-        let snat_addresses = snat_addresses(config, &network)?;
-        // Before anything is done that another process would feel.
-        let ownership = Ownership::default().missing(config)?;
-        let snat_claims = ownership::snat(config, &snat_addresses)?;
+        let snat_addresses = snat_addresses(config, &kernel.network)?;
         let selection = selection(settings, &snat_addresses, with_backends(config));
-        let guard = guard(settings, &selection, &interfaces)?;
-        let reserved = reserve_ports(settings, &snat_addresses)?;
-        // The guard is up: what they have forwarded so far does not get to the host's stack.
-        stale_filters::remove(&netlink, &table.interfaces, Kinds::FlowCaches).await;
-        let filters = OwnHandle::new(&netlink, &table.interfaces).await?;
-        let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
+        let Held { ownership, snat_claims, guard, lasting, reserved, filters } =
+            Held::take(config, &kernel, &interfaces, &snat_addresses, &selection).await?;
+        let Kernel { netlink, table, .. } = kernel;
+        let netlink = Arc::new(netlink);
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let offloader = offload::start(settings, &selection, &interfaces, filters.number)?;
         let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));

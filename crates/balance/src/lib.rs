@@ -48,6 +48,7 @@
 //! assert!(server < 2);
 //! assert_eq!(table.pick(flow, &Now), Some(server), "one client meets one server");
 //! ```
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod candidates;
 mod hash;

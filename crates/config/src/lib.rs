@@ -1,4 +1,5 @@
 //! The configuration: read from a file or from a list of servers, validated, compared and watched.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod describe;
 mod diff;

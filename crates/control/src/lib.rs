@@ -1,5 +1,6 @@
 //! The control path: configuration and health in, snapshots out. [`State`] decides and is pure; [`Task`]
 //! listens, asks it and does what it says.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod digest;
 mod draining;

@@ -40,6 +40,7 @@
 //! assert!(matches!(verdict, Verdict::Transmit(_)));
 //! assert_eq!(parse(&syn).unwrap().key.destination(), "10.0.0.1:8080".parse().unwrap());
 //! ```
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod cache;
 mod clients;

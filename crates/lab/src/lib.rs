@@ -10,6 +10,7 @@
 //!
 //! Where the kernel has IPv6, everybody has an address of it too: `fd77::` and the same last digits, `fd77::201`.
 //! A [`Plan`] may have more: a second balancer, a router before one of the machines.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod error;
 mod janitor;

@@ -1,5 +1,6 @@
 //! The words every room shares: what a frontend, a backend and a server *are* once the configuration
 //! has been validated. Pure: nothing here does anything.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod client;
 mod draining;

@@ -3,6 +3,7 @@
 //! One worker thread for each core, each with a single-threaded runtime and listeners of its own: the
 //! kernel spreads new connections and clients of UDP over them (`SO_REUSEPORT`), and a connection lives and dies on
 //! one core.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod clients;
 mod connect;

@@ -3,6 +3,7 @@
 //!
 //! What must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
 //! next snapshot carries on. Pure.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;

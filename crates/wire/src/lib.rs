@@ -12,6 +12,7 @@
 //! assert!(headers.flags.syn());
 //! assert_eq!(headers.key.destination(), "192.0.2.1:80".parse().unwrap());
 //! ```
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod answer;
 mod build;

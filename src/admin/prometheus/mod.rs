@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use self::page::{Labels, Page, labels};
+use super::packets::PacketReport;
 use super::{FrontendReport, Process, Report, TrafficReport};
 
 /// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
@@ -23,7 +24,10 @@ pub fn render(report: &Report, process: &Process) -> prometheus::Result<String> 
     backends(&mut page, report);
     servers(&mut page, report);
     names(&mut page, report);
-    packets(&mut page, report);
+    if let Some(report) = &report.packets {
+        packets(&mut page, report);
+        flow_cache(&mut page, report);
+    }
     process_metrics(&mut page, report, process);
     page.encode()
 }
@@ -224,12 +228,7 @@ fn traffic<T>(
     );
 }
 
-/// Under the names that Prometheus client libraries agree on.
-fn packets(page: &mut Page, report: &Report) {
-    let Some(packets) = &report.packets else { return };
-    let by = |name: &'static str, counts: &BTreeMap<&'static str, u64>| -> Vec<_> {
-        counts.iter().map(|(label, n)| (labels([(name, *label)]), *n)).collect()
-    };
+fn packets(page: &mut Page, packets: &PacketReport) {
     page.counter(
         "convey_packets_dropped_total",
         "Packets that went no further, by reason.",
@@ -267,6 +266,15 @@ fn packets(page: &mut Page, report: &Report) {
         |n| *n as f64,
     );
     page.gauge(
+        "convey_snat_ports_in_use",
+        "SNAT ports in use, each counted once for every server it is used for.",
+        &[(Vec::new(), packets.snat_ports_in_use)],
+        |n| *n as f64,
+    );
+}
+
+fn flow_cache(page: &mut Page, packets: &PacketReport) {
+    page.gauge(
         "convey_flows_cached",
         "Flows whose packets the kernel's flow cache forwards.",
         &[(Vec::new(), packets.cached_flows)],
@@ -301,14 +309,14 @@ fn packets(page: &mut Page, report: &Report) {
         &offload,
         |n| f64::from(*n),
     );
-    page.gauge(
-        "convey_snat_ports_in_use",
-        "SNAT ports in use, each counted once for every server it is used for.",
-        &[(Vec::new(), packets.snat_ports_in_use)],
-        |n| *n as f64,
-    );
 }
 
+/// A value for each label of this name.
+fn by(name: &str, counts: &BTreeMap<&str, u64>) -> Vec<(Labels, u64)> {
+    counts.iter().map(|(label, n)| (labels([(name, *label)]), *n)).collect()
+}
+
+/// Under the names that Prometheus client libraries agree on.
 fn process_metrics(page: &mut Page, report: &Report, process: &Process) {
     let this = &[(Vec::new(), process)];
     page.gauge("process_start_time_seconds", "When the process started, in Unix time.", this, |_| {
