@@ -123,6 +123,7 @@ impl Pool {
     /// a backup will do if no other is left.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         let loads = Now { pool: self, tried };
+        let is_one_left = || self.eligible > tried.iter().filter(|index| self.is_eligible(**index)).count();
         let picked = if tried.is_empty() {
             self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
         } else {
@@ -130,11 +131,11 @@ impl Pool {
             let usual = balance::substitute(&self.members, flow, &loads);
             // If the others are only full, their turn comes.
             let backup = || balance::substitute(&self.backups, flow, &loads);
-            usual.or_else(|| if self.eligible > tried.len() { None } else { backup() })
+            usual.or_else(|| if is_one_left() { None } else { backup() })
         };
         match picked {
             Some(index) => Pick::Server(index),
-            None if self.eligible > tried.len() => Pick::Busy,
+            None if is_one_left() => Pick::Busy,
             None => Pick::Nobody,
         }
     }
@@ -247,5 +248,34 @@ impl Loads for Now<'_> {
 
     fn active(&self, index: usize) -> u32 {
         self.pool.servers[index].live.slots.open()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn a_client_waits_for_a_full_server_whatever_has_become_of_those_that_failed_it() {
+        let limited = |name, addr| {
+            let mut server = fixture::server(name, addr);
+            server.settings.max_connections = Some(1);
+            server
+        };
+        let down = || fixture::down("refused", std::time::Duration::ZERO);
+        let (client, vip) = (([192, 0, 2, 1], 4_000).into(), ([10, 0, 0, 1], 80).into());
+        for failed in [fixture::up(), down()] {
+            let pool = fixture::pool(
+                "web",
+                vec![
+                    (fixture::server("a", "10.0.0.2:80"), failed),
+                    (limited("b", "10.0.0.3:80"), fixture::up()),
+                ],
+            );
+            assert!(pool.servers[1].live.slots.try_take(Some(1)));
+            assert_eq!(pool.pick(client, vip, &[0]), Pick::Busy);
+            assert_eq!(pool.pick(client, vip, &[0, 1]), Pick::Nobody);
+        }
     }
 }
