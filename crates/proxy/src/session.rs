@@ -188,6 +188,8 @@ impl Session {
                 continue;
             }
             freed.await;
+            // Its server may have been removed since.
+            self.reload();
         }
     }
 

@@ -23,6 +23,9 @@ impl Attempts {
         patience: Duration,
         newest: impl Fn() -> Arc<Pool>,
     ) -> Result<Permit, Unavailable> {
+        if self.are_over() {
+            return Err(self.reason());
+        }
         let somebody_queues = pool.is_limited() && pool.live.queue.try_lock().is_err();
         if !somebody_queues {
             match self.next(downstream, pool) {
@@ -124,6 +127,21 @@ mod tests {
         *newest.lock().unwrap() = with_servers(&full, vec![]);
         full.live.freed.notify_waiters();
         assert_eq!(waits.now_or_never().unwrap().err(), Some(Unavailable::NoServer));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_may_try_no_other_server_does_not_queue() {
+        let full = pool(2, Some(1));
+        let mut attempts = Attempts::default();
+        let short = attempts.next(&client(), &full).unwrap();
+        fail(&mut attempts, &short, Errno::MFILE);
+        let newest = Mutex::new(full.clone());
+        let _open = wait(&newest).await.unwrap();
+        let mut waits = Box::pin(wait(&newest));
+        assert!((&mut waits).now_or_never().is_none(), "somebody queues");
+        let (client, now) = (client(), || full.clone());
+        let asks = attempts.next_in_turn(&client, &full, PATIENCE, now);
+        assert_eq!(asks.now_or_never().unwrap().err(), Some(Unavailable::NoResources));
     }
 
     #[tokio::test(start_paused = true)]

@@ -92,7 +92,8 @@ impl Attempts {
         self.used >= MAX_ATTEMPTS
     }
 
-    fn reason(&self) -> Unavailable {
+    /// Why there is no other server.
+    pub(super) fn reason(&self) -> Unavailable {
         self.reason.unwrap_or(Unavailable::NoServer)
     }
 
