@@ -13,6 +13,10 @@ use crate::files;
 
 /// From one look to the next. What has changed is read once it has stayed the same for so long: the save is over then.
 const LOOK: Duration = Duration::from_millis(200);
+/// Looks after a change of the metadata that read the file: longer than the two seconds by which some file systems tell times.
+const READING_LOOKS: u32 = 12;
+/// A file whose metadata changes at each of so many looks is read all the same.
+const MAX_RESTLESS_LOOKS: u32 = 5;
 /// A file that is missing or empty for so many looks counts as a change. Some programs unlink or truncate it before they
 /// write it anew.
 const ABSENT_LOOKS: u32 = 2;
@@ -30,7 +34,7 @@ pub struct Watch {
 /// If there is no thread to be had.
 pub fn watch(path: &Path, on_change: impl Fn() + Send + 'static) -> io::Result<Watch> {
     let path = std::path::absolute(path)?;
-    let mut watched = Watched { stamp: stamp(&path), known: content(&path), looks: 0, path };
+    let mut watched = Watched { stamp: stamp(&path), known: content(&path), looks: 0, restless: 0, path };
     let (stop, stopped) = channel();
     thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
         while !is_stopped(&stopped) {
@@ -53,6 +57,8 @@ struct Watched {
     stamp: Option<Stamp>,
     /// Looks since then that saw the same.
     looks: u32,
+    /// Looks in a row that saw something else each.
+    restless: u32,
     /// The content that was last told of.
     known: Option<Vec<u8>>,
 }
@@ -65,11 +71,14 @@ impl Watched {
     fn look(&mut self) -> bool {
         let stamp = stamp(&self.path);
         if stamp != self.stamp {
-            (self.stamp, self.looks) = (stamp, 0);
-            return false;
+            (self.stamp, self.looks, self.restless) = (stamp, 0, self.restless + 1);
+            if self.restless < MAX_RESTLESS_LOOKS {
+                return false;
+            }
         }
+        self.restless = 0;
         self.looks = self.looks.saturating_add(1);
-        if self.looks > ABSENT_LOOKS {
+        if self.looks > READING_LOOKS {
             return false;
         }
         let content = content(&self.path);
@@ -253,7 +262,7 @@ mod tests {
     fn a_slow_save_is_told_once_it_is_over() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("config.toml");
-        let mut watched = Watched { stamp: None, known: None, looks: 0, path: path.clone() };
+        let mut watched = unseen(&path);
         let mut file = fs::File::create(&path).expect("writable");
         for part in ["a", "slow", "save"] {
             file.write_all(part.as_bytes()).expect("writable");
@@ -262,6 +271,36 @@ mod tests {
         assert!(watched.look());
         assert_eq!(watched.known.as_deref(), Some(&b"aslowsave"[..]));
         assert!(!watched.look() && !watched.look(), "once");
+    }
+
+    #[test]
+    fn a_save_that_changes_no_metadata_is_told() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("config.toml");
+        fs::write(&path, "one").expect("writable");
+        let mut watched = unseen(&path);
+        assert!(!watched.look() && watched.look());
+        fs::write(&path, "two").expect("writable");
+        // The file system tells times by the second.
+        watched.stamp = stamp(&path);
+        assert!(watched.look());
+        assert_eq!(watched.known.as_deref(), Some(&b"two"[..]));
+    }
+
+    #[test]
+    fn a_file_that_changes_at_each_look_is_read_all_the_same() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("config.toml");
+        let mut watched = unseen(&path);
+        let told = (1..=20).filter(|n| {
+            fs::write(&path, "x".repeat(*n)).expect("writable");
+            watched.look()
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [5, 10, 15, 20]);
+    }
+
+    fn unseen(path: &Path) -> Watched {
+        Watched { stamp: None, known: None, looks: 0, restless: 0, path: path.to_owned() }
     }
 
     #[test]
