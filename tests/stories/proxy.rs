@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 
+use convey::model::Algorithm;
 use convey_testkit::{
     Balancer, Loopback, Need, Nginx, Server, Setup, ask, ask_from, connect, ping, run, stories, tool,
 };
@@ -20,8 +21,6 @@ stories!("proxy":
     a_server_may_speak_first,
     clients_and_servers_of_both_ip_versions_meet [Need::Ipv6],
 );
-
-const ALGORITHMS: [&str; 5] = ["round_robin", "least_connections", "power_of_two", "ring", "maglev"];
 
 fn requests_are_spread_over_three_nginx_exactly_by_weight() {
     let lab = Loopback::new();
@@ -42,7 +41,7 @@ fn requests_are_spread_over_three_nginx_exactly_by_weight() {
 }
 
 fn every_algorithm_reaches_every_server() {
-    for algorithm in ALGORITHMS {
+    for algorithm in Algorithm::ALL.map(Algorithm::name) {
         let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}"));
@@ -139,7 +138,7 @@ fn least_connections_prefers_the_server_that_became_idle() {
 }
 
 fn a_server_of_weight_zero_gets_nothing() {
-    for algorithm in ALGORITHMS {
+    for algorithm in Algorithm::ALL.map(Algorithm::name) {
         let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = Setup::new(&lab)

@@ -159,9 +159,7 @@ fn outlier_changes(old: Option<&OutlierDetection>, new: Option<&OutlierDetection
 
 fn probe(kind: &ProbeKind) -> String {
     match kind {
-        ProbeKind::None => "none".to_owned(),
-        ProbeKind::Tcp => "tcp".to_owned(),
-        ProbeKind::Udp => "udp".to_owned(),
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => kind.name().to_owned(),
         ProbeKind::Http { path, expected_status } => {
             format!("http {path} ({}-{})", expected_status.start(), expected_status.end())
         }

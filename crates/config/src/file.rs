@@ -5,6 +5,7 @@ mod server;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -293,7 +294,11 @@ fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Rep
             .map(|found| found.value),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
         hash_key: table.optional("hash_key", choice(&HashKey::ALL, HashKey::name)),
-        health_check: health_check(&mut table, if speaks_udp_only { "udp" } else { "tcp" }, report),
+        health_check: health_check(
+            &mut table,
+            if speaks_udp_only { ProbeKind::Udp } else { ProbeKind::Tcp },
+            report,
+        ),
         outlier_detection: outlier_detection(&mut table, report),
         slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
         on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
@@ -319,7 +324,7 @@ fn dsr(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Placed<DsrKind>> 
 }
 
 /// `[backends.NAME.health_check]`, and `health_check_interval` beside it.
-fn health_check(backend: &mut Table<'_>, default_kind: &'static str, report: &Report<'_>) -> HealthCheck {
+fn health_check(backend: &mut Table<'_>, default_kind: ProbeKind, report: &Report<'_>) -> HealthCheck {
     let old_interval =
         backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
     let mut table = backend.table("health_check");
@@ -379,29 +384,34 @@ fn outlier_detection(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Pla
     is_there.then_some(Placed { value, place })
 }
 
-fn probe_kind(table: &mut Table<'_>, default: &'static str, report: &Report<'_>) -> ProbeKind {
-    const KINDS: [&str; 4] = ["tcp", "http", "udp", "none"];
-    let kind = table.optional("kind", choice(&KINDS, |kind| kind)).map(|found| found.value);
-    let wrong = kind.is_none() && table.has("kind");
-    let path = table.optional("path", http_path);
-    let status = table.optional("expected_status", status_range);
-    match kind.unwrap_or(default) {
-        "http" => ProbeKind::Http {
-            path: path.map_or(ProbeKind::DEFAULT_PATH.to_owned(), |found| found.value),
-            expected_status: status.map_or(ProbeKind::DEFAULT_STATUS, |found| found.value),
-        },
-        other => {
-            let for_http = path.map(|found| found.place).into_iter().chain(status.map(|found| found.place));
-            for place in for_http.filter(|_| !wrong) {
-                report.error(&place, format!("is for kind = \"http\"; the kind is {other:?}"));
-            }
-            match other {
-                "none" => ProbeKind::None,
-                "udp" => ProbeKind::Udp,
-                _ => ProbeKind::Tcp,
-            }
+fn probe_kind(table: &mut Table<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
+    type Make = fn(Option<String>, Option<RangeInclusive<u16>>) -> ProbeKind;
+    const KINDS: [(&str, Make); 4] = [
+        ("tcp", |_, _| ProbeKind::Tcp),
+        ("http", |path, status| ProbeKind::Http {
+            path: path.unwrap_or(ProbeKind::DEFAULT_PATH.to_owned()),
+            expected_status: status.unwrap_or(ProbeKind::DEFAULT_STATUS),
+        }),
+        ("udp", |_, _| ProbeKind::Udp),
+        ("none", |_, _| ProbeKind::None),
+    ];
+    let found = table.optional("kind", choice(&KINDS, |(name, _)| name));
+    let is_wrong = found.is_none() && table.has("kind");
+    let (path, status) = (table.optional("path", http_path), table.optional("expected_status", status_range));
+    let for_http: Vec<Place> = path
+        .iter()
+        .map(|found| &found.place)
+        .chain(status.iter().map(|found| &found.place))
+        .cloned()
+        .collect();
+    let (path, status) = (path.map(|found| found.value), status.map(|found| found.value));
+    let kind = found.map_or(default, |found| (found.value.1)(path, status));
+    if !is_wrong && kind.name() != "http" {
+        for place in for_http {
+            report.error(&place, format!("is for kind = \"http\"; the kind is {:?}", kind.name()));
         }
     }
+    kind
 }
 
 fn stats(mut table: Table<'_>) -> Stats {

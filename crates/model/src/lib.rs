@@ -192,7 +192,10 @@ impl Algorithm {
 
     /// Whether the choice follows from the client's and our addresses and ports alone.
     pub fn hashes(self) -> bool {
-        matches!(self, Algorithm::Ring | Algorithm::Maglev)
+        match self {
+            Algorithm::Ring | Algorithm::Maglev => true,
+            Algorithm::RoundRobin | Algorithm::LeastConnections | Algorithm::PowerOfTwo => false,
+        }
     }
 
     /// The algorithm's name in the configuration.
@@ -315,6 +318,16 @@ impl ProbeKind {
     pub const DEFAULT_PATH: &str = "/";
     /// What means "up" to it unless set otherwise.
     pub const DEFAULT_STATUS: RangeInclusive<u16> = 200..=399;
+
+    /// The name in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ProbeKind::None => "none",
+            ProbeKind::Tcp => "tcp",
+            ProbeKind::Udp => "udp",
+            ProbeKind::Http { .. } => "http",
+        }
+    }
 }
 
 /// Time limits that hold for every proxied connection.
