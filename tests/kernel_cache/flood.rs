@@ -84,7 +84,8 @@ fn a_client_is_heard_when_it_asks_again() {
         assert!(!filter.accepts(syns[0].clone()) && !filter.accepts(syns[1].clone()));
         until_heard(&mut filter, &syns[0]);
         assert!(!filter.accepts(other), "that is the first of another connection");
-        assert!(filter.accepts(syns[1].clone()), "both have waited");
+        // It asked first a little later, more so on a busy machine.
+        until_heard(&mut filter, &syns[1]);
         assert_eq!(filter.0.count(Outcome::CameAgain).unwrap(), 2);
     }
 }

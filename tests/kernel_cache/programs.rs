@@ -43,6 +43,8 @@ struct Program<const IS_XDP: bool> {
     events: SegmentEvents,
     reader: CounterReader,
     counted: [u64; 2],
+    /// Whether the packet sockets' filter let the last frame in.
+    is_let_in: bool,
 }
 
 impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
@@ -51,7 +53,7 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
         lead_by(&mut offloader.kernel_cache(), balancer, HERE);
         offloader.kernel_cache().set_interface(HERE, US).unwrap();
         let (events, reader) = (offloader.events().unwrap(), offloader.counter_reader());
-        Program { offloader, events, reader, counted: [0; 2] }
+        Program { offloader, events, reader, counted: [0; 2], is_let_in: true }
     }
 
     fn writer(&self) -> Box<dyn FlowCache> {
@@ -66,16 +68,20 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
             let is_sent = run.verdict != XDP_PASS;
             (run, is_sent)
         } else {
-            let is_let_in = kernel::lets_in(cache.filter().unwrap(), frame);
+            self.is_let_in = kernel::lets_in(cache.filter().unwrap(), frame);
             let run = kernel::run(cache.tc().unwrap(), frame);
             let is_sent = run.verdict == TC_REDIRECT;
-            assert!(!(is_sent && is_let_in), "sent on and copied to userspace");
+            assert!(!(is_sent && self.is_let_in), "sent on and copied to userspace");
             (run, is_sent)
         };
         if !is_sent {
             assert_eq!(run.frame, frame, "what is left is left as it is");
         }
         is_sent.then_some(run.frame)
+    }
+
+    fn is_let_in(&self) -> bool {
+        self.is_let_in
     }
 
     fn events(&mut self) -> Vec<(FlowKey, Segment)> {

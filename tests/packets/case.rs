@@ -52,14 +52,21 @@ impl fmt::Display for Case {
     }
 }
 
-/// The cases in which a newcomer has a story told, too: one by IPv4 and the kernel, the other by IPv6 and a worker. Which mode
-/// has which changes from one story to the next.
-pub(crate) fn first(cases: &[Case], number: usize) -> Vec<Case> {
+/// The cases in which a newcomer has a story told, too: one mode by IPv4 and the kernel, the other by IPv6 and a worker. The
+/// story's name decides which.
+pub(crate) fn first(cases: &[Case], name: &str) -> Vec<Case> {
+    let is_odd = name.bytes().fold(false, |is_odd, byte| is_odd ^ (byte % 2 == 1));
     let is_typical = |case: &Case| (case.family == Family::V4) == case.is_cached();
-    let is_turn = |case: &Case| (case.is_dsr() == case.is_cached()) == (number % 2 == 1);
-    let of = |is_first: &dyn Fn(&Case) -> bool| cases.iter().copied().filter(|case| is_first(case)).collect();
-    let choices: [Vec<Case>; 2] = [of(&|case| is_typical(case) && is_turn(case)), of(&is_typical)];
-    choices.into_iter().find(|cases| !cases.is_empty()).unwrap_or_else(|| cases.to_vec())
+    let is_turn = |case: &Case| (case.is_dsr() == case.is_cached()) == is_odd;
+    let (dsr, passthrough): (Vec<Case>, Vec<Case>) = cases.iter().partition(|case| case.is_dsr());
+    let first = |of_mode: Vec<Case>| {
+        let of = |is_first: &dyn Fn(&Case) -> bool| {
+            of_mode.iter().copied().filter(|case| is_first(case)).collect()
+        };
+        let choices: [Vec<Case>; 2] = [of(&|case| is_typical(case) && is_turn(case)), of(&is_typical)];
+        choices.into_iter().find(|cases| !cases.is_empty()).unwrap_or(of_mode)
+    };
+    [first(passthrough), first(dsr)].concat()
 }
 
 impl Case {

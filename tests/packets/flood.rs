@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
+use crate::turns;
 
 pub(crate) fn stories() -> Vec<Story> {
     let anyhow = stories![forged_syns_push_no_established_connection_out];
@@ -47,7 +48,7 @@ const TURN: u32 = 50;
 const TURNS: u32 = 4;
 
 fn forged_syns_push_no_established_connection_out(case: Case) {
-    let _alone = alone();
+    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, Server::echo);
     let mut established: Vec<TcpStream> =
@@ -73,7 +74,7 @@ fn forged_syns_push_no_established_connection_out(case: Case) {
 /// Quiet and flood take turns, so that what else the machine does slows both, in rounds: half of those in which both have been
 /// themselves must do. A download that stalls, or a flood that is lost on the way, is neither.
 fn a_running_download_keeps_a_quarter_of_its_speed_in_a_flood(case: Case) {
-    let _alone = alone();
+    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, endless);
     let download = Download::start(network.inside(Role::Client(1), || connect(network.vip())));
@@ -115,12 +116,6 @@ impl Round {
         let mean = |of: usize| turns.iter().map(|turn| turn[of]).sum::<u64>() / u64::from(TURNS);
         Round { quiet: mean(0), flooded: mean(1), seen: connections(network) - before }
     }
-}
-
-/// One flood at a time, so that it has the rate it says.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A balancer with a small table in front of one server.
@@ -200,7 +195,7 @@ struct Flood {
 
 /// The balancer stands still while more comes than the buffer takes.
 fn what_the_capture_buffer_has_no_room_for_is_counted(case: Case) {
-    let _alone = alone();
+    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, Server::echo);
     let mut flood = Flood::new(&network);

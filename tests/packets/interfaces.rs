@@ -14,9 +14,10 @@ use convey_testkit::{Server, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
-use crate::flood::{alone, forge};
+use crate::flood::forge;
 use crate::network::{Network, PORT};
 use crate::raw::Wire;
+use crate::turns;
 
 pub(crate) fn stories() -> Vec<Story> {
     // In DSR nothing comes back that would have to be captured.
@@ -97,7 +98,7 @@ fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
 fn clients_are_served_while_others_are_forged_on_the_link(case: Case) {
     const CLIENTS: [u8; 4] = [1, 3, 4, 5];
     const WITHIN: Duration = Duration::from_secs(5);
-    let _alone = alone();
+    let _turn = turns::flood();
     let mut network = Network::new(case, 5, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, Server::echo);

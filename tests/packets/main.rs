@@ -39,6 +39,7 @@ mod spoofed;
 mod spread;
 mod takeover;
 mod transfer;
+mod turns;
 mod udp;
 mod xdp;
 
@@ -104,7 +105,7 @@ fn main() -> ExitCode {
     ];
     let mut rooms: Vec<_> = rooms.map(|(room, stories)| trials_of(room, stories).into_iter()).into();
     rooms.push(lab::trials(NEEDS).into_iter());
-    // In turn, for floods are in few rooms, and wait for one another.
+    // In turn, for floods are in few rooms, and the other stories wait for them.
     let mut trials = Vec::new();
     while !rooms.is_empty() {
         rooms.retain_mut(|room| room.next().map(|trial| trials.push(trial)).is_some());
@@ -114,17 +115,20 @@ fn main() -> ExitCode {
 
 fn trials_of(room: &str, stories: Vec<Story>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (number, story) in stories.into_iter().enumerate() {
+    for story in stories {
         // Virtual links have XDP if they are prepared for it.
         let cases: Vec<Case> = Case::all()
             .filter(|case| (story.when)(*case) && (case.offload == Offload::Xdp) == (room == "xdp"))
             .collect();
-        let first = case::first(&cases, number);
+        let first = case::first(&cases, story.name);
         for case in cases {
             let name = format!("{case}::{room}::{}", story.name);
             let patience = (!first.contains(&case)).then_some(&Need::Long);
             let needs: Vec<Need> = patience.into_iter().chain(story.needs).chain(NEEDS).copied().collect();
-            trials.push(trial(name, needs, move || (story.tell)(case)));
+            trials.push(trial(name, needs, move || {
+                let _turn = turns::begin();
+                (story.tell)(case);
+            }));
         }
     }
     trials

@@ -15,9 +15,10 @@ use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
-use crate::flood::{alone, forge, nobody};
+use crate::flood::{forge, nobody};
 use crate::network::Network;
 use crate::raw::Wire;
+use crate::turns;
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -90,7 +91,7 @@ fn forged_syns_leave_clients_the_slots_of_a_server(case: Case) {
 }
 
 fn syns_are_forged(network: &mut Network, config: &Config, used: &str, shortage: &str) {
-    let _alone = alone();
+    let _turn = turns::flood();
     network.balance(config);
     let network = &*network;
     let _server = network.server(1, Server::echo);
@@ -137,7 +138,7 @@ fn datagrams_are_forged(
     enough: usize,
     mut frame: impl FnMut(TestPacket) -> Vec<u8> + Send,
 ) {
-    let _alone = alone();
+    let _turn = turns::flood();
     let mut network = Network::new(case, 2, 1);
     let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::udp(ECHO, 1) };
     network.balance(&config);
@@ -165,7 +166,7 @@ fn datagrams_are_forged(
 /// Each forged client asks twice, the second time after its answer: 500 streams a second.
 fn forged_streams_leave_clients_their_snat_ports(case: Case) {
     const LATER: usize = 100;
-    let _alone = alone();
+    let _turn = turns::flood();
     let mut network = Network::new(case, 2, 1);
     let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::udp(ECHO, 1) };
     network.balance(&config);
@@ -255,7 +256,7 @@ fn one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports(ca
 
 /// 500 slots, of which one client may have 445. The rest is too little to be an eighth.
 fn forged_syns_leave_clients_what_one_client_leaves_of_the_slots(case: Case) {
-    let _alone = alone();
+    let _turn = turns::flood();
     let mut network = Network::new(case, 3, 1);
     let frontend = "max_connections = 500";
     network.balance(&Config { frontend, health: UNCHECKED, ..Config::new(1) });

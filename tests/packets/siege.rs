@@ -11,9 +11,10 @@ use convey_testkit::{Server, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
-use crate::flood::{Download, alone, attacked, connections, endless, forge, median_of_kept};
+use crate::flood::{Download, attacked, connections, endless, forge, median_of_kept};
 use crate::network::{Network, PORT, connect_from};
 use crate::raw::Wire;
+use crate::turns;
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![long when |case| case.is_cached() =>
@@ -35,7 +36,7 @@ const MADE: u32 = 50_000;
 /// Quiet is when the same SYNs come in, by the same sender, for an address that nobody has: what is compared is what they
 /// cost the balancer, not what they cost to make.
 fn a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged(case: Case) {
-    let _alone = alone();
+    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, endless);
     let download = Download::start(network.inside(Role::Client(1), || connect(network.vip())));
@@ -61,7 +62,7 @@ fn a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forge
 }
 
 fn however_many_syns_are_forged_clients_connect(case: Case) {
-    let _alone = alone();
+    let _turn = turns::flood();
     let network = attacked(case);
     let stranger = stranger(&network);
     let _server = network.server(1, Server::echo);
@@ -98,7 +99,7 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
 fn from_the_first_second_of_a_flood_on_clients_are_served(case: Case) {
     const CLIENTS: usize = 100;
     let [patience, back_to_normal] = [10, 5].map(Duration::from_secs);
-    let _alone = alone();
+    let _turn = turns::flood();
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, Server::echo);

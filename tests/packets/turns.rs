@@ -1,0 +1,60 @@
+//! Which stories are told at once: many, but beside a flood one, so that the flood and the clients in it have a core.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+static TURNS: (Mutex<Turns>, Condvar) =
+    (Mutex::new(Turns { told: 0, floods: 0, is_flooded: false }), Condvar::new());
+
+struct Turns {
+    /// Stories that are being told, but for the flood.
+    told: usize,
+    /// Floods that wait, or are on.
+    floods: usize,
+    is_flooded: bool,
+}
+
+/// A story's turn, until it is dropped.
+pub(crate) struct Turn;
+
+/// Waits for a story's turn.
+pub(crate) fn begin() -> Turn {
+    wait_until(|turns| turns.floods == 0 || (turns.is_flooded && turns.told == 0)).told += 1;
+    Turn
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock().told -= 1;
+        TURNS.1.notify_all();
+    }
+}
+
+/// A flood's turn, until it is dropped.
+pub(crate) struct FloodTurn;
+
+/// Has the story that is being told wait until one other is, at most, and no flood.
+pub(crate) fn flood() -> FloodTurn {
+    let mut turns = lock();
+    (turns.told, turns.floods) = (turns.told - 1, turns.floods + 1);
+    drop(turns);
+    TURNS.1.notify_all();
+    wait_until(|turns| turns.told <= 1 && !turns.is_flooded).is_flooded = true;
+    FloodTurn
+}
+
+impl Drop for FloodTurn {
+    fn drop(&mut self) {
+        let mut turns = lock();
+        *turns = Turns { told: turns.told + 1, floods: turns.floods - 1, is_flooded: false };
+        drop(turns);
+        TURNS.1.notify_all();
+    }
+}
+
+fn wait_until(is_so: impl Fn(&Turns) -> bool) -> MutexGuard<'static, Turns> {
+    TURNS.1.wait_while(lock(), |turns| !is_so(turns)).unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock() -> MutexGuard<'static, Turns> {
+    TURNS.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
