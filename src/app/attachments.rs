@@ -116,7 +116,7 @@ impl Attachments {
     /// every interface.
     pub(super) fn route(&mut self, network: &NextHops) {
         if let Some(offloader) = &mut self.drivers.offloader
-            && let Err(error) = offloader.follow(network)
+            && let Err(error) = offloader.update_next_hops(network)
         {
             warn!("the kernel does not follow the routes: {error}");
         }

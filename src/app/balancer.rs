@@ -190,7 +190,7 @@ impl Balancer {
         self.draining.store(true, Ordering::Relaxed);
         let snapshot = self.task.snapshot.load_full();
         let (totals, patience) = (&snapshot.totals, snapshot.timeouts.drain);
-        self.task.data_path.settle().await;
+        self.task.data_path.wait_until_idle().await;
         let open = self.task.data_path.open_connections();
         let open = || open(totals);
         let outlasting = self.task.data_path.outlasting_connections();

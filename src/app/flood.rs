@@ -1,4 +1,4 @@
-//! Keeps floods of SYNs away, where the kernel can.
+//! Has floods of SYNs refused, where the kernel can.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use log::{info, warn};
 
 use super::clock;
-use crate::control::{FloodNews, FloodWatch};
+use crate::control::{FloodEvent, FloodWatch};
 use crate::dataplane::{SynGate, SynLimit};
 use crate::stats::PacketStats;
 
@@ -20,14 +20,14 @@ pub(super) async fn keep_away(stats: Arc<PacketStats>, gate: SynGate) {
         tokio::time::sleep(PACE).await;
         let limit = match watch.observe(stats.syns(), clock::now()) {
             None => continue,
-            Some(FloodNews::Begins { rate }) => {
+            Some(FloodEvent::Begins { rate }) => {
                 warn!(
                     "SYN flood: {rate} a second come to nothing; until it is over, clients of networks that are not \
                      known yet connect at their second SYN, a second later"
                 );
                 Some(&SynLimit::IN_FLOOD)
             }
-            Some(FloodNews::Ends { lasted, most, refused }) => {
+            Some(FloodEvent::Ends { lasted, most, refused }) => {
                 let seconds = lasted.as_secs();
                 info!(
                     "the SYN flood is over after {seconds} s: {refused} SYNs dropped, at most {most} a second"

@@ -63,7 +63,7 @@ pub(super) struct PacketPath {
     tasks: JoinSet<()>,
 }
 
-/// What keeps other processes and the host's stack away from what is forwarded.
+/// Ownership, guard, reserved ports and filters: no other process takes what is forwarded, nor does the host.
 struct Held {
     ownership: Ownership,
     snat_claims: Vec<Claim>,
@@ -219,7 +219,7 @@ impl PacketPath {
     }
 
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
-    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+    pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
         let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
         let dsr = dsr(snapshot.frontends.iter().map(|frontend| &frontend.config));

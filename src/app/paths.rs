@@ -96,7 +96,7 @@ impl Paths {
     }
 
     /// Waits for the workers to have heard of all connections that the flow cache has opened by now.
-    pub(super) async fn settle(&self) {
+    pub(super) async fn wait_until_idle(&self) {
         if self.packet_stats().is_some() {
             sleep(Duration::from_millis(150)).await;
         }
@@ -219,7 +219,7 @@ impl DataPath for Paths {
         if let (Some(packets), Some(claims)) = (&mut self.packets, ready.claims) {
             packets.own(claims);
         }
-        self.follow(snapshot);
+        self.on_snapshot(snapshot);
         published
     }
 
@@ -229,12 +229,12 @@ impl DataPath for Paths {
         }
     }
 
-    fn follow(&mut self, snapshot: &Snapshot) {
+    fn on_snapshot(&mut self, snapshot: &Snapshot) {
         if let Some(proxy) = &mut self.proxy {
-            proxy.follow(snapshot);
+            proxy.on_snapshot(snapshot);
         }
         if let Some(packets) = &mut self.packets {
-            packets.follow(snapshot);
+            packets.on_snapshot(snapshot);
         }
         if let (Some(proxy), Some(packets)) = (&mut self.proxy, &self.packets) {
             proxy.count_claims(packets.claims());

@@ -119,7 +119,7 @@ impl ProxyPath {
     }
 
     /// Ends the connections of servers that have gone down, where the file says so. The snapshot has been published.
-    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+    pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
         let resetting =
             snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Proxy) == OnDown::Reset);
         let down = resetting.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);

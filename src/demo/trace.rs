@@ -15,7 +15,7 @@ use crate::wire::{self, Headers};
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Most packets told.
-const MOST: usize = 40;
+const MAX_PACKETS_SHOWN: usize = 40;
 
 /// Does `action` while capturing on the interfaces of `roles`; tells what TCP passed, in the order it was seen.
 pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -> String {
@@ -62,7 +62,7 @@ fn tell(seen: &[(Role, Headers)]) -> String {
     let belongs = |(role, headers): &&(Role, Headers)| {
         connections.contains(&(*role, headers.key)) || connections.contains(&(*role, headers.key.reversed()))
     };
-    for (role, headers) in seen.iter().filter(belongs).take(MOST) {
+    for (role, headers) in seen.iter().filter(belongs).take(MAX_PACKETS_SHOWN) {
         told.push_str(&format!("  {}\n", line(*role, headers)));
     }
     told.push('\n');

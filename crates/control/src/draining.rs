@@ -20,10 +20,10 @@ type Deadlines = BTreeMap<Endpoint, Timestamp>;
 impl Draining {
     /// `after` takes the place of `before`. What is gone with it is served for the time that connections have to
     /// finish; what has come back is no longer gone.
-    pub(super) fn follow(&mut self, before: &Config, after: &Config, now: Timestamp) {
+    pub(super) fn apply(&mut self, before: &Config, after: &Config, now: Timestamp) {
         let until = now.after(after.timeouts.drain);
-        follow(&mut self.listen, listen(before), listen(after), until);
-        follow(&mut self.servers, servers(before), servers(after), until);
+        drain_removed(&mut self.listen, listen(before), listen(after), until);
+        drain_removed(&mut self.servers, servers(before), servers(after), until);
         self.forget_those_due(now);
         self.list_places();
     }
@@ -62,7 +62,7 @@ impl Draining {
     }
 }
 
-fn follow(
+fn drain_removed(
     gone: &mut Deadlines,
     before: impl Iterator<Item = Endpoint>,
     after: impl Iterator<Item = Endpoint>,

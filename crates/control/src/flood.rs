@@ -30,7 +30,7 @@ pub struct FloodWatch {
 
 /// That a flood has begun or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FloodNews {
+pub enum FloodEvent {
     /// So many SYNs a second come to nothing.
     Begins {
         /// SYNs a second.
@@ -64,7 +64,7 @@ impl Default for State {
 
 impl FloodWatch {
     /// Takes what has become of SYNs since the start; to be called a few times a second.
-    pub fn observe(&mut self, syns: Syns, now: Timestamp) -> Option<FloodNews> {
+    pub fn observe(&mut self, syns: Syns, now: Timestamp) -> Option<FloodEvent> {
         let Some((before, then)) = self.last else {
             self.last = Some((syns, now));
             return None;
@@ -83,7 +83,7 @@ impl FloodWatch {
                 let enough = if seen.is_pressing() { PRESSURE / 2 } else { FLOOD / 2 };
                 let (most, refused) = (seen.forged, syns.refused);
                 self.state = State::Flood { begun: now, until: now, enough, most, refused };
-                Some(FloodNews::Begins { rate: seen.forged })
+                Some(FloodEvent::Begins { rate: seen.forged })
             }
             State::Peace { since } => {
                 *since = None;
@@ -99,7 +99,7 @@ impl FloodWatch {
                     return None;
                 }
                 let lasted = until.since(*begun);
-                let over = FloodNews::Ends { lasted, most: *most, refused: syns.refused - *refused };
+                let over = FloodEvent::Ends { lasted, most: *most, refused: syns.refused - *refused };
                 self.state = State::default();
                 Some(over)
             }
@@ -160,7 +160,13 @@ mod tests {
     impl Site {
         /// Some seconds with so many clients a second, whose round trip takes some looks, and forged SYNs. What was told,
         /// and in which second.
-        fn goes_on(&mut self, seconds: u64, clients: u64, trip: usize, forged: u64) -> Vec<(u64, FloodNews)> {
+        fn goes_on(
+            &mut self,
+            seconds: u64,
+            clients: u64,
+            trip: usize,
+            forged: u64,
+        ) -> Vec<(u64, FloodEvent)> {
             let mut told = Vec::new();
             for look in 0..seconds * LOOKS {
                 self.now.0 += 1_000_000_000 / LOOKS;
@@ -182,7 +188,7 @@ mod tests {
                 }
                 self.syns.finished += self.on_their_way.remove(0);
                 if let Some(news) = self.watch.observe(self.syns, self.now) {
-                    self.is_limited = matches!(news, FloodNews::Begins { .. });
+                    self.is_limited = matches!(news, FloodEvent::Begins { .. });
                     told.push((look / LOOKS, news));
                 }
             }
@@ -206,10 +212,10 @@ mod tests {
             let mut site = Site::default();
             site.goes_on(5, clients, 1, 0);
             let told = site.goes_on(20, clients, 1, forged);
-            let [(1, FloodNews::Begins { rate })] = told[..] else { panic!("{forged} a second: {told:?}") };
+            let [(1, FloodEvent::Begins { rate })] = told[..] else { panic!("{forged} a second: {told:?}") };
             assert!(rate.abs_diff(forged) < 10, "{rate}");
             let told = site.goes_on(20, clients, 1, 0);
-            let [(4 | 5, FloodNews::Ends { lasted, most, refused })] = told[..] else {
+            let [(4 | 5, FloodEvent::Ends { lasted, most, refused })] = told[..] else {
                 panic!("after {forged} a second: {told:?}")
             };
             assert!(most.abs_diff(forged) < 10, "{most}");
@@ -223,9 +229,9 @@ mod tests {
         let mut site = Site { room_for: Some(400), ..Site::default() };
         site.goes_on(5, 100, 1, 0);
         let told = site.goes_on(20, 100, 1, 2_000);
-        assert!(matches!(told[..], [(1, FloodNews::Begins { .. })]), "{told:?}");
+        assert!(matches!(told[..], [(1, FloodEvent::Begins { .. })]), "{told:?}");
         let told = site.goes_on(20, 100, 1, 0);
-        assert!(matches!(told[..], [(4 | 5, FloodNews::Ends { .. })]), "{told:?}");
+        assert!(matches!(told[..], [(4 | 5, FloodEvent::Ends { .. })]), "{told:?}");
         let mut site = Site { room_for: Some(40_000), ..Site::default() };
         assert_eq!(site.goes_on(60, 100, 1, 2_000), [], "they get on by the room there is");
     }
@@ -257,6 +263,6 @@ mod tests {
             syns.begun += if look % 3 == 0 { 9_000 } else { 0 };
             told = told.or(watch.observe(syns, Timestamp(look * 250_000_000)));
         }
-        assert!(matches!(told, Some(FloodNews::Begins { .. })), "{told:?}");
+        assert!(matches!(told, Some(FloodEvent::Begins { .. })), "{told:?}");
     }
 }

@@ -16,7 +16,7 @@ mod state;
 mod task;
 
 pub use digest::Digest;
-pub use flood::{FloodNews, FloodWatch};
+pub use flood::{FloodEvent, FloodWatch};
 pub use names::{FaultChange, NameChange};
 pub use state::{HealthChange, State};
 pub use task::{DataPath, Events, File, Task};

@@ -124,7 +124,7 @@ impl State {
         self.config.as_ref()
     }
 
-    /// Where packets go next, as last set.
+    /// The next hops, as last set.
     pub fn network(&self) -> &Arc<NextHops> {
         &self.network
     }
@@ -139,7 +139,7 @@ impl State {
         }
         self.keep_backends(&config, now);
         if let Some(before) = &self.config {
-            self.draining.follow(before, &config, now);
+            self.draining.apply(before, &config, now);
         }
         self.config = Some(config);
         self.snapshot()
@@ -164,7 +164,7 @@ impl State {
     /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
     /// with a new configuration; but what is known of those is kept for a while: some name servers leave out now this
     /// record, now that. What other name servers said than those of the configuration is no longer of interest.
-    /// Nothing is published before [`State::settle`].
+    /// Nothing is published before [`State::take_update`].
     pub fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
             return None;
@@ -178,7 +178,7 @@ impl State {
     }
 
     /// Takes over which addresses this host has: servers of names that would lead back to us are left out. Returns
-    /// whether they are others than before. Nothing is published before [`State::settle`].
+    /// whether they are others than before. Nothing is published before [`State::take_update`].
     pub fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
         let differ = *self.own_addresses != addresses;
         if differ {
@@ -210,7 +210,7 @@ impl State {
 
     /// Lets go what a reload took away and whose connections have had their time, ends ejections, lets the shares of
     /// servers grow that have come back. Nothing is published before
-    /// [`State::settle`].
+    /// [`State::take_update`].
     pub fn on_time(&mut self, now: Timestamp) {
         self.is_stale |= self.draining.expire(now);
         self.pass_time(now);
@@ -230,7 +230,7 @@ impl State {
         self.snapshot()
     }
 
-    /// Takes the outcome of a probe. Nothing is published before [`State::settle`].
+    /// Takes the outcome of a probe. Nothing is published before [`State::take_update`].
     pub fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
         entry.has_answered |= success;
@@ -255,8 +255,8 @@ impl State {
         are_mute.then(|| pool.servers.iter().map(why).collect())
     }
 
-    /// Takes over where packets go next. It must be made from what was set before, so that next hops keep their
-    /// indices. Nothing is published before [`State::settle`].
+    /// Takes over the next hops. It must be made from what was set before, so that next hops keep their
+    /// indices. Nothing is published before [`State::take_update`].
     pub fn set_network(&mut self, network: impl Into<Arc<NextHops>>) {
         self.network = network.into();
         self.is_stale = true;
@@ -264,7 +264,7 @@ impl State {
 
     /// Publishes what the last outcomes, a new network and time changed: a snapshot if there is anything new in it, and
     /// the changes of health. Tables are built here, once for any number of outcomes.
-    pub fn settle(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
+    pub fn take_update(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
         let stale: Vec<String> =
             self.pools.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
         if stale.is_empty() && !self.is_stale {

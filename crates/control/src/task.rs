@@ -51,7 +51,7 @@ pub trait DataPath {
     fn see(&self, snapshot: &Arc<Snapshot>);
 
     /// A snapshot of the same configuration was published: what drained may be gone from it.
-    fn follow(&mut self, snapshot: &Snapshot);
+    fn on_snapshot(&mut self, snapshot: &Snapshot);
 }
 
 /// What the task waits for.
@@ -167,7 +167,7 @@ impl<D: DataPath> Task<D> {
             while let Ok(failures) = events.failures.try_recv() {
                 self.on_failures(failures);
             }
-            self.settle();
+            self.publish_update();
         }
     }
 
@@ -269,10 +269,10 @@ impl<D: DataPath> Task<D> {
         publish(&self.snapshot, snapshot)
     }
 
-    fn settle(&mut self) {
-        let Some((snapshot, changes)) = self.state.settle() else { return };
+    fn publish_update(&mut self) {
+        let Some((snapshot, changes)) = self.state.take_update() else { return };
         let before = self.publish(snapshot.clone());
-        self.data_path.follow(&snapshot);
+        self.data_path.on_snapshot(&snapshot);
         let now = (self.now)();
         let told = changes.into_iter().filter_map(|change| self.digest.take(change, now));
         told.for_each(|change| of_server(&change));

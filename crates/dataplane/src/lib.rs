@@ -1,5 +1,5 @@
-//! The shell of the packet modes: sockets that capture and send frames, and what keeps the host's own stack away
-//! from the traffic we forward.
+//! The shell of the packet modes: sockets that capture and send frames, the flow cache, and the guard, which drops what is forwarded
+//! before the host's own stack sees it.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![cfg_attr(not(feature = "test-util"), allow(unreachable_pub, reason = "tests of other crates reach it"))]
 

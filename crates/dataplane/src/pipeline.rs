@@ -21,7 +21,7 @@ use log::warn;
 use super::captures::{self, Captures, Running};
 use super::event_queue::EventQueue;
 use super::neighbour_queue::NeighbourQueue;
-use super::queues::{Batch, MemoryBudget, QUEUE, SPARES};
+use super::queues::{Batch, MAX_FREE_BATCHES, MemoryBudget, QUEUE};
 use super::transmit::drop_reason;
 use super::worker::Worker;
 use super::{CounterReader, Filter, SegmentEvents, Sight, Transmit};
@@ -87,7 +87,7 @@ impl Pipeline {
         };
         let event_queues = EventQueue::of(workers, events, &parts.dispatch);
         let (ids, budget) = (Ids::new(fastrand::u16(..)), MemoryBudget::default());
-        let (spares, spare) = bounded(SPARES);
+        let (free_batches, spare) = bounded(MAX_FREE_BATCHES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let mut inboxes = Vec::new();
@@ -106,7 +106,7 @@ impl Pipeline {
                 stats: parts.stats.clone(),
                 frames,
                 out: out.clone(),
-                spares: spares.clone(),
+                free_batches: free_batches.clone(),
                 budget: budget.clone(),
                 wanted: parts.wanted.clone(),
                 failures: parts.failures.clone(),
@@ -115,7 +115,8 @@ impl Pipeline {
             threads.push(named(format!("worker-{core}"), move || worker.run())?);
         }
         let stats = parts.stats.clone();
-        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &spares, workers, &stats))?);
+        threads
+            .push(named("transmit".to_owned(), move || transmit(&outgoing, &free_batches, workers, &stats))?);
         let captures = Captures {
             running: Running::default(),
             filter: parts.filter,
@@ -187,7 +188,7 @@ pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Re
     thread::Builder::new().name(name).spawn(run)
 }
 
-fn transmit(outgoing: &Receiver<Batch>, spares: &Sender<Batch>, thread: usize, stats: &PacketStats) {
+fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, thread: usize, stats: &PacketStats) {
     let (mut sockets, mut told) = (Transmit::default(), BTreeSet::new());
     while let Ok(batch) = outgoing.recv() {
         for (interface, buffer) in &batch.parcels {
@@ -202,6 +203,6 @@ fn transmit(outgoing: &Receiver<Batch>, spares: &Sender<Batch>, thread: usize, s
                 );
             }
         }
-        let _ = spares.try_send(batch); // full: nobody needs them
+        let _ = free_batches.try_send(batch); // full: nobody needs them
     }
 }

@@ -10,7 +10,7 @@ use super::Buffer;
 pub(super) const QUEUE: usize = 64;
 
 /// Batches of buffers that may wait to be filled again.
-pub(super) const SPARES: usize = 16;
+pub(super) const MAX_FREE_BATCHES: usize = 16;
 
 /// How long a thread waits for room in the next one's queue. Meanwhile frames wait in the kernel's receive buffer,
 /// which is the one deep queue there is.

@@ -50,7 +50,7 @@ pub(super) struct Worker {
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
     pub(super) out: Sender<Batch>,
-    pub(super) spares: Sender<Batch>,
+    pub(super) free_batches: Sender<Batch>,
     pub(super) budget: MemoryBudget,
     pub(super) wanted: tokio::sync::mpsc::Sender<Wanted>,
     pub(super) failures: tokio::sync::mpsc::Sender<ConnectFailures>,
@@ -232,10 +232,10 @@ impl Worker {
                 self.out.send_timeout(self.budget.batch(out), PATIENCE)
         {
             self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.parcels.len() as u64);
-            let _ = self.spares.try_send(lost);
+            let _ = self.free_batches.try_send(lost);
         }
         if !spare.is_empty() {
-            let _ = self.spares.try_send(self.budget.batch(spare)); // full: nobody needs them
+            let _ = self.free_batches.try_send(self.budget.batch(spare)); // full: nobody needs them
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
     fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
         let (inbox, frames) = crossbeam_channel::bounded(1);
         let (out, _sent) = crossbeam_channel::bounded(1);
-        let (spares, _spare) = crossbeam_channel::bounded(1);
+        let (free_batches, _spare) = crossbeam_channel::bounded(1);
         let stats = Arc::new(PacketStats::new(1));
         let mut worker = Worker {
             core: 0,
@@ -300,7 +300,7 @@ mod tests {
             stats: stats.clone(),
             frames,
             out,
-            spares,
+            free_batches,
             budget: MemoryBudget::default(),
             wanted: tokio::sync::mpsc::channel(1).0,
             failures: tokio::sync::mpsc::channel(1).0,

@@ -18,7 +18,7 @@ pub struct NewFlow {
     pub server: FlowKey,
     /// Whether the server's packets pass us, and are found by their key.
     pub view: View,
-    /// Whether packets go to the server as they are, by its link-layer address alone (L2 DSR).
+    /// L2 DSR: packets go to the server by its link-layer address alone.
     pub is_l2_dsr: bool,
     /// The server, by the number the control path gave it.
     pub server_id: u32,
@@ -56,7 +56,7 @@ pub struct Flow {
     next_hops: [u16; 2],
     server_id: u32,
     frontend_id: u32,
-    numbers: TcpSequence,
+    sequence: TcpSequence,
     /// When it came to be in its class, in nanoseconds; of a stream when it was last found in use. Means something if it may
     /// be evicted.
     pub(super) since: u64,
@@ -171,7 +171,7 @@ impl Flow {
             next_hops: [new.to_server, new.to_client].map(short),
             server_id: new.server_id,
             frontend_id: new.frontend_id,
-            numbers: TcpSequence::first(new.segment),
+            sequence: TcpSequence::first(new.segment),
             since: 0,
             links: [Links::NONE; 2],
         }
@@ -267,23 +267,23 @@ impl Flow {
     /// The last acknowledgement number of the client: the sequence number a reset in the server's name
     /// must have for the client to believe it (RFC 5961, section 3.2). 0 if it has not acknowledged anything.
     pub fn last_ack(&self) -> u32 {
-        self.numbers.acked()
+        self.sequence.acked()
     }
 
     /// The sequence number a reset in the client's name must have for the server to believe it.
     pub(super) fn expected_of_client(&self) -> u32 {
-        self.numbers.progress(self.flags.pending_fin(), Direction::ToServer).sent
+        self.sequence.progress(self.flags.pending_fin(), Direction::ToServer).sent
     }
 
     /// UDP in passthrough: the server has sent a datagram in this tick.
     #[inline]
     pub(super) fn note_answer(&mut self, tick: u32) {
-        self.numbers.note_answer(tick);
+        self.sequence.note_answer(tick);
     }
 
     /// The tick of the last one that passed here.
     pub(super) fn last_answer(&self) -> u32 {
-        self.numbers.last_answer()
+        self.sequence.last_answer()
     }
 
     /// Whether it is a connection that both sides have begun and not both finished, as far as can be told.
@@ -294,7 +294,7 @@ impl Flow {
     /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
     /// about it is believed. While nothing is known of the receiver, any may.
     pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
-        self.numbers.may_be_on_its_way(self.flags.pending_fin(), self.view(), direction, seq)
+        self.sequence.may_be_on_its_way(self.flags.pending_fin(), self.view(), direction, seq)
     }
 
     /// Whether the connection is over as far as we can see: a SYN of the same client address and port begins a new
@@ -312,7 +312,7 @@ impl Flow {
             return direction == Direction::ToServer && segment.flags & SYN != 0;
         }
         let pending = self.flags.pending_fin();
-        !self.is_over() || self.numbers.may_conclude(pending, self.view(), direction, segment)
+        !self.is_over() || self.sequence.may_conclude(pending, self.view(), direction, segment)
     }
 
     /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first
@@ -363,30 +363,30 @@ impl Flow {
 
     /// How far the sender of packets of this direction has got.
     pub(super) fn progress(&self, direction: Direction) -> Progress {
-        self.numbers.progress(self.flags.pending_fin(), direction)
+        self.sequence.progress(self.flags.pending_fin(), direction)
     }
 
     /// Whether a segment with this number may be the one that completes the handshake.
     pub(super) fn may_complete(&self, seq: u32) -> bool {
-        self.numbers.may_complete(seq)
+        self.sequence.may_complete(seq)
     }
 
     /// Whether the client may have got so far since its SYN.
     pub(super) fn may_have_got(&self, sent: u32) -> bool {
-        self.numbers.may_have_got(sent)
+        self.sequence.may_have_got(sent)
     }
 
     /// Takes note of how far client and server have got without us, as far as is known; the handshake is complete if the
     /// client has. Returns the state after it.
     pub(super) fn catch_up(&mut self, client: Option<Progress>, server: Option<Progress>) -> FlowState {
-        let before = self.numbers;
-        self.numbers.catch_up(self.flags.pending_fin(), client, server);
+        let before = self.sequence;
+        self.sequence.catch_up(self.flags.pending_fin(), client, server);
         let state = match (self.state, self.view()) {
             (FlowState::SynSent | FlowState::SynReceived, View::BothSides) => FlowState::Established,
             (FlowState::SynSent, View::ClientSide) => FlowState::HandshakeOnly,
             (state, _) => state,
         };
-        if self.numbers.show_data_since(&before) { state.with_data() } else { state }
+        if self.sequence.show_data_since(&before) { state.with_data() } else { state }
     }
 
     /// Whether a FIN is not believed yet.
@@ -396,7 +396,7 @@ impl Flow {
 
     /// That FIN, as it would come again, if it has been acknowledged meanwhile.
     pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
-        self.numbers.acknowledged_fin(self.flags.pending_fin())
+        self.sequence.acknowledged_fin(self.flags.pending_fin())
     }
 
     pub(super) fn class(&self) -> Class {
@@ -423,16 +423,16 @@ impl Flow {
         if self.flags.has(FlowFlags::UDP) {
             return self.state.next(self.view(), direction, 0);
         }
-        let (view, mut pending, before) = (self.view(), self.flags.pending_fin(), self.numbers);
+        let (view, mut pending, before) = (self.view(), self.flags.pending_fin(), self.sequence);
         let Heard { flags, ends_other } =
-            self.numbers.hear(&mut pending, (view, self.state), direction, segment);
+            self.sequence.hear(&mut pending, (view, self.state), direction, segment);
         self.flags.set_pending_fin(pending);
         let state = match ends_other {
             true => self.state.next(view, direction.opposite(), FIN | ACK),
             false => self.state,
         };
         let mut state = state.next(view, direction, flags);
-        if view == View::ClientSide && self.numbers.show_data_since(&before) {
+        if view == View::ClientSide && self.sequence.show_data_since(&before) {
             state = state.with_data();
         }
         // It begins after all.
@@ -443,9 +443,9 @@ impl Flow {
     }
 
     /// Takes note of a FIN that the flow cache has found to be exact, and returns the state after it.
-    pub(super) fn hear_told(&mut self, direction: Direction, fin: Segment) -> FlowState {
+    pub(super) fn hear_fin_event(&mut self, direction: Direction, fin: Segment) -> FlowState {
         let mut pending = self.flags.pending_fin();
-        let flags = self.numbers.finish(&mut pending, direction, fin);
+        let flags = self.sequence.finish(&mut pending, direction, fin);
         self.flags.set_pending_fin(pending);
         self.state.next(self.view(), direction, flags)
     }

@@ -242,9 +242,9 @@ impl FlowTable {
     }
 
     /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
-    pub(super) fn on_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
+    pub(super) fn on_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        let state = flow.hear_told(direction, fin);
+        let state = flow.hear_fin_event(direction, fin);
         let is_kept = flow.is_kept_by(direction, fin);
         self.go_on(id, state, is_kept, at);
     }
@@ -301,14 +301,14 @@ impl FlowTable {
         flow
     }
 
-    /// A flow that is to be looked at by now, if there is one: see [`FlowTable::settle`].
+    /// A flow that is to be looked at by now, if there is one: see [`FlowTable::expire_or_requeue`].
     pub fn due(&mut self, now: Timestamp) -> Option<FlowId> {
         self.wheel.due(tick(now)).map(FlowId)
     }
 
     /// Forgets a flow that was [`FlowTable::due`] if its deadline has come, and returns what was known of it. Its last packet
     /// that is known of elsewhere was at `last`. If it stays, it will be due another time.
-    pub fn settle(&mut self, id: FlowId, last: Option<Timestamp>, now: Timestamp) -> Option<Flow> {
+    pub fn expire_or_requeue(&mut self, id: FlowId, last: Option<Timestamp>, now: Timestamp) -> Option<Flow> {
         let flow = &mut self.flows[id.0 as usize];
         if let Some(last) = last {
             flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
@@ -339,8 +339,8 @@ impl FlowTable {
     }
 
     /// How many flows of a kind there are, and how many more there is room for.
-    pub(super) fn room(&self, kind: Share) -> Occupancy {
-        self.shares.room(kind)
+    pub(super) fn occupancy(&self, kind: Share) -> Occupancy {
+        self.shares.occupancy(kind)
     }
 
     /// A connection seen from both sides that was opened since it was last asked, if it still is open.

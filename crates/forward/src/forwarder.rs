@@ -199,7 +199,7 @@ impl Forwarder {
                 return Verdict::Drop(DropReason::WrongInterface);
             }
             if !headers.is_error() {
-                self.follow_server(id, interface);
+                self.accept_server_from(id, interface);
             }
         }
         let verdict = match found {
@@ -344,8 +344,8 @@ impl Forwarder {
     }
 
     /// Takes note of a FIN that the cache has found to be exact.
-    fn hear_told(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
-        self.hear_by(id, at, |flows| flows.on_told(id, direction, fin, at));
+    fn hear_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
+        self.hear_by(id, at, |flows| flows.on_fin_event(id, direction, fin, at));
     }
 
     fn hear_by(&mut self, id: FlowId, now: Timestamp, note: impl FnOnce(&mut FlowTable)) {

@@ -8,7 +8,7 @@ pub(super) const TIMER: usize = 0;
 /// Place in [`Flow::links`] of a list of flows that may be evicted.
 pub(super) const GROUP: usize = 1;
 
-/// TcpSequence of the records before and after one in a list.
+/// Indices of the records before and after one in a list.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Links {
     previous: u32,

@@ -108,7 +108,7 @@ impl NatPorts {
     }
 
     /// How many ports are in use towards a server, and how many are free.
-    pub(super) fn room(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
+    pub(super) fn occupancy(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
         let used = self.pools.in_use((server, protocol));
         let addresses = of_family(&self.addresses, self.v4, &server.0).len() as u32;
         Occupancy::of(self.towards(&server.0).saturating_sub(self.left_out_len * addresses), used)

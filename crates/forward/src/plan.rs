@@ -151,7 +151,7 @@ impl Frontend {
         self.view == View::ClientSide
     }
 
-    /// Whether servers get packets as they are, on their link.
+    /// Whether servers get packets by L2 DSR, on their link.
     pub(crate) fn is_l2_dsr(&self) -> bool {
         self.is_dsr() && self.pool.dsr == DsrKind::L2
     }

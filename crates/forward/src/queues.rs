@@ -56,7 +56,7 @@ struct Owner {
 #[derive(Debug)]
 struct Group {
     owner: Owner,
-    /// TcpSequence of the holders of what its flows hold.
+    /// Numbers of the holders of what its flows hold.
     holders: [u32; Owner::HOLDS],
     queues: [Queue; CLASSES],
     /// Whether a queue is in the heap of a holder, by class and holder.

@@ -116,7 +116,7 @@ impl Shares {
     }
 
     /// How many flows of a kind there are, and how many more there is room for.
-    pub(super) fn room(&self, kind: Share) -> Occupancy {
+    pub(super) fn occupancy(&self, kind: Share) -> Occupancy {
         let (used, guaranteed) = (self.counts[kind.index()], self.guaranteed[kind.index()]);
         let free = self.capacity.saturating_sub(self.promised()) + guaranteed.saturating_sub(used);
         Occupancy { used, free }

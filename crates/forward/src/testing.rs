@@ -109,7 +109,7 @@ impl Kernel {
         if entry.route.opening.is_some() || (headers.flags.fin() && !entry.is_finished) {
             self.events.lock().unwrap().push((headers.key, segment));
         }
-        let completes = entry.follow(segment, other);
+        let completes = entry.advance(segment, other);
         (entry.last, entry.packets) = (Some(now), entry.packets + 1);
         if completes && let Some(answer) = entries.get_mut(&key_of_other) {
             answer.route.opening = None;
@@ -271,7 +271,7 @@ impl Entry {
     }
 
     /// Takes note of a segment that is forwarded. Returns whether it completes the handshake.
-    fn follow(&mut self, segment: Segment, other: Option<Other>) -> bool {
+    fn advance(&mut self, segment: Segment, other: Option<Other>) -> bool {
         let Segment { flags, seq, ack, len } = segment;
         if self.route.opening.is_some() {
             let sent = seq.wrapping_add(if flags & SYN != 0 { 1 } else { len });

@@ -1,4 +1,4 @@
-//! Where packets go next: the kernel's routes and neighbours, ready to be looked up.
+//! The next hops of packets: the kernel's routes and neighbours, ready to be looked up.
 
 mod indices;
 mod routes;

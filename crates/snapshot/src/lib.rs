@@ -52,7 +52,7 @@ pub struct Snapshot {
     pub stopping: bool,
     /// Frontends whose flows we leave as they are at our end, for they go on without us (packet modes).
     pub outlasting: BTreeSet<Endpoint>,
-    /// Where packets go next; empty in proxy mode.
+    /// The next hops of packets; empty in proxy mode.
     pub network: Arc<NextHops>,
     /// Time limits.
     pub timeouts: Timeouts,
@@ -158,7 +158,7 @@ impl Snapshot {
         ip.is_loopback() || self.own_addresses.contains(&ip)
     }
 
-    /// The servers that packets reach as they are (DSR on the link layer), and that only routers lead to.
+    /// The servers of L2 DSR that only routers lead to.
     pub fn off_link(&self) -> BTreeSet<ServerKey> {
         let is_l2 = |frontend: &&Arc<Frontend>| {
             frontend.config.mode.is_dsr() && frontend.pool.config.dsr == DsrKind::L2

@@ -39,7 +39,7 @@ pub use datagrams::datagrams;
 pub use extensions::MAX_EXTENSIONS;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};
-pub use mtu::{allow_cutting, set_number, told_mtu};
+pub use mtu::{allow_cutting, reported_mtu, set_number};
 pub use parse::parse;
 pub use rewrite::{renumber, rewrite};
 pub use segments::segments;

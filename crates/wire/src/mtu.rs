@@ -10,7 +10,7 @@ use super::headers::Headers;
 ///
 /// # Panics
 /// If `headers` are not those of `frame`, or not of an ICMP error.
-pub fn told_mtu(frame: &[u8], headers: &Headers) -> Option<u32> {
+pub fn reported_mtu(frame: &[u8], headers: &Headers) -> Option<u32> {
     let is_v4 = headers.is_v4();
     let message = &frame[headers.l4..headers.end];
     let too_big = IcmpError::TooBig { mtu: 0 };
@@ -61,7 +61,7 @@ mod tests {
                 let about = TestPacket::from(from).to(to).payload(&[7; 100]).bytes();
                 let (headers, mut frame) = (parse(&about).unwrap(), Vec::new());
                 icmp_error(&about, &headers, error, headers.key.dst, &mut frame);
-                assert_eq!(told_mtu(&frame, &parse(&frame).unwrap()), told);
+                assert_eq!(reported_mtu(&frame, &parse(&frame).unwrap()), told);
             }
         }
     }

@@ -56,7 +56,7 @@ impl Doubt {
     ///
     /// Silence confirms only failures that nobody can make up, and only if no client was answered meanwhile: the kernel
     /// of a server says once a second that nobody listens, and clients' datagrams may have used that up.
-    pub fn settle(&mut self, found: Finding, in_a_row: u32) -> Option<ConnectFailures> {
+    pub fn resolve(&mut self, found: Finding, in_a_row: u32) -> Option<ConnectFailures> {
         let failures = self.failures.take()?;
         let counts = match found {
             Finding::Failure => true,
@@ -89,7 +89,7 @@ mod tests {
         for n in 0..300_000 {
             if doubt.raise(&flood, SECOND / 2, Timestamp(n * 30_000)) {
                 probes += 1;
-                assert_eq!(doubt.settle(Finding::Silence, 3 + n as u32), None);
+                assert_eq!(doubt.resolve(Finding::Silence, 3 + n as u32), None);
             }
         }
         assert_eq!(probes, 9);
@@ -107,11 +107,11 @@ mod tests {
     fn once_a_probe_is_answered_the_next_may_follow_within_a_second_whatever_its_timeout() {
         let (mut doubt, dead) = (Doubt::default(), failures(false));
         assert!(doubt.raise(&dead, 5 * SECOND, Timestamp(0)));
-        assert_eq!(doubt.settle(Finding::Answer, 3), None);
+        assert_eq!(doubt.resolve(Finding::Answer, 3), None);
         assert!(!doubt.raise(&dead, 5 * SECOND, Timestamp(0).after(SECOND / 2)));
         assert!(doubt.raise(&dead, 5 * SECOND, Timestamp(0).after(SECOND)), "it has died since");
         assert!(!doubt.raise(&dead, 5 * SECOND, Timestamp(0).after(3 * SECOND)), "it is being asked");
-        assert!(doubt.settle(Finding::Failure, 3).is_some());
+        assert!(doubt.resolve(Finding::Failure, 3).is_some());
     }
 
     #[test]
@@ -122,8 +122,8 @@ mod tests {
             {
                 let mut doubt = Doubt::default();
                 assert!(doubt.raise(&failures(is_forgeable), SECOND, Timestamp(0)));
-                assert_eq!(doubt.settle(found, 9).is_some(), counts);
-                assert_eq!(doubt.settle(found, 9), None, "told once");
+                assert_eq!(doubt.resolve(found, 9).is_some(), counts);
+                assert_eq!(doubt.resolve(found, 9), None, "told once");
             }
         }
     }
@@ -135,7 +135,7 @@ mod tests {
         {
             let mut doubt = Doubt::default();
             assert!(doubt.raise(&failures(is_forgeable), SECOND, Timestamp(0)));
-            assert_eq!(doubt.settle(Finding::Silence, in_a_row).is_some(), counts, "{in_a_row}");
+            assert_eq!(doubt.resolve(Finding::Silence, in_a_row).is_some(), counts, "{in_a_row}");
         }
     }
 }

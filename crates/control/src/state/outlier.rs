@@ -57,7 +57,7 @@ impl State {
             return;
         };
         let Some(entry) = self.servers.get_mut(server) else { return };
-        let Some(failures) = entry.doubt.settle(found, entry.live.failures()) else { return };
+        let Some(failures) = entry.doubt.resolve(found, entry.live.failures()) else { return };
         if let Some(outlier) = &backend.outlier_detection {
             self.eject(&failures, &backend, outlier, now);
         } else if let Some(change) = entry.state.on_confirmed_failures(&entry.check) {

@@ -80,7 +80,7 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
     assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a", "b"]);
 
     state.on_probe(&a, false, "connect failed".into(), Timestamp(5));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!(chosen(&snapshot), ["b"]);
     assert_eq!(
         (changes.len(), changes[0].change, changes[0].eligible, changes[0].of),
@@ -90,7 +90,7 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
     assert_eq!(health, &fixture::down("connect failed", Duration::from_nanos(5)));
 
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(9));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!(chosen(&snapshot), ["a", "b"]);
     assert_eq!(changes[0].change, Change::Up);
 }
@@ -114,11 +114,11 @@ fn the_first_good_probe_is_shown_but_is_no_news() {
     let mut state = State::new(1);
     state.configure(config, Timestamp(0));
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(1));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert!(changes.is_empty());
     assert_eq!(snapshot.pools[0].servers[0].health.reason, "connect succeeded");
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(2));
-    assert!(state.settle().is_none(), "a steady server publishes nothing");
+    assert!(state.take_update().is_none(), "a steady server publishes nothing");
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn many_outcomes_settle_in_one_snapshot() {
     state.configure(config, Timestamp(0));
     state.on_probe(&a, false, "x".into(), Timestamp(1));
     state.on_probe(&b, false, "y".into(), Timestamp(1));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert!(chosen(&snapshot).is_empty());
     assert_eq!(changes.iter().map(|change| change.eligible).collect::<Vec<_>>(), [0, 0]);
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_reload_keeps_counters_and_health_of_what_stays() {
     before.pools[0].servers[1].live.traffic.add(0, Counter::Opened, 7);
     before.frontends[0].live.traffic.add(0, Counter::Opened, 7);
     state.on_probe(&a, false, "down".into(), Timestamp(1));
-    state.settle();
+    state.take_update();
 
     let mut servers =
         vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80"), server("c", "10.0.0.4:80")];
@@ -189,11 +189,11 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     };
     assert_eq!([1, 2, 3].map(|now| fail(&mut state, now)), [0, 0, 1]);
     state.on_confirmation(&a, Finding::Failure, Timestamp(3));
-    assert_eq!(state.settle().unwrap().1[0].change, Change::Down);
+    assert_eq!(state.take_update().unwrap().1[0].change, Change::Down);
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(4));
-    assert_eq!(state.settle().unwrap().1[0].change, Change::Up);
+    assert_eq!(state.take_update().unwrap().1[0].change, Change::Up);
     fail(&mut state, 5);
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
     assert_eq!(live.connect_failed(live.row() - 1), None, "it began before the server came back");
 }
 
@@ -204,11 +204,11 @@ fn a_server_that_moves_to_another_address_starts_afresh() {
     let mut state = State::new(1);
     state.configure(first, Timestamp(0));
     state.on_probe(&a, false, "down".into(), Timestamp(1));
-    state.settle();
+    state.take_update();
     let moved = config(vec![server("a", "10.0.0.9:80"), server("b", "10.0.0.3:80")]);
     assert_eq!(chosen(&state.configure(moved, Timestamp(2))), ["a", "b"]);
     state.on_probe(&a, false, "late news of the old address".into(), Timestamp(3));
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
 }
 
 #[test]
@@ -220,9 +220,9 @@ fn backups_serve_only_while_no_other_server_is_up() {
     let mut state = State::new(1);
     assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a"]);
     state.on_probe(&a, false, "down".into(), Timestamp(1));
-    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    assert_eq!(chosen(&state.take_update().unwrap().0), ["b"]);
     state.on_probe(&a, true, "up".into(), Timestamp(2));
-    assert_eq!(chosen(&state.settle().unwrap().0), ["a"]);
+    assert_eq!(chosen(&state.take_update().unwrap().0), ["a"]);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_server_without_health_check_is_never_taken_out() {
     };
     state.on_connect_failures(&failures, Timestamp(1));
     assert!(state.take_doubts().is_empty(), "it is not probed");
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_health_check_taken_away_brings_its_down_servers_back() {
     let mut state = State::new(1);
     state.configure(config.clone(), Timestamp(0));
     state.on_probe(&a, false, "down".into(), Timestamp(1));
-    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    assert_eq!(chosen(&state.take_update().unwrap().0), ["b"]);
     config.backends[0].health_check.kind = ProbeKind::None;
     assert_eq!(chosen(&state.configure(config, Timestamp(2))), ["a", "b"]);
 }
@@ -319,7 +319,7 @@ fn every_configured_server_is_found_by_its_number_with_its_present_health() {
     let mut state = State::new(1);
     state.configure(all, Timestamp(0));
     state.on_probe(&b, false, "refused".into(), Timestamp(1));
-    let (snapshot, _) = state.settle().unwrap();
+    let (snapshot, _) = state.take_update().unwrap();
     let mut found: Vec<(&str, bool)> =
         snapshot.servers.values().map(|server| (server.config.name.as_str(), server.health.up)).collect();
     found.sort_unstable();
@@ -334,8 +334,8 @@ fn each_snapshot_is_one_more_than_the_last() {
     let mut state = State::new(1);
     assert_eq!(state.configure(config.clone(), Timestamp(0)).generation, Snapshot::empty(1).generation + 1);
     state.on_probe(&a, false, "refused".into(), Timestamp(1));
-    assert_eq!(state.settle().unwrap().0.generation, 2);
-    assert!(state.settle().is_none());
+    assert_eq!(state.take_update().unwrap().0.generation, 2);
+    assert!(state.take_update().is_none());
     assert_eq!(state.configure(config, Timestamp(2)).generation, 3);
 }
 
@@ -358,11 +358,11 @@ fn a_change_of_the_network_is_published_and_stays() {
     assert_eq!(before.network.get(0), None);
     let network = state.network().update(&[lan], [], &[neighbour]);
     state.set_network(network);
-    let (after, changes) = state.settle().unwrap();
+    let (after, changes) = state.take_update().unwrap();
     assert!(changes.is_empty());
     assert_eq!(after.network.get(0).unwrap().dst_mac, [3; 6]);
     assert!(Arc::ptr_eq(&before.pools[0], &after.pools[0]), "no table is built for it");
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
     let later = state.configure(two_servers(), Timestamp(1));
     assert!(Arc::ptr_eq(&later.network, &after.network));
 }
@@ -373,5 +373,5 @@ fn a_network_known_before_the_configuration_is_in_its_first_snapshot() {
     state.set_network(NextHops::default());
     let snapshot = state.configure(two_servers(), Timestamp(0));
     assert!(Arc::ptr_eq(&snapshot.network, state.network()));
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
 }

@@ -96,7 +96,7 @@ impl Offloader {
 
     /// Has packets go where these next hops are now. A driver without XDP drops what the program of another sends through
     /// it: with XDP what leads to interfaces without the cache is left to workers.
-    pub fn follow(&mut self, network: &NextHops) -> Result<(), CacheError> {
+    pub fn update_next_hops(&mut self, network: &NextHops) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
         for attachment in &mut self.attached {
             let mut interfaces = network.interfaces().iter();
@@ -141,7 +141,7 @@ impl Offloader {
         CounterReader::new(self.cache.clone(), self.counter_ids.clone(), self.failures.clone())
     }
 
-    /// What keeps floods of SYNs away.
+    /// Refuses floods of SYNs.
     pub fn syn_gate(&self) -> SynGate {
         SynGate::new(self.cache.clone())
     }

@@ -6,7 +6,7 @@ use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use tokio::sync::Notify;
 
-use super::table::NeighbourNews;
+use super::table::NeighbourChange;
 
 /// News of neighbours that are kept; where there are more, reading the whole table is cheaper.
 const MAX_EVENTS: usize = 4_096;
@@ -22,7 +22,7 @@ pub(super) struct News {
 #[derive(Debug)]
 pub(super) enum Pending {
     /// These neighbours, one after the other.
-    Neighbours(Vec<NeighbourNews>),
+    Neighbours(Vec<NeighbourChange>),
     /// Anything.
     Any,
 }
@@ -38,10 +38,10 @@ impl News {
     pub(super) fn hear(&self, message: &NetlinkMessage<RouteNetlinkMessage>) {
         let neighbour = match &message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {
-                NeighbourNews::new(entry)
+                NeighbourChange::new(entry)
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(entry)) => {
-                NeighbourNews::gone(entry)
+                NeighbourChange::gone(entry)
             }
             _ => return self.anything(),
         };

@@ -1,7 +1,7 @@
 //! `ip_local_reserved_ports`: keeps the host's own connections off the SNAT ports.
 
+mod divide;
 mod records;
-mod settle;
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -15,8 +15,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
 use super::PortRanges;
+use divide::divide;
 use records::{Record, Records};
-use settle::settle;
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
@@ -162,21 +162,21 @@ impl Drop for ReservedPorts {
 /// Fails if the kernel takes no ports.
 fn add_recorded(mut records: Records, wanted: &PortRanges) -> io::Result<Added> {
     let now = read()?;
-    let settled = settle(&now, &records.orphans(&now), wanted, &records.wanted());
+    let divided = divide(&now, &records.orphans(&now), wanted, &records.wanted());
     // Before it is true: killed in between, this process has added nothing that is in nobody's record.
-    let record = match records.create(wanted, &settled.added) {
+    let record = match records.create(wanted, &divided.added) {
         Ok(record) => record,
         Err(error) => {
             say_unrecorded(records.directory(), &error);
             return add_unrecorded(wanted);
         }
     };
-    if let Err(error) = change(&now, &settled.list) {
+    if let Err(error) = change(&now, &divided.list) {
         record.remove();
         // It is as it has to be, but for what others have left.
         return if wanted.without(&now).is_empty() { add_unrecorded(wanted) } else { Err(error) };
     }
-    if let Err(error) = records.settle(&settled.handed) {
+    if let Err(error) = records.hand_on(&divided.handed) {
         say_unrecorded(records.directory(), &error);
     }
     Ok(Added::Recorded(record))
@@ -199,9 +199,9 @@ fn add_unrecorded(wanted: &PortRanges) -> io::Result<Added> {
 fn remove_recorded(mut records: Records, own: &Record) -> io::Result<()> {
     records.give_up(own)?;
     let now = read()?;
-    let settled = settle(&now, &records.orphans(&now), &PortRanges::default(), &records.wanted());
-    change(&now, &settled.list)?;
-    records.settle(&settled.handed)
+    let divided = divide(&now, &records.orphans(&now), &PortRanges::default(), &records.wanted());
+    change(&now, &divided.list)?;
+    records.hand_on(&divided.handed)
 }
 
 fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
@@ -217,10 +217,10 @@ fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
     if orphans.is_empty() {
         return Ok(PortRanges::default());
     }
-    let settled = settle(&now, &orphans, &PortRanges::default(), &records.wanted());
-    change(&now, &settled.list)?;
-    records.settle(&settled.handed)?;
-    Ok(now.without(&settled.list))
+    let divided = divide(&now, &orphans, &PortRanges::default(), &records.wanted());
+    change(&now, &divided.list)?;
+    records.hand_on(&divided.handed)?;
+    Ok(now.without(&divided.list))
 }
 
 /// Fails if these ports cannot be reserved, and need to be.

@@ -44,20 +44,20 @@ pub(super) fn new(
 /// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that is
 /// news.
 pub(super) fn look_at(table: &mut Table, links: &[LinkMessage]) -> bool {
-    let mut is_news = false;
+    let mut is_changed = false;
     for link in links {
         let at = table.interfaces.binary_search_by_key(&link.header.index, |interface| interface.index);
         let Some(interface) = at.ok().and_then(|at| table.interfaces.get_mut(at)) else { continue };
         let known = (interface.mtu, interface.mtu_v6, interface.redirect_peer);
         (interface.mtu, interface.mtu_v6) = mtus(link);
         interface.redirect_peer = redirect_peer(link);
-        is_news |= known != (interface.mtu, interface.mtu_v6, interface.redirect_peer);
+        is_changed |= known != (interface.mtu, interface.mtu_v6, interface.redirect_peer);
     }
-    is_news
+    is_changed
 }
 
 /// Takes in what has become of a neighbour.
-pub(super) fn set(table: &mut Table, news: NeighbourNews) {
+pub(super) fn set(table: &mut Table, news: NeighbourChange) {
     let (place, neighbours) = ((news.interface, news.ip), &mut table.neighbours);
     match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), news.now) {
         (Ok(at), Some(neighbour)) => neighbours[at] = neighbour,
@@ -228,24 +228,24 @@ fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
 
 /// What a message says of a neighbour.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct NeighbourNews {
+pub(super) struct NeighbourChange {
     interface: u32,
     ip: IpAddr,
     /// `None` if its Ethernet address is not known.
     now: Option<Neighbour>,
 }
 
-impl NeighbourNews {
+impl NeighbourChange {
     /// It is there, or is looked for. `None` if it is no neighbour that packets of IP go to.
-    pub(super) fn new(message: &NeighbourMessage) -> Option<NeighbourNews> {
+    pub(super) fn new(message: &NeighbourMessage) -> Option<NeighbourChange> {
         let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
         let ip = neighbour_address(message).filter(|_| is_ip)?;
-        Some(NeighbourNews { interface: message.header.ifindex, ip, now: neighbour(message) })
+        Some(NeighbourChange { interface: message.header.ifindex, ip, now: neighbour(message) })
     }
 
     /// It is gone.
-    pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourNews> {
-        NeighbourNews::new(message).map(|news| NeighbourNews { now: None, ..news })
+    pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourChange> {
+        NeighbourChange::new(message).map(|news| NeighbourChange { now: None, ..news })
     }
 }
 

@@ -87,7 +87,7 @@ fn pass(flows: &mut FlowTable, id: FlowId, segments: &[(Direction, u8)], now: Ti
 fn expire_all(flows: &mut FlowTable, now: Timestamp) -> Vec<Flow> {
     let mut ended = Vec::new();
     while let Some(id) = flows.due(now) {
-        ended.extend(flows.settle(id, None, now));
+        ended.extend(flows.expire_or_requeue(id, None, now));
     }
     ended
 }
@@ -334,7 +334,7 @@ fn a_packet_that_is_known_of_elsewhere_keeps_a_flow_until_it_has_been_silent_sin
     assert_eq!(flows.due(at(59.9)), None);
     assert_eq!(flows.due(at(60.0)), Some(id));
     assert!(flows.is_silent(id, at(60.0)));
-    assert!(flows.settle(id, Some(at(20.0)), at(60.0)).is_none());
+    assert!(flows.expire_or_requeue(id, Some(at(20.0)), at(60.0)).is_none());
     assert_eq!(expire(&mut flows, at(79.9)), []);
     assert_eq!(expire(&mut flows, at(80.0)), [client(1)]);
 }

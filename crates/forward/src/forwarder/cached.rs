@@ -45,11 +45,11 @@ impl Forwarder {
             self.hear(id, direction, segment, now);
             return self.hear_of_server(id, before);
         }
-        self.hear_told(id, direction, segment, now);
+        self.hear_fin_event(id, direction, segment, now);
         if self.flows.get(id).state() == before {
             // More has passed than the numbers allow; or it is the same FIN again.
             self.catch_up(id);
-            self.hear_told(id, direction, segment, now);
+            self.hear_fin_event(id, direction, segment, now);
         }
     }
 
@@ -63,7 +63,7 @@ impl Forwarder {
             let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
             if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, at, .. }) = seen {
                 let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
-                self.hear_told(id, direction, fin, at);
+                self.hear_fin_event(id, direction, fin, at);
             }
         }
     }
@@ -103,7 +103,7 @@ impl Forwarder {
                 let [client, server] = [client, server].map(|seen| seen.map(|(progress, _)| progress));
                 self.flows.catch_up(id, client, server);
                 if let (Some((direction, fin)), Some(at)) = (self.flows.get(id).acknowledged_fin(), at) {
-                    self.hear_told(id, direction, fin, at);
+                    self.hear_fin_event(id, direction, fin, at);
                 }
             }
         }
@@ -133,7 +133,7 @@ impl Forwarder {
 
     /// After a packet of a flow's server that was believed, and came in on another interface than the usual one: routes that are as
     /// good lead there. From now on the cache takes the server's packets from that one.
-    pub(super) fn follow_server(&mut self, id: FlowId, interface: u32) {
+    pub(super) fn accept_server_from(&mut self, id: FlowId, interface: u32) {
         let flow = self.flows.get(id);
         // What is known of a handshake is put in when it ends.
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())

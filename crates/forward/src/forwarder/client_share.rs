@@ -105,10 +105,10 @@ impl Forwarder {
         let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
         let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
         let rooms = [
-            (Held::Place, Some(self.flows.room(share(frontend)))),
+            (Held::Place, Some(self.flows.occupancy(share(frontend)))),
             (
                 Held::Port(port.0, port.1),
-                self.ports.as_ref().map(|ports: &NatPorts| ports.room(port, protocol)),
+                self.ports.as_ref().map(|ports: &NatPorts| ports.occupancy(port, protocol)),
             ),
             (Held::FrontendSlot(frontend.id), slots(limits.0, &frontend.slots)),
             (Held::ServerSlot(server.id), slots(of_server, &server.slots)),

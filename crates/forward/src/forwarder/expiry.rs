@@ -80,7 +80,7 @@ impl Forwarder {
                 self.catch_up(id);
             }
             let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
-            match self.flows.settle(id, last, now) {
+            match self.flows.expire_or_requeue(id, last, now) {
                 Some(flow) if flow.is_open_connection() => gone.push((flow, End::Silent)),
                 Some(flow) => gone.push((flow, End::Own)),
                 // Less and less often: a client may never finish what it has announced.

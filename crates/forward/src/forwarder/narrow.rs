@@ -96,7 +96,7 @@ impl Forwarder {
         if direction != Direction::ToServer || flow.view() != View::BothSides {
             return Ok(());
         }
-        let Some(told) = wire::told_mtu(frame.bytes, headers) else { return Ok(()) };
+        let Some(told) = wire::reported_mtu(frame.bytes, headers) else { return Ok(()) };
         let is_possible = headers.is_v4() || told >= NARROW;
         if is_possible && plan.min_path_mtu.is_some_and(|least| told >= least) {
             return Ok(());

@@ -35,7 +35,7 @@ pub(super) struct Served {
     /// Those where connections go on without us.
     outlasting: HashSet<Place>,
     servers: HashSet<Place>,
-    /// TcpSequence of the servers that are down.
+    /// Ids of the servers that are down.
     down: HashSet<u32>,
     /// Those of them whose connections end with that.
     reset: HashSet<u32>,

@@ -32,10 +32,10 @@ fn a_server_goes_down_for_its_clients_only_once_a_probe_fails_too() {
     let (mut state, a) = checked(ProbeKind::Tcp);
     assert_eq!(fail(&mut state, &a, 2, false, at(0)), 0, "that is no row yet");
     assert_eq!(fail(&mut state, &a, 3, false, at(1)), 1);
-    assert!(state.settle().is_none(), "nothing is decided yet");
+    assert!(state.take_update().is_none(), "nothing is decided yet");
     assert_eq!(fail(&mut state, &a, 4, false, at(2)), 0, "it is being asked");
     state.on_confirmation(&a, Finding::Failure, at(3));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!((chosen(&snapshot), changes[0].change), (vec!["b".to_owned()], Change::Down));
     assert_eq!(changes[0].reason, "3 connects in a row failed: refused");
     assert_eq!(fail(&mut state, &a, 5, false, at(9_000)), 0, "it is down");
@@ -55,7 +55,7 @@ fn no_number_of_failures_takes_out_a_server_that_answers_its_probes() {
                     state.on_confirmation(&a, found, now);
                 }
             }
-            assert!(state.settle().is_none());
+            assert!(state.take_update().is_none());
             assert_eq!(probes, 9, "one a second");
         }
     }
@@ -69,7 +69,7 @@ fn a_probe_that_hears_nothing_speaks_for_a_udp_server_if_anybody_can_have_refuse
         (0..3).for_each(|_| assert!(live.connect_failed(live.row()).is_some()));
         assert_eq!(fail(&mut state, &a, 3, is_forgeable, at(0)), 1);
         state.on_confirmation(&a, Finding::Silence, at(500));
-        assert_eq!(state.settle().is_some(), goes_down);
+        assert_eq!(state.take_update().is_some(), goes_down);
     }
 }
 
@@ -81,7 +81,7 @@ fn a_udp_server_that_answers_a_client_while_a_probe_hears_nothing_stays() {
     assert_eq!(fail(&mut state, &a, 3, false, at(0)), 1);
     live.connect_succeeded();
     state.on_confirmation(&a, Finding::Silence, at(500));
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
 }
 
 #[test]
@@ -113,12 +113,12 @@ fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too(
             }
         }
         assert_eq!(probes, 9);
-        assert!(state.settle().is_none());
+        assert!(state.take_update().is_none());
         // It is killed: the next refusal has it probed, and it is out at once.
         state.on_connect_failures(&failures, at(9_000));
         assert_eq!(state.take_doubts().len(), 1);
         state.on_confirmation(&a, Finding::Failure, at(9_001));
-        assert!(matches!(state.settle().unwrap().1[0].change, Change::Ejected(_)));
+        assert!(matches!(state.take_update().unwrap().1[0].change, Change::Ejected(_)));
     }
 }
 
@@ -174,9 +174,9 @@ fn refusals_of_closed_ports_take_out_no_server_that_keeps_clients_ports() {
             let doubts = state.take_doubts();
             assert_eq!(doubts.len(), 1);
             assert_eq!((&doubts[0].check.kind, doubts[0].check.port), (&ProbeKind::Udp, Some(5_060)));
-            state.settle();
+            state.take_update();
             state.on_confirmation(&server, Finding::Silence, at(1));
-            assert!(state.settle().is_none(), "{protocol:?}");
+            assert!(state.take_update().is_none(), "{protocol:?}");
         }
     }
 }
@@ -187,5 +187,5 @@ fn a_probe_that_confirms_what_a_reload_took_away_changes_nothing() {
     assert_eq!(fail(&mut state, &a, 3, false, at(0)), 1);
     state.configure(config(vec![server("b", "10.0.0.3:80")]), at(1));
     state.on_confirmation(&a, Finding::Failure, at(2));
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
 }

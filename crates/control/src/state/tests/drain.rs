@@ -52,10 +52,10 @@ fn a_server_that_is_taken_out_drains_for_its_time_and_is_gone() {
     assert_eq!(draining(&state.configure(only_a(), AT(5))), (vec![], vec!["10.0.0.3:80".into()]));
     assert_eq!(state.due(), Some(AT(15)));
     state.on_time(AT(14));
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
     state.on_time(AT(15));
-    assert_eq!(draining(&state.settle().unwrap().0), nothing());
-    assert!(state.due().is_none() && state.settle().is_none());
+    assert_eq!(draining(&state.take_update().unwrap().0), nothing());
+    assert!(state.due().is_none() && state.take_update().is_none());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn who_stops_serves_what_is_there_and_who_ends_serves_nobody() {
     assert!(stopping.stopping && stopping.generation > before.generation);
     assert_eq!((stopping.listeners.len(), stopping.servers.len()), (1, 2));
     state.on_probe(&key_of(&both(), 0), false, "refused".into(), AT(1));
-    assert!(state.settle().unwrap().0.stopping, "whatever else happens");
+    assert!(state.take_update().unwrap().0.stopping, "whatever else happens");
     let ended = state.end();
     assert_eq!((ended.listeners.len(), ended.servers.len()), (0, 0));
     assert_eq!(draining(&ended), nothing());

@@ -39,7 +39,7 @@ fn answer(state: &mut State, lookup: Lookup) -> Option<Arc<Snapshot>> {
     let now = state.due().unwrap();
     assert_eq!(state.take_due_names(now), [HOST]);
     state.on_lookup(lookup, now);
-    state.settle().map(|(snapshot, _)| snapshot)
+    state.take_update().map(|(snapshot, _)| snapshot)
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn names_are_asked_for_at_once_when_the_name_servers_change_and_late_answers_of_
     assert_eq!(state.on_lookup(failed(), now), None);
     assert_eq!(state.due(), None, "the answer of the new one is awaited");
     state.on_lookup(Lookup { name_servers: config.name_servers.clone(), ..found(&["10.0.0.4"]) }, now);
-    assert_eq!(chosen(&state.settle().unwrap().0), ["app/10.0.0.4"]);
+    assert_eq!(chosen(&state.take_update().unwrap().0), ["app/10.0.0.4"]);
 
     let due = state.due();
     state.configure(config, now.after(SECOND));
@@ -155,7 +155,7 @@ fn come_back(answers: usize, before: impl Fn(&mut State, &ServerKey, Timestamp))
         ServerKey { backend: "pool".into(), server: server.config.name.clone(), addr: server.config.addr };
     before(&mut state, &key, Timestamp(1));
     drop(first);
-    state.settle();
+    state.take_update();
     let without = answer(&mut state, found(&both[1..])).unwrap();
     assert_eq!((chosen(&without), state.probes().len()), (vec!["app/10.0.0.4".to_owned()], 1));
     for _ in 1..answers {
@@ -196,11 +196,11 @@ fn a_server_whose_record_was_missing_from_an_answer_is_still_ejected_for_the_res
     assert_eq!(chosen(&snapshot), ["app/10.0.0.4"]);
     assert_eq!(state.due(), Some(Timestamp(1).after(EJECTED)));
     state.on_time(Timestamp(1).after(EJECTED));
-    assert_eq!(state.settle().unwrap().1[0].change, Change::Returned);
+    assert_eq!(state.take_update().unwrap().1[0].change, Change::Returned);
 
     let (mut state, _) = come_back(4, eject);
     assert!(state.due() < Some(Timestamp(0).after(240 * SECOND)), "that is over: it returns at once");
     state.on_time(Timestamp(0).after(240 * SECOND));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!((chosen(&snapshot).len(), changes[0].change), (2, Change::Returned));
 }

@@ -56,7 +56,7 @@ fn a_server_that_fails_clients_is_ejected_until_its_time_is_over_and_longer_the_
     let live = state.configure(judged(2), at(0.0)).pools[0].servers[0].live.clone();
     assert_eq!(state.due(), None);
     fail(&mut state, 0, at(1.0));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!((chosen(&snapshot), ejected(&snapshot)), (vec!["b".to_owned()], vec!["a"]));
     let change = &changes[0];
     assert_eq!((change.change, change.eligible, change.of), (Change::Ejected(30 * SECOND), 1, 2));
@@ -65,15 +65,15 @@ fn a_server_that_fails_clients_is_ejected_until_its_time_is_over_and_longer_the_
 
     assert_eq!(state.due(), Some(at(31.0)));
     state.on_time(at(30.9));
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
     state.on_time(at(31.0));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!((chosen(&snapshot).len(), ejected(&snapshot).len()), (2, 0));
     assert_eq!((changes[0].change, changes[0].eligible), (Change::Returned, 2));
     assert_eq!(state.due(), None);
 
     fail(&mut state, 0, at(32.0));
-    assert_eq!(state.settle().unwrap().1[0].change, Change::Ejected(60 * SECOND));
+    assert_eq!(state.take_update().unwrap().1[0].change, Change::Ejected(60 * SECOND));
     assert_eq!(live.ejections(), 2);
 }
 
@@ -85,13 +85,13 @@ fn no_more_servers_are_ejected_at_once_than_the_share_allows() {
         let mut state = State::new(1);
         state.configure(config, at(0.0));
         (0..servers).for_each(|server| fail(&mut state, server, at(1.0)));
-        let (snapshot, changes) = state.settle().unwrap();
+        let (snapshot, changes) = state.take_update().unwrap();
         assert_eq!(ejected(&snapshot), NAMES[..most], "{percent} % of {servers}");
         assert_eq!(changes.len(), most);
         // A place is free again.
         state.on_time(at(31.0));
         fail(&mut state, servers - 1, at(31.0));
-        assert_eq!(ejected(&state.settle().unwrap().0), [NAMES[servers - 1]]);
+        assert_eq!(ejected(&state.take_update().unwrap().0), [NAMES[servers - 1]]);
     }
 }
 
@@ -104,11 +104,11 @@ fn the_last_server_that_takes_connections_is_never_ejected() {
     state.configure(all, at(0.0));
     fail(&mut state, 1, at(1.0));
     fail(&mut state, 0, at(1.0));
-    assert_eq!(ejected(&state.settle().unwrap().0), ["b"]);
+    assert_eq!(ejected(&state.take_update().unwrap().0), ["b"]);
     let mut state = State::new(1);
     state.configure(judged(1), at(0.0));
     fail(&mut state, 0, at(1.0));
-    assert!(state.settle().is_none());
+    assert!(state.take_update().is_none());
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn an_ejected_server_serves_when_all_others_are_down() {
     let mut state = State::new(1);
     state.configure(config, at(0.0));
     fail(&mut state, 0, at(1.0));
-    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    assert_eq!(chosen(&state.take_update().unwrap().0), ["b"]);
     state.on_probe(&b, false, "refused".into(), at(2.0));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!((chosen(&snapshot), changes[0].eligible), (vec!["a".to_owned()], 1));
     state.on_probe(&b, true, "connected".into(), at(3.0));
-    assert_eq!(chosen(&state.settle().unwrap().0), ["b"]);
+    assert_eq!(chosen(&state.take_update().unwrap().0), ["b"]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn with_outlier_detection_failed_connects_are_no_failed_probes() {
     let mut state = State::new(1);
     state.configure(config, at(0.0));
     fail(&mut state, 0, at(1.0));
-    let (snapshot, changes) = state.settle().unwrap();
+    let (snapshot, changes) = state.take_update().unwrap();
     assert!(snapshot.pools[0].servers[0].health.up && changes.len() == 1);
 }
 
@@ -143,7 +143,7 @@ fn a_reload_leaves_ejected_servers_out_unless_it_ends_outlier_detection() {
     let mut state = State::new(1);
     state.configure(judged(2), at(0.0));
     fail(&mut state, 0, at(1.0));
-    state.settle();
+    state.take_update();
     let mut config = judged(3);
     assert_eq!(ejected(&state.configure(config.clone(), at(2.0))), ["a"]);
     assert_eq!(state.due(), Some(at(31.0)));
@@ -162,9 +162,9 @@ fn slow(algorithm: Algorithm) -> Config {
 /// A server goes down and comes back at second 100.
 fn bounce(state: &mut State, server: &ServerKey) -> Arc<Snapshot> {
     state.on_probe(server, false, "refused".into(), at(90.0));
-    state.settle();
+    state.take_update();
     state.on_probe(server, true, "connected".into(), at(100.0));
-    state.settle().unwrap().0
+    state.take_update().unwrap().0
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_server_that_comes_back_gets_a_share_that_grows_to_its_own_in_time() {
         let mut seen = vec![(0, shares(&bounce(&mut state, &a))[0])];
         while let Some(due) = state.due() {
             state.on_time(due);
-            if let Some((snapshot, changes)) = state.settle() {
+            if let Some((snapshot, changes)) = state.take_update() {
                 assert!(changes.is_empty(), "a share is no news");
                 seen.push((due.since(at(100.0)).as_millis(), shares(&snapshot)[0]));
             }
@@ -218,12 +218,12 @@ fn a_server_that_returns_from_an_ejection_comes_back_slowly_too() {
     let mut state = State::new(1);
     state.configure(config, at(0.0));
     fail(&mut state, 0, at(1.0));
-    state.settle();
+    state.take_update();
     state.on_time(at(31.0));
-    let (snapshot, _) = state.settle().unwrap();
+    let (snapshot, _) = state.take_update().unwrap();
     assert_eq!(snapshot.pools[0].servers[0].health.percent, 5);
     state.on_time(at(35.0));
-    assert_eq!(state.settle().unwrap().0.pools[0].servers[0].health.percent, 40);
+    assert_eq!(state.take_update().unwrap().0.pools[0].servers[0].health.percent, 40);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn servers_are_not_slow_when_the_program_starts_nor_when_the_algorithm_hashes() 
     let percent = |snapshot: &Snapshot| snapshot.pools[0].servers[0].health.percent;
     assert_eq!(percent(&state.configure(config, at(0.0))), 100);
     state.on_probe(&a, true, "connected".into(), at(1.0));
-    assert_eq!(percent(&state.settle().unwrap().0), 100);
+    assert_eq!(percent(&state.take_update().unwrap().0), 100);
     assert_eq!(percent(&bounce(&mut state, &a)), 5);
     assert_eq!(percent(&state.configure(slow(Algorithm::Maglev), at(101.0))), 100, "clients would move");
     assert_eq!(percent(&bounce(&mut state, &a)), 100);
@@ -251,8 +251,8 @@ fn a_reload_goes_on_where_a_share_was_and_a_server_that_goes_down_begins_again()
     let percent = |snapshot: &Snapshot| snapshot.pools[0].servers[0].health.percent;
     assert_eq!(percent(&state.configure(config, at(106.0))), 60);
     state.on_probe(&a, false, "refused".into(), at(107.0));
-    state.settle();
+    state.take_update();
     assert_eq!(state.due(), None);
     state.on_probe(&a, true, "connected".into(), at(200.0));
-    assert_eq!(percent(&state.settle().unwrap().0), 5);
+    assert_eq!(percent(&state.take_update().unwrap().0), 5);
 }

@@ -181,7 +181,7 @@ impl Records {
     }
 
     /// Forgets those that are gone: what of theirs others need these have to give back, each as much as is said.
-    pub(super) fn settle(&mut self, handed: &[PortRanges]) -> io::Result<()> {
+    pub(super) fn hand_on(&mut self, handed: &[PortRanges]) -> io::Result<()> {
         for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
             record.added = record.added.with(more);
             record.replace(&self.boot)?;
@@ -333,7 +333,7 @@ mod tests {
         let mut records = looks.take(1_000).find(|records| records.wanted().is_empty()).expect("it is stale");
         assert_eq!(records.orphans(&ports("40-60")), ports("41-50"));
         assert_eq!(records.orphans(&ports("45-60")), ports(""), "another's, or not added yet");
-        records.settle(&[]).unwrap();
+        records.hand_on(&[]).unwrap();
         drop(records);
         let records = Records::open(&place).unwrap();
         assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![], ports("")));
@@ -348,7 +348,7 @@ mod tests {
             let mut records = Records::open(Path::new(&place)).unwrap();
             // The kernel kills whoever writes to a file now.
             setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
-            let _ = records.settle(&[ports("50-60")]);
+            let _ = records.hand_on(&[ports("50-60")]);
             return;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -365,12 +365,12 @@ mod tests {
         assert_eq!(killed.status().unwrap().signal(), Some(libc::SIGXFSZ));
         assert_eq!(added(), ["40-50"]);
 
-        Records::open(&place).unwrap().settle(&[ports("50-60")]).unwrap();
+        Records::open(&place).unwrap().hand_on(&[ports("50-60")]).unwrap();
         assert_eq!(added(), ["40-60"]);
         let mut records = Records::open(&place).unwrap();
         records.give_up(&record).unwrap();
         assert_eq!(records.orphans(&ports("1-99")), ports("40-60"));
-        records.settle(&[]).unwrap();
+        records.hand_on(&[]).unwrap();
         drop(records);
         let left = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(left.collect::<Vec<_>>(), ["reserved-ports.lock"]);

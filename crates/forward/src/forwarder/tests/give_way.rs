@@ -72,7 +72,7 @@ fn is_connected(lab: &mut Lab, n: u16, syn: &Seen) {
 }
 
 /// The driver gives back what ended.
-fn settle(lab: &mut Lab) -> usize {
+fn expire_due(lab: &mut Lab) -> usize {
     lab.ended()
 }
 
@@ -154,13 +154,13 @@ fn forged_syns_leave_every_client_a_slot_and_cut_no_connection(family: Family) {
         let open: Vec<_> = (1..=OPEN).map(|n| connect(&mut lab, n)).collect();
         for round in 0..50 {
             (0..100).for_each(|n| forge(&mut lab, 1_000 + round * 100 + n));
-            settle(&mut lab);
+            expire_due(&mut lab);
             assert_eq!(lab.frontend_slots(), 50);
             let client = 100 + round;
             let syn = connect(&mut lab, client);
             is_connected(&mut lab, client, &syn);
             lab.send(lab.client(client).rst().seq(101));
-            settle(&mut lab);
+            expire_due(&mut lab);
         }
         for (n, syn) in (1..).zip(&open) {
             is_connected(&mut lab, n, syn);
@@ -168,7 +168,7 @@ fn forged_syns_leave_every_client_a_slot_and_cut_no_connection(family: Family) {
         let [_, ports, slots] = evicted(&lab);
         assert!(ports == 0 && slots > 4_900, "{slots}");
         lab.wait(Duration::from_secs(120));
-        assert_eq!((settle(&mut lab) > 0, lab.frontend_slots()), (true, 20));
+        assert_eq!((expire_due(&mut lab) > 0, lab.frontend_slots()), (true, 20));
     }
 }
 
@@ -186,7 +186,7 @@ fn forged_syns_leave_every_client_a_slot_of_a_server(family: Family) {
                 let syn = connect(&mut lab, client);
                 is_connected(&mut lab, client, &syn);
                 lab.send(lab.client(client).rst().seq(101));
-                settle(&mut lab);
+                expire_due(&mut lab);
                 assert_eq!(lab.frontend_slots(), 29);
             }
             for (n, syn) in (1..).zip(&open) {
@@ -220,7 +220,7 @@ fn other_servers_flows_give_way_for_a_slot_of_the_frontend(family: Family) {
         let syn = connect(lab, n);
         if syn.to == forged.to {
             lab.send(lab.client(n).rst().seq(101));
-            settle(lab);
+            expire_due(lab);
         }
         syn.to != forged.to
     };
@@ -250,7 +250,7 @@ fn older_flows_of_another_frontend_hide_none_that_holds_what_is_wanted(family: F
         for client in 1..10 {
             let syn = connect(&mut lab, client);
             is_connected(&mut lab, client, &syn);
-            settle(&mut lab);
+            expire_due(&mut lab);
             assert_eq!(lab.frontend_slots(), 10);
         }
         assert_eq!(evicted(&lab), [0, 0, 9]);
@@ -277,7 +277,7 @@ fn who_has_waited_for_longest_gives_its_port_up_whatever_its_frontend(family: Fa
 fn by<T>(lab: &mut Lab, worker: &mut Forwarder, act: impl FnOnce(&mut Lab) -> T) -> T {
     std::mem::swap(&mut lab.forwarder, worker);
     let result = act(lab);
-    settle(lab);
+    expire_due(lab);
     std::mem::swap(&mut lab.forwarder, worker);
     result
 }
@@ -315,7 +315,7 @@ fn a_worker_without_half_open_flows_has_others_give_way(family: Family) {
                 assert_eq!(lab.frontend_slots(), 8, "one has gone for it");
                 is_connected(&mut lab, client, &syn);
                 lab.send(lab.client(client).rst().seq(101));
-                settle(&mut lab);
+                expire_due(&mut lab);
             }
         }
     }
@@ -332,7 +332,7 @@ fn no_more_give_way_to_others_than_there_are_slots_beyond_the_limit(family: Fami
     assert_eq!(lab.frontend_slots(), 12, "four are asked for");
     lab.send(lab.client(1).rst().seq(101));
     lab.send(lab.client(2).rst().seq(101));
-    settle(&mut lab);
+    expire_due(&mut lab);
     // What gives way counts as taken until the end of its worker's batch.
     for other in &mut others[..2] {
         std::mem::swap(&mut lab.forwarder, other);
@@ -419,7 +419,7 @@ fn forged_questions_leave_every_client_a_slot(family: Family) {
         if n % 10 == 0 {
             let seen = lab.send(lab.client(n - 900).udp());
             assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(n - 900));
-            settle(&mut lab);
+            expire_due(&mut lab);
             assert!(lab.frontend_slots() <= 40);
         }
     }
@@ -500,7 +500,7 @@ fn forged_streams_leave_every_client_a_slot(family: Family) {
         for round in 0..200 {
             (0..2).for_each(|n| drop(stream(&mut lab, 1_000 + round * 2 + n)));
             exchange(&mut lab, 100 + round);
-            settle(&mut lab);
+            expire_due(&mut lab);
             assert!(lab.frontend_slots() <= 40);
             lab.wait(Duration::from_millis(100));
         }

@@ -41,7 +41,7 @@ struct Content {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum FlowFlags {
+enum TestMode {
     Passthrough,
     Dsr,
     L2,
@@ -78,8 +78,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn world() -> impl Strategy<Value = (Family, FlowFlags, bool)> {
-    let flags = prop::sample::select(vec![FlowFlags::Passthrough, FlowFlags::Dsr, FlowFlags::L2]);
+fn world() -> impl Strategy<Value = (Family, TestMode, bool)> {
+    let flags = prop::sample::select(vec![TestMode::Passthrough, TestMode::Dsr, TestMode::L2]);
     (prop::sample::select(&Family::BOTH[..]), flags, any::<bool>())
 }
 
@@ -93,9 +93,9 @@ proptest! {
         steps in vec(step(), 0..150),
     ) {
         let lab = match flags {
-            FlowFlags::Passthrough => Lab::passthrough_of(family, SIZE),
-            FlowFlags::Dsr => Lab::dsr(family),
-            FlowFlags::L2 => Lab::l2(family),
+            TestMode::Passthrough => Lab::passthrough_of(family, SIZE),
+            TestMode::Dsr => Lab::dsr(family),
+            TestMode::L2 => Lab::l2(family),
         };
         let mut story = Story::new(if is_udp { lab.udp() } else { lab }, flags, is_udp);
         for step in steps {
@@ -121,7 +121,7 @@ proptest! {
 
 struct Story {
     lab: Lab,
-    flags: FlowFlags,
+    mode: TestMode,
     is_udp: bool,
     /// What servers got, the latest last.
     delivered: Vec<Seen>,
@@ -133,9 +133,9 @@ struct Story {
 }
 
 impl Story {
-    fn new(lab: Lab, flags: FlowFlags, is_udp: bool) -> Story {
+    fn new(lab: Lab, mode: TestMode, is_udp: bool) -> Story {
         let (delivered, answered, owners) = (Vec::new(), Vec::new(), HashMap::new());
-        Story { lab, flags, is_udp, delivered, answered, owners, ended: 0 }
+        Story { lab, mode, is_udp, delivered, answered, owners, ended: 0 }
     }
 
     fn client(&mut self, n: u16, content: Content) -> Result<(), TestCaseError> {
@@ -195,7 +195,7 @@ impl Story {
         let count = |lab: &Lab| FlowState::ALL.map(|state| lab.forwarder.flows().count(state));
         let before = count(&self.lab);
         let outcome = self.lab.handle(packet);
-        let is_dsr = !matches!(self.flags, FlowFlags::Passthrough);
+        let is_dsr = !matches!(self.mode, TestMode::Passthrough);
         if content.is_forged && !self.is_udp && !is_dsr && content.flags & 0x02 == 0 {
             prop_assert_eq!(count(&self.lab), before, "{:#04x}", content.flags);
         }
@@ -204,7 +204,7 @@ impl Story {
 
     /// Whoever is told, is told of a packet that it sent itself.
     fn error(&mut self, back: usize, to_client: bool, error: IcmpError) -> Result<(), TestCaseError> {
-        let (family, is_nat) = (self.lab.family, matches!(self.flags, FlowFlags::Passthrough));
+        let (family, is_nat) = (self.lab.family, matches!(self.mode, TestMode::Passthrough));
         let (router, vip) = (family.pick("10.9.9.9", "fd09::9"), family.vip().to_owned());
         let nth_last = |len: usize| len.checked_sub(1 + back);
         let delivered = nth_last(self.delivered.len()).map(|at| &self.delivered[at]);
@@ -262,7 +262,7 @@ impl Story {
         self.ended += self.lab.ended();
         let flows = self.lab.forwarder.flows();
         let mut over = vec![FlowState::Closing, FlowState::TimeWait, FlowState::Closed];
-        if let FlowFlags::Passthrough = self.flags {
+        if let TestMode::Passthrough = self.mode {
             prop_assert!(flows.len() <= SIZE.capacity);
             prop_assert_eq!(self.lab.forwarder.snat_ports_in_use(), flows.len() as usize);
         } else {
@@ -276,9 +276,9 @@ impl Story {
     }
 
     fn open_flows_count_for_their_clients(&self) -> Result<(), TestCaseError> {
-        let counted = match self.flags {
-            FlowFlags::Passthrough => self.lab.forwarder.flows().open(),
-            FlowFlags::Dsr | FlowFlags::L2 => 0,
+        let counted = match self.mode {
+            TestMode::Passthrough => self.lab.forwarder.flows().open(),
+            TestMode::Dsr | TestMode::L2 => 0,
         };
         prop_assert_eq!(self.lab.forwarder.counted_for_clients(), u64::from(counted));
         Ok(())

@@ -4,7 +4,7 @@ use crate::net::PortRanges;
 
 /// What is to be reserved, and who gives it back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Settled {
+pub(super) struct Divided {
     /// All reserved ports.
     pub(super) list: PortRanges,
     /// Those that the process at hand has to give back.
@@ -15,12 +15,12 @@ pub(super) struct Settled {
 
 /// Of `now`, `orphans` were added by processes that are gone. A process needs `wanted`, and each of the others what is
 /// in `others`. What nobody needs is given back; what was not added by any of them is nobody's to give back.
-pub(super) fn settle(
+pub(super) fn divide(
     now: &PortRanges,
     orphans: &PortRanges,
     wanted: &PortRanges,
     others: &[PortRanges],
-) -> Settled {
+) -> Divided {
     let mut left = orphans.without(wanted);
     let take = |needed: &PortRanges| {
         let share = left.within(needed);
@@ -29,7 +29,7 @@ pub(super) fn settle(
     };
     let handed = others.iter().map(take).collect();
     let added = orphans.within(wanted).with(&wanted.without(now));
-    Settled { list: now.without(&left).with(wanted), added, handed }
+    Divided { list: now.without(&left).with(wanted), added, handed }
 }
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
 
     fn told(now: &str, orphans: &str, wanted: &str, others: &[&str]) -> (String, String, Vec<String>) {
         let others: Vec<_> = others.iter().map(|other| ports(other)).collect();
-        let Settled { list, added, handed } = settle(&ports(now), &ports(orphans), &ports(wanted), &others);
+        let Divided { list, added, handed } = divide(&ports(now), &ports(orphans), &ports(wanted), &others);
         (list.to_string(), added.to_string(), handed.iter().map(ToString::to_string).collect())
     }
 
@@ -90,13 +90,13 @@ mod tests {
                     }
                 };
                 let others: Vec<_> = alive.iter().flatten().map(|(wanted, _)| wanted.clone()).collect();
-                let settled = settle(&now, &orphans, &wanted, &others);
-                (now, orphans) = (settled.list, PortRanges::default());
-                for ((_, added), more) in alive.iter_mut().flatten().zip(settled.handed) {
+                let divided = divide(&now, &orphans, &wanted, &others);
+                (now, orphans) = (divided.list, PortRanges::default());
+                for ((_, added), more) in alive.iter_mut().flatten().zip(divided.handed) {
                     *added = added.with(&more);
                 }
                 if own.is_none() {
-                    alive[who] = Some((wanted, settled.added));
+                    alive[who] = Some((wanted, divided.added));
                 }
                 let needed = alive.iter().flatten().fold(before.clone(), |set, (wanted, _)| set.with(wanted));
                 prop_assert_eq!(&now, &needed);
