@@ -78,7 +78,9 @@ fn whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port(ca
     let mut client = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut client).unwrap();
     let from = client.local_addr().unwrap();
-    assert_eq!(network.stat("/packets/snat_ports_in_use"), 1);
+    // A worker says so at the end of its batch.
+    let is_in_use = || (network.stat("/packets/snat_ports_in_use") == 1).then_some(());
+    wait_for("the port to be counted", is_in_use);
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
     let mut wire = network.inside(Role::Client(2), Wire::open);

@@ -9,8 +9,8 @@ use std::thread::available_parallelism;
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Trials at a time for each core.
-const TRIALS_A_CORE: usize = 3;
+/// Trials at a time for each core: mostly they wait. Long ones are told one for each core, for some need all of it.
+const TRIALS_A_CORE: usize = 2;
 
 /// Something not every machine has.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ impl Need {
             }
             Need::Long => {
                 let reason = || "takes long; CONVEY_LONG=1 has it told".to_owned();
-                std::env::var_os("CONVEY_LONG").is_none().then(reason)
+                (!is_long()).then(reason)
             }
             Need::Namespaces => {
                 static MISSING: LazyLock<Option<String>> = LazyLock::new(no_namespaces);
@@ -126,11 +126,17 @@ macro_rules! stories {
     };
 }
 
-/// Runs the trials that the command line asks for: some for each core unless it says how many, for mostly they wait.
+/// Whether long stories are wanted.
+fn is_long() -> bool {
+    std::env::var_os("CONVEY_LONG").is_some()
+}
+
+/// Runs the trials that the command line asks for: [`TRIALS_A_CORE`] unless it says how many.
 pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let cores = available_parallelism().map_or(1, usize::from);
-    arguments.test_threads.get_or_insert(TRIALS_A_CORE * cores);
+    let a_core = if is_long() { 1 } else { TRIALS_A_CORE };
+    arguments.test_threads.get_or_insert(a_core * cores);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
