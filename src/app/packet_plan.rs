@@ -253,16 +253,13 @@ mod tests {
     "#;
 
     fn network() -> NextHops {
-        let interface = |index: u32, addresses: &[&str]| Interface {
-            index,
-            name: format!("eth{index}"),
-            mac: Some([2; 6]),
-            mtu: 1500,
-            mtu_v6: 1500,
-            up: true,
-            loopback: false,
-            redirect_peer: false,
-            addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+        let interface = |index: u32, addresses: &[&str]| {
+            Interface::ethernet(
+                index,
+                &format!("eth{index}"),
+                [2; 6],
+                addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+            )
         };
         let route = |prefix: &str, prefix_len, interface| Route {
             table: Route::MAIN,

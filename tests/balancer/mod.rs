@@ -263,16 +263,8 @@ const ROUTERS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 254)), IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe))];
 
 fn links() -> [Interface; 2] {
-    let link = |index: u32, addresses: Vec<IpAddr>| Interface {
-        index,
-        name: format!("eth{index}"),
-        mac: Some([2, 0, 0, 0, 1, index as u8]),
-        mtu: 1500,
-        mtu_v6: 1500,
-        up: true,
-        loopback: false,
-        redirect_peer: false,
-        addresses,
+    let link = |index: u32, addresses: Vec<IpAddr>| {
+        Interface::ethernet(index, &format!("eth{index}"), [2, 0, 0, 0, 1, index as u8], addresses)
     };
     let wan_v6 = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 2).into();
     [link(WAN, vec![[192, 0, 2, 2].into(), wan_v6]), link(LAN, vec![[10, 0, 0, 254].into(), v6(254).into()])]

@@ -76,21 +76,19 @@ impl Pair {
         self.balancer.enter(|| load(kind, selection, "front"))
     }
 
-    /// Waits until clients of the frontend are answered. The kernel closes a dead process's descriptors before it
+    /// Waits until clients of the frontend are answered: the guard does not outlive itself, nor its process. The kernel closes a dead process's descriptors before it
     /// can be waited for, but frees the link of a program a little later.
-    fn unguarded(&self) -> bool {
+    fn wait_until_unguarded(&self) {
         let is_answered = || (!self.unanswered("10.78.0.2:0", "10.78.0.1:80")).then_some(());
         wait_for("clients of the frontend to be answered", is_answered);
-        true
     }
 
-    /// Whether a connection to the balancer is answered, by a reset of the host's, as soon as it may.
-    fn answered(&self, from: &str, to: &str) -> bool {
+    /// Waits until a connection to the balancer is answered, by a reset of the host's.
+    fn wait_for_answer(&self, from: &str, to: &str) {
         self.other.enter(|| {
             let connection = connecting(from, to);
-            wait_for("an answer", || (!is_open(&connection)).then_some(()));
+            wait_for(&format!("an answer of {to}"), || (!is_open(&connection)).then_some(()));
         });
-        true
     }
 
     /// Whether a connection to the balancer is left without an answer. Answers on a veth come in the order of the
@@ -159,17 +157,17 @@ fn ranges_of_ports_and_servers_without_a_port_are_guarded(kind: GuardKind) {
 
 fn the_host_does_not_answer_clients_of_a_frontend(kind: GuardKind) {
     let pair = Pair::new();
-    assert!(pair.answered("10.78.0.2:0", "10.78.0.1:80"), "without a guard it does");
+    pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:80"); // without a guard it does
     let guard = pair.guard(kind, &selection("10.78.0.1:80"));
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
-    assert!(pair.answered("10.78.0.2:0", "10.78.0.1:81"));
+    pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:81");
 
     let _listener = pair.balancer.enter(|| TcpListener::bind("0.0.0.0:80").unwrap());
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"), "the frontend is ours, whoever listens");
 
     drop(_listener);
     drop(guard);
-    assert!(pair.unguarded(), "the guard outlives itself");
+    pair.wait_until_unguarded();
 }
 
 fn the_host_does_not_answer_replies_of_servers(kind: GuardKind) {
@@ -177,8 +175,8 @@ fn the_host_does_not_answer_replies_of_servers(kind: GuardKind) {
     let _guard = pair.guard(kind, &selection("10.78.0.1:80"));
     assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:33768"));
     assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:61000"));
-    assert!(pair.answered("10.78.0.2:8000", "10.78.0.1:33767"), "not a port of ours");
-    assert!(pair.answered("10.78.0.2:8001", "10.78.0.1:40000"), "not a server");
+    pair.wait_for_answer("10.78.0.2:8000", "10.78.0.1:33767"); // not a port of ours
+    pair.wait_for_answer("10.78.0.2:8001", "10.78.0.1:40000"); // not a server
 
     let _listener = pair.balancer.enter(|| TcpListener::bind("0.0.0.0:40001").unwrap());
     assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:40001"), "a listener has no part in it");
@@ -217,7 +215,7 @@ fn an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout(kind: Gu
     let (pair, elsewhere, selection) = (Pair::new(), Namespace::new(), selection("10.78.0.1:80"));
     pair.balancer.link(("side", "02:00:00:00:01:0b"), &elsewhere, ("eth0", "02:00:00:00:01:0c"));
     let mut guard = pair.balancer.enter(|| Guard::of_kind(kind, &selection, &named(&["side"])).unwrap());
-    assert!(pair.answered("10.78.0.2:0", "10.78.0.1:80"));
+    pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:80");
     let mut cover = |names: &[&str]| pair.balancer.enter(|| guard.cover(&selection, &named(names)).unwrap());
     cover(&["side", "front"]);
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
@@ -225,13 +223,13 @@ fn an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout(kind: Gu
         pair.relink();
         // nftables find it by its name, since Linux 6.16.
         if kind == GuardKind::Tcx {
-            assert!(pair.answered("10.78.0.2:0", "10.78.0.1:80"), "nobody was told yet");
+            pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:80"); // nobody was told yet
         }
         cover(&["side", "front"]);
         assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     }
     cover(&["side"]);
-    assert!(pair.answered("10.78.0.2:0", "10.78.0.1:80"));
+    pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:80");
 }
 
 fn a_reload_changes_what_is_guarded(kind: GuardKind) {
@@ -239,9 +237,9 @@ fn a_reload_changes_what_is_guarded(kind: GuardKind) {
     let mut guard = pair.guard(kind, &selection("10.78.0.1:80"));
     guard.select(&selection("10.78.0.1:443")).unwrap();
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
-    assert!(pair.answered("10.78.0.2:0", "10.78.0.1:80"));
+    pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:80");
     guard.select(&Selection { replies: None, ..selection("10.78.0.1:443") }).unwrap();
-    assert!(pair.answered("10.78.0.2:8000", "10.78.0.1:40000"), "DSR has no replies");
+    pair.wait_for_answer("10.78.0.2:8000", "10.78.0.1:40000"); // DSR has no replies
 }
 
 fn what_begins_at_a_draining_frontend_is_the_hosts(kind: GuardKind) {
@@ -261,7 +259,7 @@ fn what_begins_at_a_draining_frontend_is_the_hosts(kind: GuardKind) {
         client.read_exact(&mut [0; 5]).unwrap();
     });
     drop(listener);
-    assert!(pair.answered("10.78.0.2:0", "10.78.0.1:80"), "refused by the host");
+    pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:80"); // refused by the host
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
 }
 
@@ -300,7 +298,7 @@ fn a_guard_is_gone_when_its_process_is_killed(kind: GuardKind) {
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:80"));
     holder.0.kill().unwrap();
     holder.0.wait().unwrap();
-    assert!(pair.unguarded(), "the guard outlives its process");
+    pair.wait_until_unguarded();
 }
 
 /// A process that holds a guard.

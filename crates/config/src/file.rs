@@ -406,7 +406,7 @@ fn probe_kind(table: &mut Table<'_>, default: ProbeKind, report: &Report<'_>) ->
         .collect();
     let (path, status) = (path.map(|found| found.value), status.map(|found| found.value));
     let kind = found.map_or(default, |found| (found.value.1)(path, status));
-    if !is_wrong && kind.name() != "http" {
+    if !is_wrong && !matches!(kind, ProbeKind::Http { .. }) {
         for place in for_http {
             report.error(&place, format!("is for kind = \"http\"; the kind is {:?}", kind.name()));
         }

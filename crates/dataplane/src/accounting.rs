@@ -174,17 +174,12 @@ mod tests {
     const LAN: u32 = 3;
 
     fn interface(index: u32, addresses: &[&str]) -> Interface {
-        Interface {
+        Interface::ethernet(
             index,
-            name: format!("eth{index}"),
-            mac: Some([2, 0, 0, 0, 1, index as u8]),
-            mtu: 1500,
-            mtu_v6: 1500,
-            up: true,
-            loopback: false,
-            redirect_peer: false,
-            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-        }
+            &format!("eth{index}"),
+            [2, 0, 0, 0, 1, index as u8],
+            addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        )
     }
 
     /// Routes by `(prefix, length, interface)`.

@@ -189,15 +189,15 @@ impl Worker {
 
     /// Has a frame that was rewritten sent, cut if it is too long for its next hop.
     fn transmit(&mut self, forwarded: Forwarded, (interface, mut buffer): Parcel, round: &mut Round<'_>) {
+        let Some(how) = forwarded.cut else { return round.out.push((forwarded.interface, buffer)) };
         let mut frame = buffer.as_frame(interface);
-        match forwarded.cut {
-            None => round.out.push((forwarded.interface, buffer)),
-            Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
+        match how {
+            Cut::Segments(payload) if frame.segment_size.is_some() => {
                 number_segments(&mut frame, payload, &self.ids);
                 buffer.set_segment_size(payload);
                 round.out.push((forwarded.interface, buffer));
             }
-            Some(how) => {
+            how => {
                 cut(&mut frame, how, &mut self.ids, |piece| {
                     let mut buffer = Buffer::default();
                     buffer.set_frame(piece);

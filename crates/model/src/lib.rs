@@ -283,8 +283,8 @@ pub struct HealthCheck {
 impl HealthCheck {
     /// A check of this kind as it is unless set otherwise.
     pub fn new(kind: ProbeKind) -> HealthCheck {
-        // Nobody has answered a UDP probe in time: that is success. Who is not there at all must be found out before,
-        // and the kernel asks for an address three times, a second each, until it says so (RFC 4861, section 10).
+        // A UDP probe without an answer in time has succeeded. So the kernel must have said before that nobody is there: it
+        // asks for an address three times, a second each (RFC 4861, section 10).
         let (interval, timeout) = match kind {
             ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
             ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => {
