@@ -131,7 +131,7 @@ fn is_long() -> bool {
     std::env::var_os("CONVEY_LONG").is_some()
 }
 
-/// Runs the trials that the command line asks for: [`TRIALS_A_CORE`] unless it says how many.
+/// Runs the trials that the command line asks for: `TRIALS_A_CORE` unless it says how many.
 pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let cores = available_parallelism().map_or(1, usize::from);
