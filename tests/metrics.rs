@@ -9,11 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey::admin::{Source, serve};
-use convey::model::{
-    Algorithm, Backend, DsrKind, Fault, Frontend, HashKey, HashOn, HealthCheck, Missing, Mode, ProbeKind,
-    Protocol, Server, ServerSettings, Timestamp,
-};
-use convey::snapshot::{self, Ejected, FrontendLive, Health, Name, Pool, PoolLive, ServerLive, Snapshot};
+use convey::model::{Fault, Frontend, Missing, Timestamp};
+use convey::snapshot::{Ejected, Health, Name, Snapshot, fixture};
 use convey::stats::PacketStats;
 use convey_testkit::{Need, run_trials, trial};
 
@@ -80,53 +77,16 @@ fn state(name: &str) -> Snapshot {
     if name.is_empty() {
         return Snapshot::empty(1);
     }
-    let servers = [("127.0.0.1:8081", true), ("127.0.0.1:8082", false)].map(|(addr, up)| {
-        let name = format!("{name}{addr}");
-        let addr = addr.parse().unwrap();
-        let config = Server {
-            name,
-            addr,
-            settings: ServerSettings { max_connections: Some(9), ..Default::default() },
-        };
+    let server = |addr: &str, up: bool| {
+        let mut server = fixture::server(&format!("{name}{addr}"), addr);
+        server.settings.max_connections = Some(9);
         let (reason, since) = (String::from("probed"), Timestamp(1));
         let ejected = up.then(|| Ejected { until: Timestamp(9), times: 1, reason: reason.clone() });
-        let health = Health { up, reason, since, ejected, percent: 35 };
-        Arc::new(snapshot::Server { config, health, live: Arc::new(ServerLive::new(0, 1)) })
-    });
-    let second = Duration::from_secs(1);
-    let backend = Backend {
-        name: name.into(),
-        algorithm: Algorithm::RoundRobin,
-        hash: HashOn::Source,
-        hash_key: HashKey::AddrPort,
-        health_check: HealthCheck {
-            kind: ProbeKind::Tcp,
-            port: None,
-            interval: second,
-            timeout: second,
-            rise: 1,
-            fall: 1,
-        },
-        outlier_detection: None,
-        slow_start: Duration::ZERO,
-        on_down: None,
-        dsr: DsrKind::L3,
-        servers: servers.iter().map(|server| server.config.clone()).collect(),
-        named: vec![],
+        (server, Health { up, reason, since, ejected, percent: 35 })
     };
-    let pool = Arc::new(Pool::new(Arc::new(backend), servers.into(), Arc::new(PoolLive::new(1)), None));
-    let config = Frontend {
-        name: name.into(),
-        mode: Mode::Proxy,
-        protocol: Protocol::Tcp,
-        listen: vec![],
-        backend: name.into(),
-        max_connections: Some(9),
-        max_connections_per_client: None,
-        trusted_clients: vec![],
-    };
-    let live = Arc::new(FrontendLive::new(0, 1));
-    let frontend = Arc::new(snapshot::Frontend { config, pool: pool.clone(), live });
+    let pool = fixture::pool(name, vec![server("127.0.0.1:8081", true), server("127.0.0.1:8082", false)]);
+    let config = convey::model::fixture::frontend(name, &[], name);
+    let frontend = fixture::frontend_of(Frontend { max_connections: Some(9), ..config }, &pool);
     let host = Name {
         host: name.into(),
         addresses: [[127, 0, 0, 1].into()].into(),
@@ -134,5 +94,5 @@ fn state(name: &str) -> Snapshot {
         since: Timestamp(1),
         live: Arc::default(),
     };
-    Snapshot { frontends: vec![frontend], pools: vec![pool], names: vec![host], ..Snapshot::empty(1) }
+    Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend], vec![pool]) }
 }

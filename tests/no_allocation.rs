@@ -12,7 +12,7 @@ use balancer::{Balancer, Setup};
 use convey::forward::{Direction, PacketRole, Verdict};
 use convey::model::Draining;
 use convey::model::{Addr, DropReason, Endpoint, FlowKey, Frontend, Mode, Protocol};
-use convey::snapshot::{self, Snapshot};
+use convey::snapshot::{self, Snapshot, fixture};
 use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
 
 /// The system's allocator, counting what each thread asks it for.
@@ -222,14 +222,12 @@ fn cost_of_a_snapshot(listen: &str, drained: u16) -> u64 {
         let before = &balancer.snapshot.frontends[0];
         let config = Frontend { listen: vec![listen.parse().expect("an address")], ..before.config.clone() };
         let (pool, live) = (before.pool.clone(), before.live.clone());
+        let frontend = Arc::new(snapshot::Frontend { config, pool, live });
         let next = Snapshot {
             generation,
-            frontends: vec![Arc::new(snapshot::Frontend { config, pool, live })],
-            pools: balancer.snapshot.pools.clone(),
-            servers: balancer.snapshot.servers.clone(),
             network: balancer.snapshot.network.clone(),
             draining: draining.clone(),
-            ..Snapshot::empty(1)
+            ..fixture::snapshot(vec![frontend], balancer.snapshot.pools.clone())
         };
         let before = (balancer.snapshot.clone(), balancer.plan.clone());
         balancer.see(Arc::new(next));

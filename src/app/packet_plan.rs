@@ -184,7 +184,7 @@ fn servers(config: &Config, modes: impl Fn(Mode) -> bool) -> Vec<IpAddr> {
 mod tests {
     use super::*;
     use crate::config;
-    use crate::model::{Route, RouteHop};
+    use crate::model::fixture::{interface, route};
 
     fn parse(text: &str) -> Config {
         config::parse("test.toml", text).unwrap().config
@@ -253,21 +253,6 @@ mod tests {
     "#;
 
     fn network() -> NextHops {
-        let interface = |index: u32, addresses: &[&str]| {
-            Interface::ethernet(
-                index,
-                &format!("eth{index}"),
-                [2; 6],
-                addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
-            )
-        };
-        let route = |prefix: &str, prefix_len, interface| Route {
-            table: Route::MAIN,
-            prefix: prefix.parse().unwrap(),
-            prefix_len,
-            metric: 0,
-            hops: vec![RouteHop { interface, gateway: None, mtu: None }],
-        };
         let interfaces = [
             interface(1, &["10.0.0.1", "2001:db8::1"]),
             interface(2, &["fe80::2", "10.2.0.1", "2001:db8:2::1"]),
@@ -275,10 +260,10 @@ mod tests {
             interface(4, &["10.4.0.1"]),
         ];
         let routes = [
-            route("10.2.0.0", 16, 2),
-            route("2001:db8:2::", 48, 2),
-            route("10.3.0.0", 16, 3),
-            route("10.4.0.0", 16, 4),
+            route("10.2.0.0/16", 2, None),
+            route("2001:db8:2::/48", 2, None),
+            route("10.3.0.0/16", 3, None),
+            route("10.4.0.0/16", 4, None),
         ];
         NextHops::new(&interfaces, routes, &[])
     }

@@ -39,11 +39,12 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::fixture::{backend, config, frontend};
+    use crate::config::fixture::config;
+    use crate::model::fixture::{backend, frontend, server};
 
     #[test]
     fn the_banner_tells_which_servers_it_did_not_start() {
-        let web = backend("web", &[("a", "127.0.0.1:8081"), ("far", "192.0.2.1:80")]);
+        let web = backend("web", vec![server("a", "127.0.0.1:8081"), server("far", "192.0.2.1:80")]);
         let banner = banner(&config(vec![frontend("web", &["127.0.0.1:8080"], "web")], vec![web]));
         assert!(banner.contains("server 192.0.2.1:80 is not on this machine"), "{banner}");
         assert!(!banner.contains("127.0.0.1:8081 is not"), "{banner}");

@@ -2,8 +2,6 @@
 //! what runs where, and a line that shows it at work.
 
 mod banner;
-#[cfg(test)]
-mod fixture;
 mod live;
 mod packets;
 mod sample;

@@ -149,7 +149,8 @@ mod tests {
     use hyper::client::conn::http1::{SendRequest, handshake};
 
     use super::*;
-    use crate::demo::fixture::{backend, config};
+    use crate::config::fixture::config;
+    use crate::model::fixture::{backend, server};
 
     async fn connect(addr: &str) -> SendRequest<Full<Bytes>> {
         let stream = TcpStream::connect(addr).await.unwrap();
@@ -174,7 +175,8 @@ mod tests {
     #[tokio::test]
     async fn every_server_answers_any_request_with_its_name_on_a_kept_connection() {
         let [a, b, c] = ["127.77.1.1", "127.77.1.2", "127.77.1.3"].map(free);
-        let backends = vec![backend("web", &[("a", &a), ("b", &b)]), backend("api", &[("c", &c)])];
+        let web = backend("web", vec![server("a", &a), server("b", &b)]);
+        let backends = vec![web, backend("api", vec![server("c", &c)])];
         let _servers = start_servers(&config(vec![], backends)).await.unwrap();
         for (name, addr) in [("a", a), ("b", b), ("c", c)] {
             let hello = format!("hello from {name} ({addr})\n");
@@ -190,7 +192,7 @@ mod tests {
     async fn a_busy_port_is_named_with_the_server_that_wanted_it() {
         let busy = TcpListener::bind("127.77.1.4:0").await.unwrap();
         let (a, b) = (free("127.77.1.4"), busy.local_addr().unwrap().to_string());
-        let backends = vec![backend("web", &[("a", &a), ("b", &b)])];
+        let backends = vec![backend("web", vec![server("a", &a), server("b", &b)])];
         let error = start_servers(&config(vec![], backends)).await.unwrap_err().to_string();
         assert!(error.starts_with(&format!("backend web, server b: {b} is already in use")), "{error}");
         TcpListener::bind(&a).await.expect("what was bound before is free again");
@@ -199,7 +201,8 @@ mod tests {
     #[tokio::test]
     async fn servers_are_gone_with_their_connections_when_dropped() {
         let addr = free("127.77.1.6");
-        let servers = start_servers(&config(vec![], vec![backend("web", &[("a", &addr)])])).await.unwrap();
+        let web = backend("web", vec![server("a", &addr)]);
+        let servers = start_servers(&config(vec![], vec![web])).await.unwrap();
         let mut client = connect(&addr).await;
         ask(&mut client, Method::GET, "/", Bytes::new()).await;
         drop(servers);
@@ -212,8 +215,8 @@ mod tests {
     #[tokio::test]
     async fn a_server_shared_by_two_backends_is_started_once_and_one_elsewhere_not_at_all() {
         let addr = free("127.77.1.7");
-        let web = backend("web", &[("a", &addr), ("far", "192.0.2.1:80")]);
-        let backends = vec![backend("api", &[("x", &addr)]), web];
+        let web = backend("web", vec![server("a", &addr), server("far", "192.0.2.1:80")]);
+        let backends = vec![backend("api", vec![server("x", &addr)]), web];
         let _servers = start_servers(&config(vec![], backends)).await.unwrap();
         let hello = ask(&mut connect(&addr).await, Method::GET, "/", Bytes::new()).await;
         assert_eq!(hello, format!("hello from x ({addr})\n"));
@@ -221,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_loopback_server_the_demo_says_that_it_has_nothing_to_start() {
-        let backends = vec![backend("web", &[("far", "192.0.2.1:80")])];
+        let backends = vec![backend("web", vec![server("far", "192.0.2.1:80")])];
         let error = start_servers(&config(vec![], backends)).await.unwrap_err();
         assert!(matches!(error, DemoError::NothingToStart), "{error}");
     }

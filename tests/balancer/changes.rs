@@ -6,7 +6,7 @@ use std::time::Duration;
 use convey::forward::FlowState;
 use convey::model::Draining;
 use convey::model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
-use convey::snapshot::{Frontend, Health, Pool, Server, Snapshot};
+use convey::snapshot::{Frontend, Health, Server, Snapshot, fixture};
 
 use super::Events;
 
@@ -75,8 +75,7 @@ impl Changes {
             .zip(self.servers)
             .filter_map(|(server, life)| changed(server, life))
             .collect();
-        let by_id = servers.iter().map(|server| (server.live.id, server.clone())).collect();
-        let pool = Arc::new(Pool::new(pool.config.clone(), servers, pool.live.clone(), None));
+        let pool = fixture::with_servers(pool, servers);
         let with = |life: Life| {
             let all = first.frontends.iter().zip(self.frontends);
             all.filter(move |(_, of)| *of == life).map(|(frontend, _)| frontend)
@@ -86,11 +85,6 @@ impl Changes {
             Arc::new(Frontend { config: config.clone(), pool: pool.clone(), live: live.clone() })
         };
         let frontends: Vec<_> = with(Life::Serving).map(serves).collect();
-        let endpoints = |frontend: &Arc<Frontend>| {
-            let of = |endpoint| (endpoint, frontend.clone());
-            frontend.config.endpoints().map(of).collect::<Vec<_>>()
-        };
-        let listeners = frontends.iter().flat_map(endpoints).collect();
         // Servers speak what the frontends speak that have them.
         let is_spoken = |protocol| frontends.iter().any(|frontend| frontend.config.protocol == protocol);
         let leaves = |life: Life, protocol| match life {
@@ -109,15 +103,11 @@ impl Changes {
         };
         Snapshot {
             generation,
-            listeners,
-            frontends,
-            pools: vec![pool],
-            servers: by_id,
             draining: draining.into(),
             stopping: self.is_stopping,
             network: first.network.clone(),
             flow_timeouts: self.timeouts.last().expect("one").1,
-            ..Snapshot::empty(1)
+            ..fixture::snapshot(frontends, vec![pool])
         }
     }
 }

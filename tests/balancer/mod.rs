@@ -11,12 +11,12 @@ use std::time::Duration;
 use convey::forward::{
     Dispatch, FlowCache, Forwarder, Frame, Loops, NatPorts, Plan, PortSplit, Settings, Verdict, Workers,
 };
-use convey::model::NextHops;
+use convey::model::fixture::{interface, route};
 use convey::model::{
-    Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode, Neighbour,
-    ProbeKind, Protocol, Route, RouteHop, Server, ServerSettings, Timestamp,
+    Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, Interface, Mode, Neighbour, NextHops, Protocol,
+    Route, Server, Timestamp,
 };
-use convey::snapshot::{self, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot};
+use convey::snapshot::{Snapshot, fixture};
 use convey::wire::{TestPacket, parse};
 
 /// SNAT ports, unless it is a matter of them.
@@ -178,51 +178,22 @@ fn made(setup: Setup) -> Made {
 
 /// Servers 10.0.0.1 or fd00::1 and up, port 8080, chosen by consistent hash; clients are behind a router.
 fn snapshot_of(setup: Setup) -> Snapshot {
-    let configs: Vec<Server> = (1..=setup.servers).map(|n| server(n, setup)).collect();
-    let (reason, since) = ("connected".into(), Timestamp(0));
-    let up = Health { up: true, reason, since, ejected: None, percent: 100 };
-    let servers: Vec<_> = (configs.iter().zip(1..))
-        .map(|(config, id)| {
-            let live = Arc::new(ServerLive::new(id, 1));
-            Arc::new(snapshot::Server { config: config.clone(), health: up.clone(), live })
-        })
-        .collect();
-    let network = NextHops::new(&links(), routes(), &neighbours(&configs));
-    let backend = Backend { dsr: setup.dsr, ..backend(configs) };
-    let pool = Pool::new(Arc::new(backend), servers.clone(), Arc::new(PoolLive::new(1)), None);
-    let (pool, vip): (_, SocketAddr) = (Arc::new(pool), setup.vip().parse().expect("an address"));
+    let servers: Vec<Server> = (1..=setup.servers).map(|n| server(n, setup)).collect();
+    let network = NextHops::new(&links(), routes(), &neighbours(&servers));
+    let (algorithm, hash, hash_key) = (Algorithm::Ring, HashOn::Tuple, HashKey::AddrPort);
+    let backend = Backend { algorithm, hash, hash_key, dsr: setup.dsr, ..fixture::backend("web", servers) };
+    let (pool, vip): (_, SocketAddr) = (fixture::pool_of(backend), setup.vip().parse().expect("an address"));
     let frontend = |id: u32, protocol, port, max_connections| {
-        let config = Frontend {
-            name: format!("web{id}"),
-            mode: setup.mode,
-            protocol,
-            listen: vec![SocketAddr::new(vip.ip(), port).into()],
-            backend: "web".into(),
-            max_connections,
-            max_connections_per_client: None,
-            trusted_clients: vec![],
-        };
-        let live = Arc::new(FrontendLive::new(id, 1));
-        Arc::new(snapshot::Frontend { config, pool: pool.clone(), live })
+        let listen = SocketAddr::new(vip.ip(), port).to_string();
+        let config = convey::model::fixture::frontend(&format!("web{id}"), &[&listen], "web");
+        fixture::frontend_of(Frontend { mode: setup.mode, protocol, max_connections, ..config }, &pool)
     };
     let mut frontends = vec![frontend(1, setup.protocol, vip.port(), None)];
     if setup.has_more {
         frontends.push(frontend(2, setup.protocol, SECOND.0, Some(SECOND.1)));
         frontends.push(frontend(3, Protocol::Udp, OF_UDP, None));
     }
-    let endpoint = |frontend: &Arc<snapshot::Frontend>| {
-        let config = &frontend.config;
-        (config.endpoints().next().expect("one"), frontend.clone())
-    };
-    Snapshot {
-        generation: 1,
-        listeners: frontends.iter().map(endpoint).collect(),
-        frontends,
-        pools: vec![pool],
-        servers: servers.into_iter().map(|server| (server.live.id, server)).collect(),
-        network: Arc::new(network),
-        ..Snapshot::empty(1)
-    }
+    Snapshot { generation: 1, network: Arc::new(network), ..fixture::snapshot(frontends, vec![pool]) }
 }
 
 /// fd00::`n`, its last byte.
@@ -233,27 +204,7 @@ fn v6(n: u8) -> [u8; 16] {
 fn server(n: u8, setup: Setup) -> Server {
     let ip = if setup.is_v6 { IpAddr::from(v6(n)) } else { IpAddr::from([10, 0, 0, n]) };
     let port = if setup.mode == Mode::Dsr && setup.dsr == DsrKind::L2 { 80 } else { 8080 };
-    let addr = SocketAddr::new(ip, port);
-    Server { name: format!("s{n:03}"), addr, settings: ServerSettings::default() }
-}
-
-fn backend(servers: Vec<Server>) -> Backend {
-    let second = Duration::from_secs(1);
-    let health_check =
-        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: second, timeout: second, rise: 1, fall: 1 };
-    Backend {
-        name: "web".into(),
-        algorithm: Algorithm::Ring,
-        hash: HashOn::Tuple,
-        hash_key: HashKey::AddrPort,
-        health_check,
-        outlier_detection: None,
-        slow_start: Duration::ZERO,
-        on_down: None,
-        dsr: DsrKind::L3,
-        servers,
-        named: vec![],
-    }
+    fixture::server(&format!("s{n:03}"), &SocketAddr::new(ip, port).to_string())
 }
 
 const WAN: u32 = 1;
@@ -263,27 +214,16 @@ const ROUTERS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 254)), IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe))];
 
 fn links() -> [Interface; 2] {
-    let link = |index: u32, addresses: Vec<IpAddr>| {
-        Interface::ethernet(index, &format!("eth{index}"), [2, 0, 0, 0, 1, index as u8], addresses)
-    };
-    let wan_v6 = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 2).into();
-    [link(WAN, vec![[192, 0, 2, 2].into(), wan_v6]), link(LAN, vec![[10, 0, 0, 254].into(), v6(254).into()])]
+    [interface(WAN, &["192.0.2.2", "2001:db8:2::2"]), interface(LAN, &["10.0.0.254", "fd00::fe"])]
 }
 
 fn routes() -> [Route; 4] {
-    let route = |prefix: IpAddr, prefix_len, interface, gateway| Route {
-        table: Route::MAIN,
-        prefix,
-        prefix_len,
-        metric: 0,
-        hops: vec![RouteHop { interface, gateway, mtu: None }],
-    };
     let [v4_router, v6_router] = ROUTERS.map(Some);
     [
-        route([10, 0, 0, 0].into(), 24, LAN, None),
-        route([0; 4].into(), 0, WAN, v4_router),
-        route(v6(0).into(), 64, LAN, None),
-        route([0; 16].into(), 0, WAN, v6_router),
+        route("10.0.0.0/24", LAN, None),
+        route("0.0.0.0/0", WAN, v4_router),
+        route("fd00::/64", LAN, None),
+        route("::/0", WAN, v6_router),
     ]
 }
 

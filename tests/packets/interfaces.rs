@@ -167,17 +167,7 @@ fn descriptors(network: &Network) -> usize {
 /// A program on the balancer's end of the second link that does nothing.
 fn idle_guard(network: &Network) -> Guard {
     let nothing = Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
-    let back = Interface {
-        index: 0,
-        name: LINK.to_owned(),
-        mac: None,
-        mtu: 1500,
-        mtu_v6: 1500,
-        up: true,
-        loopback: false,
-        redirect_peer: false,
-        addresses: Vec::new(),
-    };
+    let back = Interface { mac: None, ..Interface::ethernet(0, LINK, [0; 6], vec![]) };
     network.inside(Role::Balancer, || Guard::of_kind(GuardKind::Tcx, &nothing, &[back]).unwrap())
 }
 

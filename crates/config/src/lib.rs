@@ -5,6 +5,8 @@ mod describe;
 mod diff;
 mod file;
 pub mod files;
+#[cfg(feature = "test-util")]
+pub mod fixture;
 mod hint;
 mod list;
 mod loops;

@@ -166,43 +166,28 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
 mod tests {
     use super::*;
     use convey_forward::{Direction, PacketRole};
-    use convey_model::NextHops;
-    use convey_model::{Interface, Route, RouteHop};
+    use convey_model::fixture::{interface, route};
+    use convey_model::{Interface, NextHops};
     use convey_snapshot::fixture;
 
     const WAN: u32 = 2;
     const LAN: u32 = 3;
 
-    fn interface(index: u32, addresses: &[&str]) -> Interface {
-        Interface::ethernet(
-            index,
-            &format!("eth{index}"),
-            [2, 0, 0, 0, 1, index as u8],
-            addresses.iter().map(|address| address.parse().unwrap()).collect(),
-        )
-    }
-
-    /// Routes by `(prefix, length, interface)`.
-    fn network(interfaces: &[Interface], routes: &[(&str, u8, u32)]) -> Arc<NextHops> {
-        let route = |&(prefix, prefix_len, interface): &(&str, u8, u32)| Route {
-            table: Route::MAIN,
-            prefix: prefix.parse().unwrap(),
-            prefix_len,
-            metric: 0,
-            hops: vec![RouteHop { interface, gateway: None, mtu: None }],
-        };
-        Arc::new(NextHops::new(interfaces, routes.iter().map(route).collect::<Vec<_>>(), &[]))
+    /// Routes by network and interface, without routers.
+    fn network(interfaces: &[Interface], routes: &[(&str, u32)]) -> Arc<NextHops> {
+        let routes = routes.iter().map(|(network, interface)| route(network, *interface, None));
+        Arc::new(NextHops::new(interfaces, routes.collect::<Vec<_>>(), &[]))
     }
 
     #[test]
     fn a_refusal_may_be_made_up_where_clients_are_and_not_where_only_servers_are() {
         let [wan, lan] = [interface(WAN, &["192.0.2.1"]), interface(LAN, &["10.0.0.1"])];
         let inside = interface(LAN, &["10.0.0.1", "10.0.0.100"]);
-        let routes = [("10.0.0.0", 24, LAN), ("192.0.2.0", 24, WAN), ("0.0.0.0", 0, WAN)];
+        let routes = [("10.0.0.0/24", LAN), ("192.0.2.0/24", WAN), ("0.0.0.0/0", WAN)];
         let two_arms = network(&[wan.clone(), lan.clone()], &routes);
         let vip_inside_too = network(&[wan.clone(), inside], &routes);
-        let default_inside = network(&[wan, lan], &[routes[0], routes[1], ("0.0.0.0", 0, LAN)]);
-        let one_arm = network(&[interface(LAN, &["192.0.2.1", "10.0.0.1"])], &[("10.0.0.0", 24, LAN)]);
+        let default_inside = network(&[wan, lan], &[routes[0], routes[1], ("0.0.0.0/0", LAN)]);
+        let one_arm = network(&[interface(LAN, &["192.0.2.1", "10.0.0.1"])], &[("10.0.0.0/24", LAN)]);
         for (what, network, came_in, to_client, is_forgeable) in [
             ("the servers' own interface", &two_arms, LAN, WAN, false),
             ("its client is there, too", &two_arms, LAN, LAN, true),

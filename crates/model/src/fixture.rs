@@ -1,12 +1,15 @@
-//! Words made by hand, for tests.
+//! Words made by hand, for tests. The fixtures of `config` and `snapshot` build on these.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::{
-    Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, HealthCheck, Mode, ProbeKind, Protocol, Server,
-    ServerSettings,
+    Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode, ProbeKind,
+    Protocol, Route, RouteHop, Server, ServerSettings, Timeouts,
 };
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// A server of weight 1 without a limit.
 pub fn server(name: &str, addr: &str) -> Server {
@@ -14,17 +17,19 @@ pub fn server(name: &str, addr: &str) -> Server {
     Server { name: name.into(), addr, settings: ServerSettings::default() }
 }
 
+/// A check each second, of which one result decides.
+pub fn health_check(kind: ProbeKind) -> HealthCheck {
+    HealthCheck { kind, port: None, interval: SECOND, timeout: SECOND, rise: 1, fall: 1 }
+}
+
 /// A backend with round robin.
 pub fn backend(name: &str, servers: Vec<Server>) -> Backend {
-    let second = Duration::from_secs(1);
-    let health_check =
-        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: second, timeout: second, rise: 1, fall: 1 };
     Backend {
         name: name.into(),
         algorithm: Algorithm::RoundRobin,
         hash: HashOn::Source,
         hash_key: HashKey::default(),
-        health_check,
+        health_check: health_check(ProbeKind::Tcp),
         outlier_detection: None,
         slow_start: Duration::ZERO,
         on_down: None,
@@ -45,5 +50,29 @@ pub fn frontend(name: &str, listen: &[&str], backend: &str) -> Frontend {
         max_connections: None,
         max_connections_per_client: None,
         trusted_clients: vec![],
+    }
+}
+
+/// A second each.
+pub fn timeouts() -> Timeouts {
+    Timeouts { connect: SECOND, idle: SECOND, tcp_user_timeout: SECOND, udp_idle: SECOND, drain: SECOND }
+}
+
+/// An Ethernet interface that is up. Its name is `eth` and the index, which its Ethernet address ends with, too.
+pub fn interface(index: u32, addresses: &[&str]) -> Interface {
+    let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
+    Interface::ethernet(index, &format!("eth{index}"), [2, 0, 0, 0, 1, index as u8], addresses)
+}
+
+/// A route of the table main to a network such as `10.0.0.0/8`. It leads by an interface, and by a router if there is
+/// one.
+pub fn route(network: &str, interface: u32, gateway: Option<IpAddr>) -> Route {
+    let (prefix, len) = network.split_once('/').unwrap();
+    Route {
+        table: Route::MAIN,
+        prefix: prefix.parse().unwrap(),
+        prefix_len: len.parse().unwrap(),
+        metric: 0,
+        hops: vec![RouteHop { interface, gateway, mtu: None }],
     }
 }

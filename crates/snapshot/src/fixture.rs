@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
-use convey_model::{ServerEndpoints, Timestamp, WHOLE};
+use convey_model::{self as model, ServerEndpoints, Timestamp, WHOLE};
 
 pub use convey_model::fixture::{backend, server};
 
@@ -20,20 +20,37 @@ pub fn down(reason: &str, after: Duration) -> Health {
 }
 
 /// A backend that nobody has used.
-pub fn pool(name: &str, servers: Vec<(convey_model::Server, Health)>) -> Arc<Pool> {
-    let config = backend(name, servers.iter().map(|(server, _)| server.clone()).collect());
-    let servers = servers
-        .into_iter()
-        .map(|(config, health)| {
-            Arc::new(Server { config, health, live: Arc::new(ServerLive::new(number(), 1)) })
-        })
-        .collect();
+pub fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Pool> {
+    let (servers, health) = servers.into_iter().unzip();
+    unused(backend(name, servers), health)
+}
+
+/// A backend with these settings that nobody has used. Its servers are up.
+pub fn pool_of(config: model::Backend) -> Arc<Pool> {
+    let health = vec![up(); config.servers.len()];
+    unused(config, health)
+}
+
+fn unused(config: model::Backend, health: Vec<Health>) -> Arc<Pool> {
+    let servers = config.servers.iter().cloned().zip(health).map(|(config, health)| {
+        Arc::new(Server { config, health, live: Arc::new(ServerLive::new(number(), 1)) })
+    });
+    let servers = servers.collect();
     Arc::new(Pool::new(Arc::new(config), servers, Arc::new(PoolLive::new(1)), None))
+}
+
+/// The same backend with other servers.
+pub fn with_servers(pool: &Pool, servers: Vec<Arc<Server>>) -> Arc<Pool> {
+    Arc::new(Pool::new(pool.config.clone(), servers, pool.live.clone(), Some(pool)))
 }
 
 /// A frontend without a limit that nobody has connected to.
 pub fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> {
-    let config = convey_model::fixture::frontend(name, listen, &pool.config.name);
+    frontend_of(model::fixture::frontend(name, listen, &pool.config.name), pool)
+}
+
+/// A frontend with these settings that nobody has connected to.
+pub fn frontend_of(config: model::Frontend, pool: &Arc<Pool>) -> Arc<Frontend> {
     Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(number(), 1)) })
 }
 

@@ -9,17 +9,8 @@ use convey_model::{Algorithm, HashOn, Interface, Mode, RouteHop};
 const PACKETS: [Mode; 2] = [Mode::Passthrough, Mode::Dsr];
 
 fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
-    Interface {
-        index,
-        name: name.into(),
-        mac: Some([2; 6]),
-        mtu: 1500,
-        mtu_v6: 1500,
-        up: true,
-        loopback: name == "lo",
-        redirect_peer: false,
-        addresses: addresses.iter().map(|addr| addr.parse().unwrap()).collect(),
-    }
+    let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
+    Interface { loopback: name == "lo", ..Interface::ethernet(index, name, [2; 6], addresses) }
 }
 
 /// What is wrong with a file, or odd about it, on a host between 10.0.0.0/24 on eth0 and 10.1.0.0/24 on eth1, without

@@ -253,16 +253,11 @@ mod tests {
     use tokio::net::{TcpListener, UdpSocket};
 
     use super::*;
+    use convey_model::fixture;
 
     fn check(kind: ProbeKind) -> HealthCheck {
-        HealthCheck {
-            kind,
-            port: None,
-            interval: Duration::from_millis(20),
-            timeout: Duration::from_secs(2),
-            rise: 1,
-            fall: 1,
-        }
+        let (interval, timeout) = (Duration::from_millis(20), Duration::from_secs(2));
+        HealthCheck { interval, timeout, ..fixture::health_check(kind) }
     }
 
     fn http() -> HealthCheck {

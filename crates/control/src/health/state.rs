@@ -93,15 +93,13 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
     use super::*;
+    use convey_model::fixture;
 
     fn check(rise: u32, fall: u32) -> HealthCheck {
-        let second = Duration::from_secs(1);
-        HealthCheck { kind: ProbeKind::Tcp, port: None, interval: second, timeout: second, rise, fall }
+        HealthCheck { rise, fall, ..fixture::health_check(ProbeKind::Tcp) }
     }
 
     fn proven() -> State {

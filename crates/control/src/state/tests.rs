@@ -10,10 +10,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::health::Finding;
-use convey_config::Stats;
-use convey_model::{
-    self as model, ConnectFailures, Endpoint, Interface, Mode, Neighbour, PacketSettings, Protocol, Timeouts,
-};
+use convey_model::{self as model, ConnectFailures, Endpoint, Mode, Neighbour, Protocol};
 use convey_snapshot::Pick;
 use convey_snapshot::fixture::{self, backend, server};
 use convey_snapshot::stats::Counter;
@@ -23,30 +20,8 @@ const VIP: &str = "10.0.0.1:80";
 
 /// One frontend on [`VIP`] in front of these servers; one failed probe takes a server out.
 fn config(servers: Vec<Server>) -> Config {
-    Config {
-        frontends: vec![model::Frontend {
-            name: "web".into(),
-            mode: Mode::Proxy,
-            protocol: Protocol::Tcp,
-            listen: vec![VIP.parse().unwrap()],
-            backend: "pool".into(),
-            max_connections: None,
-            max_connections_per_client: None,
-            trusted_clients: vec![],
-        }],
-        backends: vec![backend("pool", servers)],
-        stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
-        timeouts: Timeouts {
-            connect: SECOND,
-            idle: SECOND,
-            tcp_user_timeout: SECOND,
-            udp_idle: SECOND,
-            drain: SECOND,
-        },
-        passthrough: PacketSettings::default(),
-        name_servers: vec![],
-        allow_local: false,
-    }
+    let frontend = model::fixture::frontend("web", &[VIP], "pool");
+    convey_config::fixture::config(vec![frontend], vec![backend("pool", servers)])
 }
 
 fn two_servers() -> Config {
@@ -341,17 +316,7 @@ fn each_snapshot_is_one_more_than_the_last() {
 
 #[test]
 fn a_change_of_the_network_is_published_and_stays() {
-    let lan = Interface {
-        index: 2,
-        name: "eth0".into(),
-        mac: Some([2; 6]),
-        mtu: 1500,
-        mtu_v6: 1500,
-        up: true,
-        loopback: false,
-        redirect_peer: false,
-        addresses: vec![],
-    };
+    let lan = model::fixture::interface(2, &[]);
     let neighbour = Neighbour { interface: 2, ip: "10.0.0.2".parse().unwrap(), mac: [3; 6] };
     let mut state = State::new(1);
     let before = state.configure(two_servers(), Timestamp(0));

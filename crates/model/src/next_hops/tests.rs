@@ -1,6 +1,7 @@
 //! Where packets go.
 
 use super::*;
+use crate::fixture::{self, interface};
 
 const LAN: u32 = 2;
 const WAN: u32 = 3;
@@ -9,37 +10,13 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn interface(index: u32, addresses: &[&str]) -> Interface {
-    let mac = Some([2, 0, 0, 0, 0, index as u8]);
-    let addresses = addresses.iter().map(|a| ip(a)).collect();
-    let name = format!("eth{index}");
-    Interface {
-        index,
-        name,
-        mac,
-        mtu: 1500,
-        mtu_v6: 1500,
-        up: true,
-        loopback: false,
-        redirect_peer: false,
-        addresses,
-    }
-}
-
 fn loopback(addresses: &[&str]) -> Interface {
     Interface { mac: Some([0; 6]), loopback: true, ..interface(1, addresses) }
 }
 
 /// `10.0.0.0/8`, the interface, and the router if there is one.
 fn route(network: &str, interface: u32, gateway: Option<&str>) -> Route {
-    let (prefix, len) = network.split_once('/').unwrap();
-    Route {
-        table: Route::MAIN,
-        prefix: ip(prefix),
-        prefix_len: len.parse().unwrap(),
-        metric: 0,
-        hops: vec![RouteHop { interface, gateway: gateway.map(ip), mtu: None }],
-    }
+    fixture::route(network, interface, gateway.map(ip))
 }
 
 fn neighbour(interface: u32, address: &str, mac: u8) -> Neighbour {
@@ -69,7 +46,7 @@ fn a_server_on_the_link_is_its_own_next_hop_and_clients_are_behind_the_router() 
     );
     assert_eq!((mac_to(&hops, "10.0.0.7"), mac_to(&hops, "198.51.100.9")), (7, 1));
     let hop = hops.get(hops.lookup(ip("10.0.0.7")).unwrap()).unwrap();
-    assert_eq!((hop.interface, hop.src_mac, hop.mtu), (LAN, [2, 0, 0, 0, 0, 2], 1500));
+    assert_eq!((hop.interface, hop.src_mac, hop.mtu), (LAN, [2, 0, 0, 0, 1, 2], 1500));
 }
 
 #[test]

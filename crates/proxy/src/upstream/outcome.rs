@@ -83,8 +83,7 @@ pub(super) fn is_host_shortage(error: &io::Error) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use convey_model::Backend;
-    use convey_snapshot::Pool;
+    use convey_snapshot::{Pool, fixture};
 
     use super::super::testing::{client, pool};
     use super::super::{Attempts, Downstream};
@@ -92,10 +91,9 @@ mod tests {
 
     /// A server that so many failures in a row take out.
     fn pool_with_fall(fall: u32) -> Arc<Pool> {
-        let Pool { config, servers, live, .. } = &*pool(1, None);
-        let mut config = Backend::clone(config);
+        let mut config = fixture::backend("web", vec![fixture::server("a", "10.0.1.1:80")]);
         config.health_check.fall = fall;
-        Arc::new(Pool::new(config.into(), servers.clone(), live.clone(), None))
+        fixture::pool_of(config)
     }
 
     #[test]

@@ -69,8 +69,9 @@ mod tests {
     use futures_util::FutureExt;
     use rustix::io::Errno;
 
-    use super::super::testing::{client, fail, pool, with_servers};
+    use super::super::testing::{client, fail, pool};
     use super::*;
+    use convey_snapshot::fixture::with_servers;
 
     const PATIENCE: Duration = Duration::from_secs(5);
 

@@ -111,8 +111,9 @@ impl Attempts {
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::testing::{client, fail, pool, with_servers};
+    use super::super::testing::{client, fail, pool};
     use super::*;
+    use convey_snapshot::fixture::with_servers;
 
     #[test]
     fn a_client_tries_four_servers_and_none_of_them_twice() {

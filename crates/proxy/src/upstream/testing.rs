@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Attempts, Downstream, Permit};
 use convey_model::{ConnectFailures, Protocol};
-use convey_snapshot::{Pool, Server, fixture};
+use convey_snapshot::{Pool, fixture};
 use tokio::sync::mpsc;
 
 /// A client that has just come.
@@ -26,11 +26,6 @@ pub(super) fn pool(servers: u8, limit: Option<u32>) -> Arc<Pool> {
         (server, fixture::up())
     };
     fixture::pool("web", (0..servers).map(server).collect())
-}
-
-/// The same backend with other servers.
-pub(super) fn with_servers(pool: &Arc<Pool>, servers: Vec<Arc<Server>>) -> Arc<Pool> {
-    Arc::new(Pool::new(pool.config.clone(), servers, pool.live.clone(), Some(pool)))
 }
 
 /// A connect to the server of this permit fails. Returns what health is told.

@@ -7,14 +7,8 @@ const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos()
 
 /// In passthrough mode, with ten seconds to finish.
 fn patient(servers: Vec<Server>) -> Config {
-    let timeouts = Timeouts {
-        connect: SECOND,
-        idle: SECOND,
-        tcp_user_timeout: SECOND,
-        udp_idle: SECOND,
-        drain: 10 * SECOND,
-    };
-    let mut patient = Config { timeouts, ..config(servers) };
+    let mut patient = config(servers);
+    patient.timeouts.drain = 10 * SECOND;
     patient.frontends[0].mode = Mode::Passthrough;
     patient
 }

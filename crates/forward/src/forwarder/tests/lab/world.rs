@@ -239,15 +239,9 @@ impl World {
 
 fn interfaces(wan_mtu: u32, lan_mtu: u32) -> [Interface; 2] {
     let interface = |index, mtu, addresses: &[&str]| Interface {
-        index,
-        name: format!("eth{index}"),
-        mac: Some([2, 0, 0, 0, 1, index as u8]),
         mtu,
         mtu_v6: mtu,
-        up: true,
-        loopback: false,
-        redirect_peer: false,
-        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        ..fixture::interface(index, addresses)
     };
     [
         interface(WAN, wan_mtu, &["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2", "fe80::2"]),
@@ -256,20 +250,13 @@ fn interfaces(wan_mtu: u32, lan_mtu: u32) -> [Interface; 2] {
 }
 
 fn routes(router: Option<IpAddr>, server_router: Option<IpAddr>) -> [Route; 6] {
-    let route = |prefix: &str, prefix_len, interface, gateway| Route {
-        table: Route::MAIN,
-        prefix: prefix.parse().unwrap(),
-        prefix_len,
-        metric: 0,
-        hops: vec![RouteHop { interface, gateway, mtu: None }],
-    };
     let [v4, v6] = Family::BOTH.map(|family| Some(router.unwrap_or(family.router().ip)));
     [
-        route("10.0.0.0", 24, LAN, server_router),
-        route("192.0.2.0", 24, WAN, None),
-        route("0.0.0.0", 0, WAN, v4),
-        route("fd00::", 64, LAN, server_router),
-        route("2001:db8:2::", 64, WAN, None),
-        route("::", 0, WAN, v6),
+        fixture::route("10.0.0.0/24", LAN, server_router),
+        fixture::route("192.0.2.0/24", WAN, None),
+        fixture::route("0.0.0.0/0", WAN, v4),
+        fixture::route("fd00::/64", LAN, server_router),
+        fixture::route("2001:db8:2::/64", WAN, None),
+        fixture::route("::/0", WAN, v6),
     ]
 }

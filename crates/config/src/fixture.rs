@@ -1,0 +1,17 @@
+//! Configurations made by hand, for tests of crates that are given one.
+
+use crate::{Config, Stats};
+use convey_model::{Backend, Frontend, PacketSettings, fixture};
+
+/// A configuration with these frontends and backends, both sorted by name. Its statistics are served at 127.0.0.1:7000.
+pub fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config {
+    Config {
+        frontends,
+        backends,
+        stats: Stats { listen: ([127, 0, 0, 1], 7000).into() },
+        timeouts: fixture::timeouts(),
+        passthrough: PacketSettings::default(),
+        name_servers: vec![],
+        allow_local: false,
+    }
+}
