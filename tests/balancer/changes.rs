@@ -46,14 +46,16 @@ impl Changes {
     }
 
     /// When a flow in this state ends at the latest whose last packet came then: shorter timeouts hold from when they are
-    /// published, longer ones from the next packet. (The flow cache alone may know of that; then those of now hold for it.)
+    /// published, longer ones from the next packet. The flow cache alone may know of that one: whichever timeouts are in force
+    /// when it is asked hold for it, until shorter ones are published.
     pub(super) fn end(&self, state: FlowState, last: Timestamp) -> Timestamp {
         let then = self.since(last).take_while(|(from, _)| *from <= last);
         let then = then.map(|(_, timeouts)| last.after(timeout(state, timeouts))).max().expect("one");
         let later = self.timeouts.iter().filter(|(from, _)| *from > last);
-        let end =
-            later.map(|(from, timeouts)| from.after(timeout(state, timeouts))).fold(then, Timestamp::min);
-        end.max(last.after(timeout(state, &self.timeouts.last().expect("one").1)))
+        later.fold(then, |end, (from, timeouts)| {
+            let timeout = timeout(state, timeouts);
+            end.min(from.after(timeout)).max(last.after(timeout))
+        })
     }
 
     /// How long a flow in this state is at least kept whose last packet came then.
