@@ -3,10 +3,16 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Stats;
 use crate::model::Mode;
+
+/// The configuration of this host, which packages bring.
+pub const HOST_CONFIG: &str = "/etc/convey/config.toml";
+
+/// The configuration of this folder, if the host has none.
+const LOCAL_CONFIG: &str = "config.toml";
 
 /// A layer-4 load balancer: one binary, one file, every way to forward.
 #[derive(Debug, Parser)]
@@ -18,7 +24,7 @@ use crate::model::Mode;
         Without a command it runs the balancer described by the configuration file, or, with --listen and \
         --servers, one that needs no file but a list of servers. Saving the file reloads it; established \
         connections are never cut.",
-    after_help = AFTER_HELP,
+    after_help = after_help(),
     args_conflicts_with_subcommands = false
 )]
 pub struct Cli {
@@ -44,12 +50,33 @@ pub enum Command {
     /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, and, before Linux 6.6, the
     /// filters of a killed process. What belongs to a convey that runs stays. Options change nothing here.
     Clear,
+    /// Print the manual page or the completions of a shell
+    ///
+    /// For example `convey generate complete-bash > /etc/bash_completion.d/convey`. The Debian package has all of them.
+    Generate {
+        /// What to print
+        #[arg(value_name = "KIND")]
+        kind: Generated,
+    },
+}
+
+/// What is made of the command line's definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Generated {
+    /// The manual page, convey(8)
+    Man,
+    /// Completions for bash
+    CompleteBash,
+    /// Completions for fish
+    CompleteFish,
+    /// Completions for zsh
+    CompleteZsh,
 }
 
 /// What every command takes.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Configuration file [default: config.toml]
+    /// Configuration file [default: /etc/convey/config.toml if it exists, else ./config.toml]
     #[arg(short, long, value_name = "PATH", global = true)]
     config: Option<PathBuf>,
     /// Without a configuration file: where clients connect to (a port alone: every IPv4 address)
@@ -80,9 +107,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// The configuration file.
+    /// The configuration file: the one that is named, else the host's, else the one of this folder.
     pub fn config(&self) -> &Path {
-        self.config.as_deref().unwrap_or(Path::new("config.toml"))
+        self.config.as_deref().unwrap_or_else(|| default_config(Path::new(HOST_CONFIG)))
     }
 
     /// Whether the command line names no file and no list of servers.
@@ -100,6 +127,11 @@ impl Options {
     }
 }
 
+/// The host's file may be there and out of reach: then the start says so, and takes no other in its place.
+fn default_config(host: &Path) -> &Path {
+    if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
+}
+
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     address(text, Ipv4Addr::UNSPECIFIED)
 }
@@ -115,21 +147,50 @@ fn address(text: &str, ip: Ipv4Addr) -> Result<SocketAddr, String> {
     addr.ok_or_else(|| "allowed: a port from 1 to 65535, or IP:port, such as 7777 or [::]:7777".to_owned())
 }
 
-const AFTER_HELP: &str = "\
-Signals:
-  SIGTERM, Ctrl-C   stop accepting, let connections finish (timeouts.drain), exit; again: exit at once
-  SIGHUP            read the configuration file, or the list of servers, again
+/// A part of the help and of the manual page: its title, and terms with their meaning.
+pub type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
-Environment:
-  RUST_LOG          what is logged: error, warn, info (default), debug or trace
+/// What `--help` says below the options.
+pub const SECTIONS: [Section; 4] = [
+    (
+        "Files",
+        &[
+            (HOST_CONFIG, "the configuration, unless --config names another"),
+            ("./config.toml", "the configuration, if there is no file of that name in /etc/convey"),
+            ("/run/convey", "which ports a running convey has reserved (packet modes)"),
+        ],
+    ),
+    (
+        "Signals",
+        &[
+            (
+                "SIGTERM, Ctrl-C",
+                "stop accepting, let connections finish (timeouts.drain), exit; again: exit at once",
+            ),
+            ("SIGHUP", "read the configuration file, or the list of servers, again"),
+        ],
+    ),
+    ("Environment", &[("RUST_LOG", "what is logged: error, warn, info (default), debug or trace")]),
+    (
+        "Exit codes",
+        &[
+            ("0", "clean stop"),
+            ("1", "the configuration is invalid, start-up failed, or something could not be removed"),
+            ("2", "wrong usage"),
+            ("128 + N", "ended at once by a second signal N"),
+        ],
+    ),
+];
 
-Exit codes:
-  0  clean stop
-  1  the configuration is invalid, start-up failed, or something could not be removed
-  2  wrong usage
-  128 + N  ended at once by a second signal N
-
-Try it: convey demo";
+fn after_help() -> String {
+    let mut help = String::new();
+    for (title, terms) in SECTIONS {
+        let width = terms.iter().map(|(term, _)| term.len()).max().unwrap_or(0);
+        let lines: String = terms.iter().map(|(term, means)| format!("  {term:width$}  {means}\n")).collect();
+        help += &format!("{title}:\n{lines}\n");
+    }
+    help + "Try it: convey demo"
+}
 
 #[cfg(test)]
 mod tests {
@@ -164,8 +225,18 @@ mod tests {
     #[test]
     fn the_original_spelling_still_works() {
         assert_eq!(parse("convey --config=x.toml").unwrap().options.config(), Path::new("x.toml"));
-        assert_eq!(parse("convey").unwrap().options.config(), Path::new("config.toml"));
         assert_eq!(parse("convey -p").unwrap().options.mode(), Some(Mode::Passthrough));
+    }
+
+    #[test]
+    fn without_an_option_the_file_of_the_host_goes_before_the_one_of_this_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = folder.path().join("config.toml");
+        assert_eq!(default_config(&host), Path::new("config.toml"));
+        std::fs::write(&host, "").unwrap();
+        assert_eq!(default_config(&host), host);
+        let beyond = host.join("not_in_a_folder");
+        assert_eq!(default_config(&beyond), beyond, "whether it exists cannot be found out");
     }
 
     #[test]

@@ -152,7 +152,8 @@ impl Balancer {
 
     fn announce(&self, cores: usize) {
         let config = self.config();
-        info!("convey {} on {cores} cores", env!("CARGO_PKG_VERSION"));
+        let file = self.task.file.path.display();
+        info!("convey {} on {cores} cores, with {file}", env!("CARGO_PKG_VERSION"));
         for frontend in &config.frontends {
             let (name, mode, backend) = (&frontend.name, mode_name(frontend.mode), &frontend.backend);
             for listen in frontend.places() {

@@ -5,6 +5,7 @@ mod balancer;
 mod clear;
 mod clock;
 mod flood;
+mod generate;
 mod host;
 mod limits;
 mod neighbours;
@@ -34,7 +35,7 @@ use tokio::runtime::Runtime;
 use self::host::Kernel;
 use self::show::Show;
 
-use crate::cli::{Cli, Command, Options};
+use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use crate::config::{self, Config, LeftOut, List, LoadError};
 use crate::control::File;
 use crate::control::{Resolver, own_addresses};
@@ -51,6 +52,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Some(Command::Check) => check(&cli.options),
         Some(Command::Demo) => try_out(&cli.options),
         Some(Command::Clear) => clear::run(),
+        Some(Command::Generate { kind }) => generated(kind),
     }
 }
 
@@ -80,12 +82,13 @@ impl Failure {
             }
             Failure::Config(unreadable) => {
                 let says = format!("convey: {unreadable}");
+                if !is_missing(unreadable) || options.servers.is_some() {
+                    return vec![says];
+                }
+                let neither = options.names_no_file().then(|| format!("There is no {HOST_CONFIG} either."));
                 let hint =
                     "Name a file with --config, a list of servers with --servers, or try `convey demo`.";
-                match is_missing(unreadable) && options.servers.is_none() {
-                    true => vec![says, hint.to_owned()],
-                    false => vec![says],
-                }
+                [says].into_iter().chain(neither).chain([hint.to_owned()]).collect()
             }
             Failure::Start(error) => vec![format!("convey: {error:#}")],
         }
@@ -134,6 +137,16 @@ fn check(options: &Options) -> Result<ExitCode, Failure> {
     print(&format!("{} is valid; it would run:\n\n", file.path.display()));
     print(&config::describe(&config));
     Ok(ExitCode::SUCCESS)
+}
+
+fn generated(kind: Generated) -> Result<ExitCode, Failure> {
+    match generate::print(kind) {
+        // The reader, such as `head`, has seen enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("cannot print").into())
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn try_out(options: &Options) -> Result<ExitCode, Failure> {

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
 
-use convey_testkit::{Loopback, Ran, Setup, binary, run, stories};
+use convey_testkit::{Loopback, Need, Ran, Setup, binary, run, stories};
 
 stories!("cli":
     help_explains_commands_signals_and_exit_codes,
@@ -12,6 +14,8 @@ stories!("cli":
     both_packet_modes_at_once_are_a_usage_error,
     packet_modes_say_what_they_need,
     a_missing_file_is_named,
+    without_a_name_the_file_is_the_hosts_or_that_of_the_folder [Need::Other(host_has_a_file)],
+    completions_and_the_manual_are_what_shells_and_man_take [Need::Tool("bash", "bash")],
     a_busy_port_is_named_at_the_start,
     a_busy_statistics_port_is_named_at_the_start,
 );
@@ -19,7 +23,9 @@ stories!("cli":
 fn help_explains_commands_signals_and_exit_codes() {
     let ran = convey(&["--help"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
-    for part in ["Usage: convey", "check", "demo", "--config <PATH>", "SIGHUP", "RUST_LOG", "Exit codes:"] {
+    for part in
+        ["Usage: convey", "check", "demo", "--config <PATH>", "SIGHUP", "RUST_LOG", "Exit codes:", "Files:"]
+    {
         assert!(ran.stdout.contains(part), "no {part:?} in\n{}", ran.stdout);
     }
     assert!(convey(&["-h"]).stdout.contains("Usage: convey"));
@@ -77,6 +83,50 @@ fn a_missing_file_is_named() {
     );
     let ran = convey(&["--config", "/"]);
     assert_eq!(ran.stderr, "convey: cannot read /: it is a directory, not a regular file\n");
+}
+
+fn without_a_name_the_file_is_the_hosts_or_that_of_the_folder() {
+    let lab = Loopback::new();
+    let check = || run(binary().arg("check").current_dir(lab.directory()));
+    assert_eq!(
+        check().stderr,
+        "convey: cannot read config.toml: No such file or directory (os error 2)\n\
+         There is no /etc/convey/config.toml either.\n\
+         Name a file with --config, a list of servers with --servers, or try `convey demo`.\n"
+    );
+    fs::write(
+        lab.directory().join("config.toml"),
+        Setup::new(&lab).server("a", lab.server(1), "").to_string(),
+    )
+    .unwrap();
+    let checked = check();
+    assert!(checked.stdout.starts_with("config.toml is valid; it would run:"), "{checked:?}");
+    let help = convey(&["--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("[default: /etc/convey/config.toml if it exists, else ./config.toml]"), "{help}");
+}
+
+fn host_has_a_file() -> Option<String> {
+    let file = Path::new("/etc/convey/config.toml");
+    file.exists().then(|| format!("there is {}", file.display()))
+}
+
+fn completions_and_the_manual_are_what_shells_and_man_take() {
+    let lab = Loopback::new();
+    let generated = |kind: &str| {
+        let ran = convey(&["generate", kind]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+        ran.stdout
+    };
+    assert!(generated("man").contains(".TH convey 8"));
+    assert!(generated("complete-fish").contains("complete -c convey"));
+    assert!(generated("complete-zsh").starts_with("#compdef convey\n"));
+    let file = lab.directory().join("convey.bash");
+    fs::write(&file, generated("complete-bash")).unwrap();
+    let ask =
+        ". \"$0\"; COMP_WORDS=(convey ch) COMP_CWORD=1; _convey convey ch convey; echo \"${COMPREPLY[@]}\"";
+    let ran = run(Command::new("bash").args(["-c", ask]).arg(&file));
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("check\n", ""));
+    assert_eq!(convey(&["generate", "complete-tcsh"]).code, Some(2));
 }
 
 fn a_busy_port_is_named_at_the_start() {

@@ -1,6 +1,7 @@
 //! The program under test.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, DirEntry, File};
 use std::net::SocketAddr;
@@ -93,6 +94,11 @@ impl Balancer {
         let directory = lab.directory().to_owned();
         fs::write(directory.join(file), config.to_string()).unwrap();
         command.current_dir(&directory);
+        let names_it = |argument: &OsStr| argument == "--config" || argument == "--servers";
+        if !command.get_args().any(names_it) {
+            // A host with the package has a file in /etc, too.
+            command.args(["--config", file]);
+        }
         let process = start(command, &directory.join("log"));
         Balancer { process, directory, file, stats: lab.stats() }
     }
