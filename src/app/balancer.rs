@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::host::{Kernel, load};
 use super::paths::{Parts, Paths, Threads};
+use super::service_manager::ServiceManager;
 use super::show::Show;
 use super::signals::{Signals, Wish};
 use super::{Failure, clock, cores, limits, runtime, snat_ports, stale_filters};
@@ -45,8 +46,9 @@ pub(super) fn run(file: File, show: &Show) -> Result<ExitCode, Failure> {
         ReservedPorts::give_back_stale();
     }
     let open_files = limits::raise_file_limit();
-    let start =
-        Start { config: loaded.config, kernel, file, reloads: Reloads { reload, reloads }, open_files };
+    let manager = ServiceManager::from_env();
+    let reloads = Reloads { reload, reloads };
+    let start = Start { config: loaded.config, kernel, file, reloads, open_files, manager };
     Ok(runtime.block_on(start.run(show))?)
 }
 
@@ -70,6 +72,7 @@ struct Start {
     file: File,
     reloads: Reloads,
     open_files: u64,
+    manager: ServiceManager,
 }
 
 impl Start {
@@ -78,6 +81,7 @@ impl Start {
         let _servers = show.start_servers(&self.config).await?;
         let mut balancer = Balancer::start(self).await?;
         show.begin(balancer.config(), balancer.task.snapshot.clone());
+        balancer.manager.is_ready();
         balancer.serve(&mut signals).await;
         Ok(balancer.stop(&mut signals).await)
     }
@@ -89,12 +93,13 @@ struct Balancer {
     events: Events,
     reload: mpsc::Sender<()>,
     draining: Arc<AtomicBool>,
+    manager: ServiceManager,
 }
 
 impl Balancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
-        let Start { config, kernel, file, reloads: Reloads { reload, reloads }, open_files } = start;
+        let Start { config, kernel, file, reloads: Reloads { reload, reloads }, open_files, manager } = start;
         let cores = cores();
         // A reload compares with what the file says.
         let (with_ports, other_ports) = snat_ports::choose(&config)?;
@@ -136,10 +141,11 @@ impl Balancer {
             file,
             digest: Digest::default(),
             now: clock::now,
+            supervisor: Box::new(manager.clone()),
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
         let events = Events { outcomes, failures, reloads, networks, lookups };
-        let mut balancer = Balancer { task, events, reload, draining };
+        let mut balancer = Balancer { task, events, reload, draining, manager };
         let Task { state, data_path, .. } = &mut balancer.task;
         data_path.take_over(state.config().expect("it has just been configured")).await;
         balancer.announce(cores);
@@ -196,6 +202,7 @@ impl Balancer {
         let open = || open(totals);
         let outlasting = self.task.data_path.outlasting_connections();
         info!("stopping: {} open connections have {patience:?} to finish", open());
+        self.manager.is_stopping(open(), patience);
         let cut_before = totals.sum(Counter::Cut);
         let second = async {
             loop {

@@ -17,6 +17,7 @@ mod paths;
 mod privileges;
 mod proxy_path;
 mod restart;
+mod service_manager;
 mod show;
 mod signals;
 mod snat_ports;

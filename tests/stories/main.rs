@@ -22,6 +22,7 @@ mod outlier;
 mod ports;
 mod proxy;
 mod reload;
+mod service_manager;
 mod shares;
 mod slow;
 mod stats;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         ports::stories(),
         proxy::stories(),
         reload::stories(),
+        service_manager::stories(),
         shares::stories(),
         slow::stories(),
         stats::stories(),

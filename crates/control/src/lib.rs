@@ -13,12 +13,14 @@ mod names;
 mod own_addresses;
 mod resolver;
 mod state;
+mod supervisor;
 mod task;
 
 pub use digest::Digest;
 pub use flood::{FloodEvent, FloodWatch};
 pub use names::{FaultChange, NameChange};
 pub use state::{HealthChange, State};
+pub use supervisor::Supervisor;
 pub use task::{DataPath, Events, File, Task};
 
 pub use own_addresses::{own_addresses, own_addresses_for};

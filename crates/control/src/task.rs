@@ -10,7 +10,8 @@ use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
 
 use super::lines::{listed, of_name, of_server};
-use super::{Digest, State};
+use super::supervisor::Heartbeat;
+use super::{Digest, State, Supervisor};
 use crate::health::{Finding, Outcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
 use convey_config::files;
@@ -116,6 +117,8 @@ pub struct Task<D> {
     pub digest: Digest,
     /// Tells the time.
     pub now: fn() -> Timestamp,
+    /// Who is told how the task fares.
+    pub supervisor: Box<dyn Supervisor>,
 }
 
 impl<D: DataPath> Task<D> {
@@ -135,6 +138,7 @@ impl<D: DataPath> Task<D> {
         let published = &self.snapshot;
         let publish = || publish(published, snapshot.clone());
         let before = self.data_path.switch(ready, &snapshot, publish).await;
+        self.supervisor.publishes(&snapshot);
         self.tell_who_is_empty(&before);
         self.schedule.set(self.state.probes());
         Ok(())
@@ -144,6 +148,7 @@ impl<D: DataPath> Task<D> {
     pub async fn run(&mut self, events: &mut Events) {
         let mut reading = Reading::default();
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
+        let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
         loop {
             let due = self.state.due().into_iter().chain(self.digest.due()).min();
             let time = until(due, (self.now)());
@@ -151,10 +156,16 @@ impl<D: DataPath> Task<D> {
                 () = time => self.on_time(),
                 Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
-                Some(()) = events.reloads.recv() => reading.begin(&self.file),
+                () = heartbeat.due() => self.supervisor.is_alive(),
+                Some(()) = events.reloads.recv() => {
+                    self.supervisor.reload_begins();
+                    reading.begin(&self.file);
+                }
                 loaded = reading.end() => {
                     self.reload(loaded).await;
-                    reading.begin_again(&self.file);
+                    if !reading.begin_again(&self.file) {
+                        self.supervisor.reload_ends();
+                    }
                 }
                 Some(table) = events.networks.recv() => self.on_network(&table),
                 Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
@@ -273,6 +284,7 @@ impl<D: DataPath> Task<D> {
         let Some((snapshot, changes)) = self.state.take_update() else { return };
         let before = self.publish(snapshot.clone());
         self.data_path.on_snapshot(&snapshot);
+        self.supervisor.publishes(&snapshot);
         let now = (self.now)();
         let told = changes.into_iter().filter_map(|change| self.digest.take(change, now));
         told.for_each(|change| of_server(&change));
@@ -378,11 +390,13 @@ impl Reading {
         self.loaded = Some(files::begin_aside(move || file.load()));
     }
 
-    /// Begins if somebody has asked meanwhile.
-    fn begin_again(&mut self, file: &File) {
-        if std::mem::take(&mut self.again) {
+    /// Begins if somebody has asked meanwhile; whether it has begun.
+    fn begin_again(&mut self, file: &File) -> bool {
+        let again = std::mem::take(&mut self.again);
+        if again {
             self.begin(file);
         }
+        again
     }
 
     /// Waits until it has been read; forever if nobody reads it.
@@ -413,5 +427,109 @@ fn lines(error: LoadError) -> Vec<String> {
     match error {
         LoadError::Invalid(problems) => problems.iter().map(ToString::to_string).collect(),
         unreadable => vec![unreadable.to_string()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// Takes any configuration; the second one forever.
+    #[derive(Default)]
+    struct Hangs {
+        configured: bool,
+    }
+
+    impl DataPath for Hangs {
+        type Ready = ();
+
+        fn refuse(&self, _: &Config, _: &Config) -> Option<String> {
+            None
+        }
+
+        fn prepare(&mut self, _: &Config) -> Result<(), String> {
+            Ok(())
+        }
+
+        async fn switch<T>(&mut self, (): (), _: &Arc<Snapshot>, publish: impl FnOnce() -> T) -> T {
+            if std::mem::replace(&mut self.configured, true) {
+                std::future::pending::<()>().await;
+            }
+            publish()
+        }
+
+        fn see(&self, _: &Arc<Snapshot>) {}
+
+        fn on_snapshot(&mut self, _: &Snapshot) {}
+    }
+
+    /// Wants a sign of life every 10 ms.
+    struct Beats(Arc<Notify>);
+
+    impl Supervisor for Beats {
+        fn heartbeat(&self) -> Option<Duration> {
+            Some(Duration::from_millis(10))
+        }
+
+        fn is_alive(&self) {
+            self.0.notify_one();
+        }
+
+        fn reload_begins(&self) {}
+
+        fn reload_ends(&self) {}
+
+        fn publishes(&self, _: &Snapshot) {}
+    }
+
+    fn config(weight: u32) -> String {
+        format!(
+            "[frontends.web]\nlisten_addr = '127.0.0.1:1'\nbackend = 'web'\n[backends.web]\n\
+             health_check.kind = 'none'\nservers.a = {{ addr = '127.0.0.1:2', weight = {weight} }}\n"
+        )
+    }
+
+    #[tokio::test]
+    async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
+        let beats = Arc::new(Notify::new());
+        let folder = tempfile::tempdir().unwrap();
+        let file = File { path: folder.path().join("config.toml"), list: None, mode: None };
+        std::fs::write(&file.path, config(1)).unwrap();
+        let (outcome, outcomes) = mpsc::channel(1);
+        let (lookup, lookups) = mpsc::channel(1);
+        let (reload, reloads) = mpsc::channel(1);
+        let mut events =
+            Events { outcomes, failures: mpsc::channel(1).1, reloads, networks: mpsc::channel(1).1, lookups };
+        let mut task = Task {
+            state: State::new(1),
+            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            schedule: Schedule::new(outcome, 1),
+            resolver: Resolver::new(1),
+            lookups: lookup,
+            data_path: Hangs::default(),
+            file: file.clone(),
+            digest: Digest::default(),
+            now: || Timestamp(0),
+            supervisor: Box::new(Beats(beats.clone())),
+        };
+        task.configure(file.load().unwrap().config).await.unwrap();
+        let until_silence = async {
+            let mut changed = false;
+            // Thirty times as long as it takes while it lives.
+            while tokio::time::timeout(Duration::from_millis(300), beats.notified()).await.is_ok() {
+                if !std::mem::replace(&mut changed, true) {
+                    std::fs::write(&file.path, config(2)).unwrap();
+                    reload.try_send(()).unwrap();
+                }
+            }
+            changed
+        };
+        tokio::select! {
+            () = task.run(&mut events) => unreachable!(),
+            () = tokio::time::sleep(Duration::from_secs(20)) => panic!("it hangs, and says that it lives"),
+            lived = until_silence => assert!(lived, "it gave no sign of life before the reload either"),
+        }
     }
 }

@@ -1,0 +1,167 @@
+//! What convey tells a service manager such as systemd, if it runs under one: sd_notify(3). Without `$NOTIFY_SOCKET` nothing
+//! is sent.
+
+use std::cell::RefCell;
+use std::env;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process;
+use std::rc::Rc;
+use std::time::Duration;
+
+use log::warn;
+use sd_notify::NotifyState;
+
+use crate::control::Supervisor;
+use crate::snapshot::Snapshot;
+
+/// What a stop takes beyond the time that connections have to finish.
+const STOP_MARGIN: Duration = Duration::from_secs(15);
+
+/// The service manager, if there is one.
+#[derive(Clone, Default)]
+pub(super) struct ServiceManager(Option<Rc<Manager>>);
+
+struct Manager {
+    socket: UnixDatagram,
+    addr: SocketAddr,
+    /// Half the time after which it takes convey for hung, if it wants to know.
+    heartbeat: Option<Duration>,
+    /// What it was told last.
+    status: RefCell<String>,
+}
+
+impl ServiceManager {
+    /// The one that the environment names.
+    pub(super) fn from_env() -> ServiceManager {
+        let Some(path) = env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
+            return ServiceManager(None);
+        };
+        let manager = Manager::new(path.as_bytes());
+        let manager = manager.inspect_err(|error| {
+            warn!("the service manager is told nothing: NOTIFY_SOCKET {}: {error}", path.display());
+        });
+        ServiceManager(manager.ok().map(Rc::new))
+    }
+
+    /// Clients are served.
+    pub(super) fn is_ready(&self) {
+        self.tell(&[NotifyState::Ready]);
+    }
+
+    /// Open connections have `patience` to finish.
+    pub(super) fn is_stopping(&self, open: u64, patience: Duration) {
+        let status = format!("stopping: {open} open connections have {patience:?} to finish");
+        // Else its own limit, which knows nothing of `timeouts.drain`, would cut them.
+        let limit = format!("EXTEND_TIMEOUT_USEC={}", (patience + STOP_MARGIN).as_micros());
+        self.tell(&[NotifyState::Stopping, NotifyState::Status(&status), NotifyState::Custom(&limit)]);
+    }
+
+    fn tell(&self, states: &[NotifyState]) {
+        if let Some(manager) = &self.0 {
+            manager.tell(states);
+        }
+    }
+}
+
+impl Manager {
+    fn new(path: &[u8]) -> io::Result<Manager> {
+        let addr = match path.strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        // A service manager that does not read must not stop us. (`sd_notify::notify` would wait for it.)
+        socket.set_nonblocking(true)?;
+        let heartbeat = watchdog_limit().map(|limit| limit / 2).filter(|half| !half.is_zero());
+        Ok(Manager { socket, addr, heartbeat, status: RefCell::default() })
+    }
+
+    /// What it does not take now it has lost: nothing is sent again.
+    fn tell(&self, states: &[NotifyState]) {
+        let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+        let _ = self.socket.send_to_addr(message.as_bytes(), &self.addr);
+    }
+}
+
+/// sd_watchdog_enabled(3). The one of `sd_notify` wants a process id, which may be left out.
+fn watchdog_limit() -> Option<Duration> {
+    let number = |name| env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours =
+        env::var_os("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(process::id().into());
+    number("WATCHDOG_USEC").filter(|_| is_ours).map(Duration::from_micros)
+}
+
+impl Supervisor for ServiceManager {
+    fn heartbeat(&self) -> Option<Duration> {
+        self.0.as_ref()?.heartbeat
+    }
+
+    fn is_alive(&self) {
+        self.tell(&[NotifyState::Watchdog]);
+    }
+
+    fn reload_begins(&self) {
+        // systemd takes a READY=1 that is older than the reload for another one's.
+        if let Ok(now) = NotifyState::monotonic_usec_now() {
+            self.tell(&[NotifyState::Reloading, now]);
+        }
+    }
+
+    fn reload_ends(&self) {
+        self.tell(&[NotifyState::Ready]);
+    }
+
+    fn publishes(&self, snapshot: &Snapshot) {
+        let Some(manager) = &self.0 else { return };
+        let status = status(snapshot);
+        if *manager.status.borrow() != status {
+            manager.tell(&[NotifyState::Status(&status)]);
+            manager.status.replace(status);
+        }
+    }
+}
+
+/// One line for `systemctl status`.
+fn status(snapshot: &Snapshot) -> String {
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let servers = snapshot.pools.iter().flat_map(|pool| &pool.servers);
+    let up = servers.clone().filter(|server| server.health.up).count();
+    let mut status = format!(
+        "{}, {up} of {} up",
+        count(snapshot.frontends.len(), "frontend"),
+        count(servers.count(), "server")
+    );
+    let empty = |pool: &str| format!("; backend {pool} has no server, its clients are refused: see the log");
+    let mut pools = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+    if let Some(pool) = pools.find(|pool| pool.eligible() == 0) {
+        // A name may have any character, a message of the protocol ends with its line.
+        status += &empty(&pool.config.name.replace('\n', " "));
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::fixture;
+
+    #[test]
+    fn the_status_names_a_backend_without_a_server() {
+        let down = || fixture::down("connection refused", Duration::from_millis(500));
+        let of = |healths: Vec<_>| {
+            let addr = |n| format!("127.0.0.1:{n}");
+            let servers = (1..).zip(healths).map(|(n, health)| (fixture::server("a", &addr(n)), health));
+            let pool = fixture::pool("web", servers.collect());
+            let frontend = fixture::frontend("web", &["127.0.0.1:80"], &pool);
+            status(&fixture::snapshot(vec![frontend], vec![pool]))
+        };
+        assert_eq!(of(vec![fixture::up(), down()]), "1 frontend, 1 of 2 servers up");
+        assert_eq!(
+            of(vec![down()]),
+            "1 frontend, 0 of 1 server up; backend web has no server, its clients are refused: see the log"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! What convey tells systemd, or whoever else listens at `NOTIFY_SOCKET`.
+
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use convey_testkit::{Balancer, Loopback, PATIENCE, Server, Setup, binary, connect, ping, stories, wait_for};
+use rustix::process::Signal;
+
+stories!("service_manager":
+    it_hears_of_the_start_of_reloads_and_of_the_stop,
+    it_hears_signs_of_life_while_convey_lives,
+    it_may_be_named_by_an_abstract_address,
+    one_that_does_not_read_stops_nothing,
+);
+
+fn it_hears_of_the_start_of_reloads_and_of_the_stop() {
+    let lab = Loopback::new();
+    let server = Server::echo(lab.server(1));
+    let manager = Manager::new(&lab);
+    let setup = Setup::new(&lab).health("interval = 0.1").server("a", lab.server(1), "");
+    let mut balancer = manager.start(&lab, &setup, None);
+    manager.hears("READY=1\n");
+    // It is no promise: clients are served.
+    let mut client = connect(lab.vip());
+    ping(&mut client).unwrap();
+
+    balancer.signal(Signal::HUP);
+    let reloading = manager.hears("RELOADING=1\nMONOTONIC_USEC=");
+    let since = reloading.trim_end().rsplit('=').next().unwrap().parse::<u64>().unwrap();
+    assert!(since > 0, "{reloading}");
+    manager.hears("READY=1\n");
+    balancer.save(&"nonsense");
+    manager.hears("RELOADING=1\nMONOTONIC_USEC=");
+    manager.hears("READY=1\n");
+
+    drop(server);
+    manager.hears("STATUS=1 frontend, 0 of 1 server up; backend pool has no server");
+    balancer.signal(Signal::TERM);
+    let stopping = manager.hears("STOPPING=1\nSTATUS=stopping: ");
+    assert!(stopping.contains("EXTEND_TIMEOUT_USEC="), "{stopping}");
+    drop(client);
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn it_hears_signs_of_life_while_convey_lives() {
+    let lab = Loopback::new();
+    let manager = Manager::new(&lab);
+    let balancer = manager.start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), Some("200000"));
+    for _ in 0..5 {
+        manager.hears("WATCHDOG=1\n");
+    }
+    balancer.signal(Signal::STOP);
+    wait_for("silence of a process that is stopped", || {
+        // Longer than the limit after which systemd takes it for hung.
+        manager.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        manager.hear().is_none().then_some(())
+    });
+    balancer.signal(Signal::CONT);
+    manager.hears("WATCHDOG=1\n");
+}
+
+fn it_may_be_named_by_an_abstract_address() {
+    let lab = Loopback::new();
+    let name = format!("convey-test-{}", lab.vip());
+    let addr = SocketAddr::from_abstract_name(&name).unwrap();
+    let manager = Manager(UnixDatagram::bind_addr(&addr).unwrap());
+    let mut command = binary();
+    command.env("NOTIFY_SOCKET", format!("@{name}"));
+    let _balancer = Balancer::start_with(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), command);
+    manager.hears("READY=1\n");
+}
+
+fn one_that_does_not_read_stops_nothing() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let manager = Manager::new(&lab);
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = manager.start(&lab, &setup, Some("20000"));
+    wait_for("its queue to be full", || {
+        let filler = UnixDatagram::unbound().unwrap();
+        filler.set_nonblocking(true).unwrap();
+        filler.connect_addr(&manager.0.local_addr().unwrap()).unwrap();
+        let sent = (0..10_000).map(|_| filler.send(b"X=1")).find_map(Result::err);
+        sent.filter(|error| error.kind() == ErrorKind::WouldBlock)
+    });
+    balancer.save(&setup.timeouts("idle = 77"));
+    balancer.wait_for_log("reload: ");
+    ping(&mut connect(lab.vip())).unwrap();
+}
+
+/// A service manager.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn new(lab: &Loopback) -> Manager {
+        Manager(UnixDatagram::bind(lab.directory().join("notify")).unwrap())
+    }
+
+    /// Starts convey, which it takes for hung after so many microseconds of silence.
+    fn start(&self, lab: &Loopback, setup: &Setup, watchdog: Option<&str>) -> Balancer {
+        let mut command = binary();
+        command.env("NOTIFY_SOCKET", lab.directory().join("notify"));
+        if let Some(microseconds) = watchdog {
+            command.env("WATCHDOG_USEC", microseconds);
+        }
+        Balancer::start_with(lab, setup, command)
+    }
+
+    /// Reads until a message begins so; returns it.
+    fn hears(&self, begin: &str) -> String {
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        loop {
+            let message = self.hear().unwrap_or_else(|| panic!("in vain for {begin:?}"));
+            if message.starts_with(begin) {
+                return message;
+            }
+        }
+    }
+
+    /// The next message, if it comes in time.
+    fn hear(&self) -> Option<String> {
+        let mut buffer = [0; 4096];
+        let length = self.0.recv(&mut buffer).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+}
