@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use convey::forward::{DropReason, Frame, Verdict};
+use convey::forward::{Frame, Verdict};
+use convey::model::DropReason;
 use convey::wire::{Headers, ParseError, TestPacket, parse};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
