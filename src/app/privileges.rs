@@ -18,7 +18,7 @@ fn missing(held: CapabilitySet) -> Option<String> {
     (!lacking.is_empty()).then(|| {
         format!(
             "this process lacks {}, which packet modes need (and CAP_BPF and CAP_PERFMON, to forward in the kernel): run convey as root \
-             (sudo), or grant them",
+             (sudo), or grant them (with the Debian package: /usr/share/convey/systemd/packet-modes.conf)",
             lacking.join(" and ")
         )
     })

@@ -28,6 +28,33 @@ echo end >/dev/ttyS1
 /busybox reboot -f
 "#;
 
+/// The same with systemd as the first process, on a file system that services may have parts of (the kernel's first one cannot be
+/// left). The script is a service.
+const INIT_SYSTEMD: &str = r#"#!/busybox sh
+/busybox mkdir -p /applets /proc /new
+/busybox --install -s /applets
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/applets
+mount -t tmpfs -o size=80%,mode=755 root /new
+for file in /*; do
+    case $file in /new | /proc | /sys | /dev | /run) ;; *) cp -a $file /new/ ;; esac
+done
+cd /new
+mkdir -p bin sbin proc sys dev run tmp root var/lib/dpkg/info var/lib/dpkg/updates var/lib/dpkg/triggers var/log etc/systemd/system
+chmod 1777 tmp
+touch var/lib/dpkg/available
+ln -sf /applets/modprobe sbin/modprobe
+echo root:x:0:0:root:/root:/bin/sh >etc/passwd
+echo root:x:0: >etc/group
+echo 0123456789abcdef0123456789abcdef >etc/machine-id
+exec switch_root /new /lib/systemd/systemd
+"#;
+
+/// The service.
+const STORY: &str = r#"[Service]
+Environment=PATH=/usr/sbin:/usr/bin:/sbin:/bin:/applets HOME=/root
+ExecStart=/bin/sh -c '/bin/sh /script 3>/dev/ttyS1 >/dev/ttyS0 2>&1; echo end >/dev/ttyS1; exec /busybox reboot -f'
+"#;
+
 /// A machine to be.
 pub(crate) struct Machine {
     root: TempDir,
@@ -71,6 +98,13 @@ impl Machine {
     /// Adds a file or folder of the host; what links point to is added in their place.
     pub(crate) fn copy(&mut self, from: &Path, to: &str) -> Result<(), String> {
         copy_all(from, &self.inside(to)).map_err(|error| format!("{}: {error}", from.display()))
+    }
+
+    /// Makes systemd, which has been added, the first process.
+    pub(crate) fn start_with_systemd(&mut self) -> Result<(), String> {
+        self.write("/init", INIT_SYSTEMD)?;
+        self.write("/etc/systemd/system/story.service", STORY)?;
+        self.write("/etc/systemd/system/multi-user.target.d/story.conf", "[Unit]\nWants=story.service\n")
     }
 
     /// Boots a kernel, runs a script, and returns what it wrote to descriptor 3.
@@ -123,9 +157,11 @@ impl Machine {
         }
     }
 
-    fn write(&mut self, path: &str, text: &str) -> Result<(), String> {
+    /// Adds a file with this text, which may be run.
+    pub(crate) fn write(&mut self, path: &str, text: &str) -> Result<(), String> {
         let path = self.inside(path);
-        let written = fs::write(&path, text)
+        let written = fs::create_dir_all(path.parent().unwrap_or(&path))
+            .and_then(|()| fs::write(&path, text))
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)));
         written.map_err(|error| format!("{}: {error}", path.display()))
     }

@@ -2,11 +2,12 @@
 //! the provisioning of `vagrant/`, and convey itself on a kernel older than tcx.
 //!
 //! Each file in `steps` is a story; `lab.sh` has their words. All are told during one boot of the machine, if
-//! `CONVEY_LONG` is set.
+//! `CONVEY_LONG` is set. The Debian package has a machine of its own: `package.rs`.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod kernel;
 mod machine;
+mod package;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,7 +48,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     let trials = steps().into_iter().map(|name| Trial::ignorable_test(name.clone(), move || told(&name)));
-    run_trials(trials.collect())
+    run_trials(trials.chain(package::trials()).collect())
 }
 
 /// What came of the steps.

@@ -1,0 +1,193 @@
+//! The Debian package on a machine of its own, with systemd as its first process: installed, started, reloaded, upgraded and
+//! purged. `package.sh` tells it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use convey_testkit::{Need, tool, trial};
+use libtest_mimic::Trial;
+use tempfile::TempDir;
+
+use crate::kernel::Kernel;
+use crate::machine::{Machine, output};
+
+/// Programs of the host that the package manager and the story use, besides those that every machine has.
+const PROGRAMS: [&str; 21] = [
+    "curl",
+    "deb-systemd-helper",
+    "deb-systemd-invoke",
+    "diff",
+    "dpkg",
+    "dpkg-deb",
+    "dpkg-query",
+    "dpkg-split",
+    "ip",
+    "journalctl",
+    "ldconfig",
+    "nft",
+    "perl",
+    "start-stop-daemon",
+    "systemctl",
+    "systemd-analyze",
+    "systemd-sysusers",
+    "tar",
+    "tc",
+    "unshare",
+    "nsenter",
+];
+
+/// Folders and files of the host that they read.
+const FILES: [&str; 5] = [
+    "/lib/systemd/system/systemd-journald.service",
+    "/lib/systemd/system/systemd-journald.socket",
+    "/lib/systemd/system/systemd-journald-dev-log.socket",
+    "/usr/lib/x86_64-linux-gnu/perl-base",
+    "/usr/share/dpkg",
+];
+
+/// Packages that ours depends on; the machine's package manager believes that they are there.
+const DEPENDENCIES: [&str; 3] = ["libc6", "libgcc-s1", "systemd"];
+
+const LIMIT: Duration = Duration::from_secs(420);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let needs =
+        [Need::Long, Need::Tool("cargo-deb", "none: cargo install cargo-deb"), Need::Tool("dpkg", "dpkg")];
+    vec![
+        trial("the_package_says_what_debian_expects", needs, the_package_says_what_debian_expects),
+        trial(
+            "the_package_is_installed_reloaded_upgraded_and_purged",
+            [&needs[..], &[Need::Other(no_machine)]].concat(),
+            story,
+        ),
+    ]
+}
+
+fn no_machine() -> Option<String> {
+    Machine::new().and_then(|_| Kernel::of_debian()).err()
+}
+
+fn the_package_says_what_debian_expects() {
+    let folder = TempDir::new().unwrap();
+    let deb = build(folder.path()).unwrap();
+    let listed = output(Command::new("dpkg-deb").arg("-c").arg(&deb)).unwrap();
+    for file in [
+        "./etc/convey/config.toml",
+        "./etc/convey/dsr-server.env",
+        "./usr/bin/convey",
+        "./usr/lib/systemd/system/convey.service",
+        "./usr/lib/systemd/system/convey-dsr-server.service",
+        "./usr/lib/systemd/system/convey-iptables@.service",
+        "./usr/lib/sysusers.d/convey.conf",
+        "./usr/share/bash-completion/completions/convey",
+        "./usr/share/convey/iptables/dsr.sh",
+        "./usr/share/convey/tc/dsr-server-nft.sh",
+        "./usr/share/doc/convey/changelog.Debian.gz",
+        "./usr/share/doc/convey/changelog.gz",
+        "./usr/share/doc/convey/copyright",
+        "./usr/share/doc/convey/docs/guides/systemd.md",
+        "./usr/share/fish/vendor_completions.d/convey.fish",
+        "./usr/share/man/man8/convey.8.gz",
+        "./usr/share/zsh/vendor-completions/_convey",
+    ] {
+        assert!(listed.lines().any(|line| line.ends_with(&format!(" {file}"))), "no {file} in\n{listed}");
+    }
+    if tool("lintian").is_some() {
+        let said = Command::new("lintian")
+            .args(["--fail-on", "error", "--allow-root", "--suppress-tags", "bogus-mail-host"])
+            .arg(&deb)
+            .output()
+            .unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    }
+}
+
+fn story() {
+    let machine = machine().unwrap_or_else(|missing| panic!("{missing}"));
+    let report = machine.run(&Kernel::of_debian().unwrap(), include_str!("package.sh"), LIMIT).unwrap();
+    assert!(report.ends_with("told\n"), "{report}");
+}
+
+/// A machine with the package in two versions, and nothing of it installed but the unit of a DSR server, so that its boot starts
+/// that.
+fn machine() -> Result<Machine, String> {
+    let mut machine = Machine::new()?;
+    for program in PROGRAMS {
+        machine.program(program)?;
+    }
+    crate::systemd(&mut machine)?;
+    for program in ["systemd-journald", "systemd-executor", "systemd-shutdown"]
+        .map(|name| format!("/lib/systemd/{name}"))
+    {
+        if Path::new(&program).exists() {
+            machine.binary(Path::new(&program), &program)?;
+        }
+    }
+    for file in FILES {
+        machine.copy(Path::new(file), file)?;
+    }
+    machine.binary(&tool("kill").ok_or("no kill")?, "/bin/kill")?;
+    // Its libraries; the package depends on theirs.
+    machine.binary(Path::new(convey_testkit::binary().get_program()), "/libraries-of")?;
+    let folder = TempDir::new().map_err(|error| error.to_string())?;
+    let [first, second] = versions(folder.path(), ["0.3.0-1", "0.3.0-2"])?;
+    machine.copy(&first, "/debs/first.deb")?;
+    machine.copy(&second, "/debs/second.deb")?;
+    let status = output(Command::new("dpkg-query").arg("-s").args(DEPENDENCIES))?;
+    machine.write("/var/lib/dpkg/status", &status)?;
+
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let at = |file: &str| project.join(file);
+    machine.copy(&at("tc"), "/usr/share/convey/tc")?;
+    machine.copy(
+        &at("packaging/systemd/convey-dsr-server.service"),
+        "/lib/systemd/system/convey-dsr-server.service",
+    )?;
+    machine.write("/etc/convey/dsr-server.env", "SCRIPT=dsr-server-l2.sh\nVIP=10.99.0.100\n")?;
+    machine.write(
+        "/etc/systemd/system/multi-user.target.d/boot.conf",
+        "[Unit]\nWants=convey-dsr-server.service\n",
+    )?;
+    let journal = "[Unit]\nWants=systemd-journald.socket systemd-journald-dev-log.socket\n";
+    machine.write("/etc/systemd/system/sysinit.target.d/journal.conf", journal)?;
+    machine.copy(&at("tests/guest/lab.sh"), "/lab.sh")?;
+    machine.start_with_systemd()?;
+    Ok(machine)
+}
+
+/// Builds the package of the program under test.
+fn build(folder: &Path) -> Result<PathBuf, String> {
+    // What it makes on the way has one place.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock();
+    let deb = folder.join("convey.deb");
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/build-deb"));
+    command.env("CONVEY_BIN", convey_testkit::binary().get_program());
+    output(command.args(["--fast", "--output"]).arg(&deb))?;
+    Ok(deb)
+}
+
+/// The same package under other versions. Emulated, the machine takes long to unpack what is compressed.
+fn versions<const N: usize>(folder: &Path, versions: [&str; N]) -> Result<[PathBuf; N], String> {
+    let deb = build(folder)?;
+    let unpacked = folder.join("unpacked");
+    output(Command::new("dpkg-deb").arg("-R").args([&deb, &unpacked]))?;
+    let control = unpacked.join("DEBIAN/control");
+    let text = fs::read_to_string(&control).map_err(|error| error.to_string())?;
+    let mut debs = Vec::new();
+    for version in versions {
+        let line = |line: &str| {
+            if line.starts_with("Version: ") { format!("Version: {version}\n") } else { format!("{line}\n") }
+        };
+        fs::write(&control, text.lines().map(line).collect::<String>()).map_err(|error| error.to_string())?;
+        let deb = folder.join(format!("{version}.deb"));
+        output(
+            Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "-b"]).args([&unpacked, &deb]),
+        )?;
+        debs.push(deb);
+    }
+    Ok(debs.try_into().expect("one for each"))
+}
