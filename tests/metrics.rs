@@ -1,8 +1,10 @@
 //! What `/metrics` serves, judged by Prometheus' own checker.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +23,26 @@ fn main() -> ExitCode {
         ("promtool_has_nothing_to_say_before_the_first_configuration", ""),
     ]
     .map(|(story, name)| trial(story, [Need::PROMTOOL], || promtool_accepts(&scrape(state(name)))));
-    run_trials(trials.into())
+    let rules =
+        trial("promtool_finds_the_alert_rules_right", [Need::PROMTOOL], promtool_finds_the_alert_rules_right);
+    run_trials(trials.into_iter().chain([rules]).collect())
+}
+
+fn promtool_finds_the_alert_rules_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/prometheus");
+    for (action, file) in [("check", "convey.rules.yml"), ("test", "convey.rules.test.yml")] {
+        let output =
+            Command::new("promtool").args([action, "rules", file]).current_dir(&folder).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "promtool {action} rules {file}: {said}");
+    }
+    let text = |file| fs::read_to_string(folder.join(file)).unwrap();
+    let (rules, test) = (text("convey.rules.yml"), text("convey.rules.test.yml"));
+    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() > 10, "{alerts:?}");
+    for alert in alerts {
+        assert!(test.contains(&format!("- alertname: {alert}\n")), "no test raises {alert}");
+    }
 }
 
 fn promtool_accepts(text: &str) {

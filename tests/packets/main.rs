@@ -24,6 +24,7 @@ mod log;
 mod loops;
 mod mixed;
 mod modes;
+mod monitoring;
 mod mtu;
 mod network;
 mod outlast;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         ("drain", drain::stories()),
         ("ends", ends::stories()),
         ("modes", modes::stories()),
+        ("monitoring", monitoring::stories()),
         ("ports", ports::stories()),
         ("host", host::stories()),
         ("rivals", rivals::stories()),

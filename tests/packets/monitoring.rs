@@ -1,0 +1,135 @@
+//! The Grafana dashboard and the alert rules of `packaging/`, before a real Prometheus that scrapes a running convey.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use convey::model::{Mode, Offload};
+use convey_lab::Role;
+use convey_testkit::{Need, Process, Server, ask, connect, ping, run, wait_for};
+use serde_json::Value;
+
+use crate::case::{Case, Family, Story};
+use crate::network::{Network, PORT};
+
+/// Where Prometheus listens, in the balancer's namespace.
+const PROMETHEUS: ([u8; 4], u16) = ([127, 0, 0, 1], 9090);
+
+pub(crate) fn stories() -> Vec<Story> {
+    vec![Story {
+        name: "every_query_of_the_dashboard_and_the_alerts_returns_data",
+        tell: every_query_of_the_dashboard_and_the_alerts_returns_data,
+        when: |case| case.is_passthrough() && case.family == Family::V4 && case.offload == Offload::Tc,
+        needs: &[Need::Tool("prometheus", "prometheus")],
+    }]
+}
+
+fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    network.balance_with(&configuration(case));
+    let network = &network;
+    let _server = network.server(1, Server::echo);
+    let _prometheus = start_prometheus(network);
+    let client = || {
+        for mode in [Mode::Proxy, Mode::Passthrough] {
+            network.inside(Role::Client(1), || ping(&mut connect(vip(case, mode))).unwrap());
+        }
+    };
+    let text = fs::read_to_string(packaging("grafana/convey.json")).unwrap();
+    let mut unanswered = Vec::new();
+    expressions(&serde_json::from_str(&text).unwrap(), &mut unanswered);
+    assert!(unanswered.len() > 40, "{unanswered:?}");
+    for (name, value) in [("$instance", ".+"), ("$job", ".+"), ("$__rate_interval", "4s")] {
+        unanswered.iter_mut().for_each(|expr| *expr = expr.replace(name, value));
+    }
+    // Rules return something when there is something amiss: each of their metrics is there all the same.
+    let rules = fs::read_to_string(packaging("prometheus/convey.rules.yml")).unwrap();
+    unanswered.extend(metrics(&rules).into_iter().map(str::to_owned));
+
+    let mut asked = 0;
+    wait_for("an answer to each", || {
+        client();
+        unanswered.retain(|expr| !returns_data(network, expr));
+        asked += 1;
+        if asked == 20 {
+            panic!("no data for {unanswered:#?}");
+        }
+        unanswered.is_empty().then_some(())
+    });
+}
+
+fn start_prometheus(network: &Network) -> Process {
+    let config = "global: {scrape_interval: 250ms, scrape_timeout: 250ms}\n\
+        scrape_configs: [{job_name: convey, static_configs: [{targets: ['127.0.0.1:7000']}]}]\n";
+    fs::write(network.path("prometheus.yml"), config).unwrap();
+    let mut command = network.lab.command(Role::Balancer, "prometheus");
+    command.arg(format!("--config.file={}", network.path("prometheus.yml").display()));
+    command.arg(format!("--storage.tsdb.path={}", network.path("tsdb").display()));
+    command.arg(format!("--web.listen-address={}", SocketAddr::from(PROMETHEUS)));
+    let log = fs::File::create(network.path("prometheus.log")).unwrap();
+    let prometheus = Process::spawn(command.stdout(log.try_clone().unwrap()).stderr(log));
+    wait_for("Prometheus to be ready", || {
+        let (status, _) = network.inside(Role::Balancer, || ask(PROMETHEUS.into(), "/-/ready").ok())?;
+        (status == 200).then_some(())
+    });
+    prometheus
+}
+
+/// Whether it returns a number now.
+fn returns_data(network: &Network, expr: &str) -> bool {
+    let url = format!("http://{}/api/v1/query", SocketAddr::from(PROMETHEUS));
+    let mut curl = network.lab.command(Role::Balancer, "curl");
+    let ran = run(curl.args(["-sS", "--get", "--data-urlencode", &format!("query={expr}"), &url]));
+    let body = &ran.stdout;
+    assert!(body.contains("\"status\":\"success\""), "{expr}: {ran:?}");
+    let answer: Value = serde_json::from_str(body).unwrap();
+    let samples = answer.pointer("/data/result").and_then(Value::as_array).unwrap();
+    samples.iter().any(|sample| sample["value"][1].as_str().is_some_and(|value| value != "NaN"))
+}
+
+/// The queries of a dashboard, wherever they are.
+fn expressions(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("expr").and_then(Value::as_str).map(str::to_owned));
+            fields.values().for_each(|field| expressions(field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| expressions(item, found)),
+        _ => {}
+    }
+}
+
+/// The metrics that rules name.
+fn metrics(rules: &str) -> BTreeSet<&str> {
+    let words = rules.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let found: BTreeSet<&str> =
+        words.filter(|word| word.starts_with("convey_") || word.starts_with("process_")).collect();
+    assert!(found.len() > 10, "{found:?}");
+    found
+}
+
+fn packaging(file: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(file)
+}
+
+fn vip(case: Case, mode: Mode) -> SocketAddr {
+    let port = if mode.forwards_packets() { PORT } else { 8080 };
+    case.family.vip(port)
+}
+
+/// A frontend of each kind with a limit, and a server that goes by its name.
+fn configuration(case: Case) -> String {
+    let [proxy, nat] = [Mode::Proxy, Mode::Passthrough].map(|mode| vip(case, mode));
+    let server = SocketAddr::new(case.family.address(Role::Server(1)), PORT);
+    format!(
+        "[frontends.proxy]\nmode = \"proxy\"\nlisten_addr = \"{proxy}\"\nbackend = \"proxied\"\nmax_connections = 100\n\
+         [frontends.nat]\nlisten_addr = \"{nat}\"\nbackend = \"web\"\nmax_connections = 100\n\
+         [backends.proxied]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{server}\"\n\
+         [backends.web]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{server}\"\n\
+         [frontends.named]\nmode = \"proxy\"\nlisten_addr = \"{}\"\nbackend = \"named\"\n\
+         [backends.named]\nservers.s.addr = \"localhost:9\"\n\
+         [dns]\nallow_local = true\n[passthrough]\noffload = \"tc\"\n",
+        case.family.vip(8082)
+    )
+}
