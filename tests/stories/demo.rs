@@ -35,7 +35,7 @@ fn the_demo_follows_the_file() {
     let lab = Loopback::new();
     let demo = start(&lab);
     demo.save(&setup(&lab).to_string().replace("weight = 2", "weight = 5"));
-    demo.wait_for_log(&format!("reload: backend pool: weight of {} 2 -> 5", lab.server(1)));
+    demo.wait_for_log(&format!("reload: backend pool: weight of pool/a ({}) 2 -> 5", lab.server(1)));
 }
 
 fn a_busy_port_ends_the_demo_with_its_name() {

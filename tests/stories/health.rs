@@ -72,7 +72,7 @@ fn when_every_server_is_down_clients_are_refused_at_once() {
     let told =
         balancer.wait_for_log("backend pool waits for its first server, and its clients are refused: ");
     for (name, addr) in [("a", lab.server(1)), ("b", lab.server(2))] {
-        assert!(told.contains(&format!("{name} {addr} (")), "{told}");
+        assert!(told.contains(&format!("pool/{name} ({addr}): ")), "{told}");
     }
     assert!(told.ends_with("; start them, or correct their addresses in config.toml"), "{told}");
     assert!(is_refused_with_reset(lab.vip()));

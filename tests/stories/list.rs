@@ -38,7 +38,11 @@ fn a_list_that_is_saved_is_followed_and_a_bad_one_is_not() {
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 
     balancer.save_in_place(&format!("{}\n", lab.server(2)));
-    balancer.wait_for_log(&format!("reload: backend servers: + {}, - {}", lab.server(2), lab.server(1)));
+    balancer.wait_for_log(&format!(
+        "reload: backend servers: + servers/{}, - servers/{}",
+        lab.server(2),
+        lab.server(1)
+    ));
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
 }
 

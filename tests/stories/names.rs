@@ -142,7 +142,10 @@ fn a_reload_from_addresses_to_names_refuses_nobody() {
     let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     balancer.save(&setup(&lab, ""));
     wait_for("the name to be served", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
-    balancer.wait_for_log(&format!("reload: backend pool: + {NAME}:8000, - {}", lab.server(1)));
+    balancer.wait_for_log(&format!(
+        "reload: backend pool: + pool/app ({NAME}:8000), - pool/a ({})",
+        lab.server(1)
+    ));
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
 }
 

@@ -121,7 +121,9 @@ fn the_log_says_what_has_changed() {
     let after = Setup::new(&lab).server("a", a, "weight = 50").server("c", c, "");
     let balancer = Balancer::start(&lab, &before);
     balancer.save(&after);
-    balancer.wait_for_log(&format!("reload: backend pool: + {c}, - {b}, weight of {a} 10 -> 50"));
+    balancer.wait_for_log(&format!(
+        "reload: backend pool: + pool/c ({c}), - pool/b ({b}), weight of pool/a ({a}) 10 -> 50"
+    ));
 }
 
 fn a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on() {

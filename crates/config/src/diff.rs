@@ -64,7 +64,7 @@ fn about_frontend(frontend: &Frontend) -> String {
 }
 
 fn about_backend(backend: &Backend) -> String {
-    format!("{}, servers {}", backend.algorithm.name(), servers::addresses(backend).join(", "))
+    format!("{}, servers {}", backend.algorithm.name(), servers::servers(backend).join(", "))
 }
 
 fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {

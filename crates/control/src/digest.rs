@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::HealthChange;
 use super::left_out::LeftOutDigest;
 use crate::health::Change;
-use convey_model::{ServerAddr, ServerKey, Timestamp};
+use convey_model::{ServerKey, Timestamp};
 
 /// How long after a line the next one is told at the earliest: names with ever new addresses would fill any log.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
@@ -99,9 +99,8 @@ impl fmt::Display for Summary {
         write!(
             f,
             "servers of {}/{name}: {lost} more went down, {won} came up ({eligible} of {of} can be chosen); \
-             the last, {}: {reason}",
-            server.backend,
-            ServerAddr(server.addr)
+             the last, {server}: {reason}",
+            server.backend
         )
     }
 }
@@ -130,7 +129,7 @@ mod tests {
         assert_eq!(digest.due(), Some(Timestamp(SECOND)));
         assert_eq!(digest.on_time(Timestamp(SECOND - 1)), []);
         let told: Vec<String> = digest.on_time(Timestamp(SECOND)).iter().map(Summary::to_string).collect();
-        let line = "servers of pool/app: 200 more went down, 1 came up (1 of 9 can be chosen); the last, 10.0.0.3:80: refused";
+        let line = "servers of pool/app: 200 more went down, 1 came up (1 of 9 can be chosen); the last, pool/app/10.0.0.5 (10.0.0.3:80): refused";
         assert_eq!(told, [line]);
         assert_eq!(
             digest.take(change("app/10.0.0.4", Change::Up), Timestamp(SECOND)),

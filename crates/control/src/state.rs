@@ -15,7 +15,7 @@ use super::names::{NameChange, Names};
 use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
-    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, Server, ServerAddr,
+    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, Server,
     ServerEndpoints, ServerKey, Timestamp, WHOLE,
 };
 use convey_snapshot::stats::Traffic;
@@ -249,7 +249,7 @@ impl State {
             self.servers.get(&key(&pool.config, &server.config)).is_some_and(|entry| !entry.has_answered)
         };
         let why = |server: &Arc<snapshot::Server>| {
-            format!("{} {} ({})", server.config.name, ServerAddr(server.config.addr), server.health.reason)
+            format!("{}: {}", key(&pool.config, &server.config), server.health.reason)
         };
         let are_mute = !pool.servers.is_empty() && pool.servers.iter().all(is_mute);
         are_mute.then(|| pool.servers.iter().map(why).collect())

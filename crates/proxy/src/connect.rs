@@ -40,7 +40,10 @@ impl Session {
                 }
                 Err(error) => {
                     let Downstream { client, vip, .. } = self.downstream;
-                    debug!("{client} -> {vip}: cannot connect to server {server}: {error}");
+                    debug!(
+                        "{client} -> {vip}: cannot connect to server {} ({server}): {error}",
+                        permit.name()
+                    );
                     attempts.failed(&permit, &error, &self.context.shared.failures);
                     // That may have taken as long as `timeouts.connect`: servers may have come and gone.
                     pool = self.newest_pool();

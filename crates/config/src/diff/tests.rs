@@ -55,11 +55,11 @@ fn a_file_saved_without_a_change_says_nothing() {
 #[test]
 fn a_server_that_is_known_by_name_comes_goes_and_changes_by_that() {
     let named = ("10.0.0.6", "App.internal");
-    assert_eq!(changes(&[named]), ["backend web: + app.internal:80, - 10.0.0.6:80"]);
+    assert_eq!(changes(&[named]), ["backend web: address of web/six 10.0.0.6:80 -> app.internal:80"]);
     let before = BEFORE.replace(named.0, named.1);
     let after = before.replace("internal:80\"", "internal:80\"\nweight = 3");
     let changes = reload(&before, &after).changes;
-    assert_eq!(changes, ["backend web: weight of app.internal:80 1 -> 3"]);
+    assert_eq!(changes, ["backend web: weight of web/six (app.internal:80) 1 -> 3"]);
 }
 
 #[test]
@@ -73,8 +73,14 @@ fn other_name_servers_need_no_restart() {
 #[test]
 fn servers_that_come_go_and_change_make_one_line() {
     assert_eq!(
-        changes(&[("10.0.0.6", "10.0.0.7"), ("weight = 10", "weight = 50")]),
-        ["backend web: + 10.0.0.7:80, - 10.0.0.6:80, weight of 10.0.0.5:80 10 -> 50"]
+        changes(&[
+            ("servers.six", "servers.seven"),
+            ("10.0.0.6", "10.0.0.7"),
+            ("weight = 10", "weight = 50")
+        ]),
+        [
+            "backend web: + web/seven (10.0.0.7:80), - web/six (10.0.0.6:80), weight of web/five (10.0.0.5:80) 10 -> 50"
+        ]
     );
 }
 
@@ -82,8 +88,20 @@ fn servers_that_come_go_and_change_make_one_line() {
 fn everything_about_a_server_that_changes_is_named() {
     assert_eq!(
         changes(&[("servers.five]", "servers.six_]\nbackup = true\nmax_connections = 9")]),
-        ["backend web: name of 10.0.0.5:80 five -> six_, backup of 10.0.0.5:80 false -> true, \
-          max_connections of 10.0.0.5:80 none -> 9"]
+        [
+            "backend web: name of web/five (10.0.0.5:80) five -> six_, backup of web/five (10.0.0.5:80) false -> true, \
+          max_connections of web/five (10.0.0.5:80) none -> 9"
+        ]
+    );
+}
+
+#[test]
+fn a_server_that_moves_tells_from_where_to_where_and_what_else_changes() {
+    assert_eq!(
+        changes(&[("10.0.0.5", "10.0.0.7"), ("weight = 10", "weight = 50")]),
+        [
+            "backend web: address of web/five 10.0.0.5:80 -> 10.0.0.7:80, weight of web/five (10.0.0.5:80) 10 -> 50"
+        ]
     );
 }
 
@@ -95,7 +113,9 @@ fn two_servers_that_swap_names_are_renamed() {
             ("servers.six", "servers.five"),
             ("servers.S", "servers.six")
         ]),
-        ["backend web: name of 10.0.0.5:80 five -> six, name of 10.0.0.6:80 six -> five"]
+        [
+            "backend web: name of web/five (10.0.0.5:80) five -> six, name of web/six (10.0.0.6:80) six -> five"
+        ]
     );
 }
 
@@ -120,7 +140,7 @@ fn frontends_and_backends_come_and_go() {
             "frontend api: removed",
             "frontend new: added (proxy, 10.0.0.1:9000 -> backend b)",
             "backend a: removed",
-            "backend b: added (round_robin, servers 10.0.1.1:80)",
+            "backend b: added (round_robin, servers b/x (10.0.1.1:80))",
         ]
     );
 }

@@ -106,7 +106,8 @@ impl Session {
     /// `None` if it was an earlier one.
     pub(super) fn refused(&mut self, error: &io::Error, attempts: Option<&mut Attempts>) {
         let Downstream { client, vip, .. } = self.downstream;
-        debug!("{client} -> {vip}/udp: server {} refuses: {error}", self.server());
+        let Upstream { permit, server, .. } = &self.upstream;
+        debug!("{client} -> {vip}/udp: server {} ({server}) refuses: {error}", permit.name());
         let (permit, failures) = (&self.upstream.permit, self.slot.failures());
         match attempts {
             Some(attempts) => attempts.failed(permit, error, failures),

@@ -47,6 +47,11 @@ impl Permit {
         &self.pool.servers[self.index]
     }
 
+    /// What lines of the log call the server: `backend/server`.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.pool.config.name, self.server().config.name)
+    }
+
     /// Whether it is for a server of this backend.
     pub(crate) fn is_of(&self, pool: &Pool) -> bool {
         Arc::ptr_eq(&self.pool.live, &pool.live)
