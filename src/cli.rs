@@ -3,9 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::Stats;
+use crate::config::{LogLevel, Stats};
 use crate::model::Mode;
 
 /// The configuration of this host, which packages bring.
@@ -98,6 +99,9 @@ pub struct Options {
         requires = "listen", value_parser = statistics_address
     )]
     pub stats: SocketAddr,
+    /// The least important lines of the log that are written; goes before RUST_LOG, and that before log.level
+    #[arg(long, value_name = "LEVEL", global = true, ignore_case = true, value_parser = log_level())]
+    pub log_level: Option<LogLevel>,
     /// For frontends that do not say their mode: forward packets, rewriting both directions (NAT); needs root
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
@@ -132,6 +136,11 @@ fn default_config(host: &Path) -> &Path {
     if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
 }
 
+/// One of the levels; clap says which one may have been meant.
+fn log_level() -> impl TypedValueParser<Value = LogLevel> {
+    PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|word| LogLevel::parse(&word))
+}
+
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     address(text, Ipv4Addr::UNSPECIFIED)
 }
@@ -164,13 +173,20 @@ pub const SECTIONS: [Section; 4] = [
         "Signals",
         &[
             (
-                "SIGTERM, Ctrl-C",
+                "SIGTERM, SIGQUIT, Ctrl-C",
                 "stop accepting, let connections finish (timeouts.drain), exit; again: exit at once",
             ),
             ("SIGHUP", "read the configuration file, or the list of servers, again"),
+            ("SIGUSR1", "open the files of the log again (logrotate)"),
         ],
     ),
-    ("Environment", &[("RUST_LOG", "what is logged: error, warn, info (default), debug or trace")]),
+    (
+        "Environment",
+        &[(
+            "RUST_LOG",
+            "what is logged, before log.level: error, warn, info, debug or trace; or of one part: convey_proxy=debug",
+        )],
+    ),
     (
         "Exit codes",
         &[

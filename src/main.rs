@@ -10,8 +10,8 @@ use convey::logging::Log;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = Log::start();
-    let ran = app::run(&cli);
+    let log = Log::start(cli.options.log_level);
+    let ran = app::run(&cli, &log);
     let code = ran.unwrap_or_else(|failure| {
         failure.lines(&cli.options).iter().for_each(|line| log.say(line));
         ExitCode::FAILURE

@@ -29,6 +29,8 @@ addr = '10.0.0.2:80'
 unknown = 1
 [dns]
 unknown = 1
+[log]
+unknown = 1
 [stats]
 unknown = 1
 [passthrough]
@@ -153,6 +155,7 @@ addr = '10.0.0.2:80'
 addr = '10.0.0.3:80'
 [timeouts]
 [dns]
+[log]
 [stats]
 [passthrough]
 [passthrough.timeouts]
@@ -197,6 +200,9 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[timeouts] drain", "7"),
     ("[dns] nameservers", "'10.0.0.7'"),
     ("[dns] allow_local", "true"),
+    ("[log] level", "'debug'"),
+    ("[log] format", "'json'"),
+    ("[log] output", "'journal'"),
     ("[stats] listen_addr", "'127.0.0.7'"),
     ("[stats] port", "7"),
     ("[passthrough] max_flows", "7"),

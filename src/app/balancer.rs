@@ -13,30 +13,37 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::host::{Kernel, load};
+use super::logs::Logs;
 use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
-use super::signals::{Signals, Wish};
+use super::signals::{Harmless, Signals, Wish};
 use super::{Failure, clock, cores, limits, runtime, snat_ports, stale_filters};
 use crate::admin;
 use crate::config::{self, Config};
 use crate::control::Resolver;
 use crate::control::{Digest, Events, File, State, Task};
 use crate::health::Schedule;
-use crate::logging;
+use crate::logging::{self, Log};
 use crate::model::Mode;
 use crate::net::ReservedPorts;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
 
 /// Runs what the file says until a signal ends it, showing what `show` adds.
-pub(super) fn run(file: File, show: &Show) -> Result<ExitCode, Failure> {
+pub(super) fn run(file: File, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
     clock::now();
     // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);
     let watch = watch(&file.path, reload.clone());
     let runtime = runtime()?;
+    let harmless = {
+        let _within = runtime.enter();
+        Harmless::new().context("cannot listen to signals")?
+    };
     let (loaded, kernel) = runtime.block_on(load(&file))?;
+    let mut logs = Logs::new(log.clone());
+    logs.switch(logs.prepare(&loaded.config).map_err(anyhow::Error::msg)?);
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
     let _watch = watch.inspect_err(|error| {
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", file.path.display());
@@ -48,8 +55,8 @@ pub(super) fn run(file: File, show: &Show) -> Result<ExitCode, Failure> {
     let open_files = limits::raise_file_limit();
     let manager = ServiceManager::from_env();
     let reloads = Reloads { reload, reloads };
-    let start = Start { config: loaded.config, kernel, file, reloads, open_files, manager };
-    Ok(runtime.block_on(start.run(show))?)
+    let start = Start { config: loaded.config, kernel, file, reloads, open_files, manager, logs };
+    Ok(runtime.block_on(start.run(show, harmless))?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -73,11 +80,12 @@ struct Start {
     reloads: Reloads,
     open_files: u64,
     manager: ServiceManager,
+    logs: Logs,
 }
 
 impl Start {
-    async fn run(self, show: &Show) -> anyhow::Result<ExitCode> {
-        let mut signals = Signals::new()?;
+    async fn run(self, show: &Show, harmless: Harmless) -> anyhow::Result<ExitCode> {
+        let mut signals = Signals::new(harmless)?;
         let _servers = show.start_servers(&self.config).await?;
         let mut balancer = Balancer::start(self).await?;
         show.begin(balancer.config(), balancer.task.snapshot.clone());
@@ -94,12 +102,15 @@ struct Balancer {
     reload: mpsc::Sender<()>,
     draining: Arc<AtomicBool>,
     manager: ServiceManager,
+    log: Log,
 }
 
 impl Balancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
-        let Start { config, kernel, file, reloads: Reloads { reload, reloads }, open_files, manager } = start;
+        let Start { config, kernel, file, reloads: Reloads { reload, reloads }, open_files, manager, logs } =
+            start;
+        let log = logs.log().clone();
         let cores = cores();
         // A reload compares with what the file says.
         let (with_ports, other_ports) = snat_ports::choose(&config)?;
@@ -129,7 +140,7 @@ impl Balancer {
         if kernel.is_none() {
             stale_filters::remove_without_packets().await;
         }
-        let data_path = Paths::start(&parts, kernel).await?;
+        let data_path = Paths::start(&parts, kernel, logs).await?;
         serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;
         let mut task = Task {
             state,
@@ -145,7 +156,7 @@ impl Balancer {
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
         let events = Events { outcomes, failures, reloads, networks, lookups };
-        let mut balancer = Balancer { task, events, reload, draining, manager };
+        let mut balancer = Balancer { task, events, reload, draining, manager, log };
         let Task { state, data_path, .. } = &mut balancer.task;
         data_path.take_over(state.config().expect("it has just been configured")).await;
         balancer.announce(cores);
@@ -186,6 +197,7 @@ impl Balancer {
                     Wish::Reload => {
                         let _ = self.reload.try_send(());
                     }
+                    Wish::Reopen => self.log.reopen(),
                 }
             }
         }
@@ -206,8 +218,10 @@ impl Balancer {
         let cut_before = totals.sum(Counter::Cut);
         let second = async {
             loop {
-                if let Wish::Stop(signal) = signals.next().await {
-                    return (signal, open(), outlasting(&snapshot));
+                match signals.next().await {
+                    Wish::Stop(signal) => return (signal, open(), outlasting(&snapshot)),
+                    Wish::Reopen => self.log.reopen(),
+                    Wish::Reload => {}
                 }
             }
         };

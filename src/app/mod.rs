@@ -8,6 +8,7 @@ mod flood;
 mod generate;
 mod host;
 mod limits;
+mod logs;
 mod neighbours;
 mod offload;
 mod ownership;
@@ -41,17 +42,18 @@ use crate::config::{self, Config, LeftOut, List, LoadError};
 use crate::control::File;
 use crate::control::{Resolver, own_addresses};
 use crate::demo::{self, PacketDemo};
+use crate::logging::Log;
 use crate::model::{Fault, Lookup, Missing, Records};
 
 /// Carries out the command line.
 ///
 /// # Errors
 /// If the configuration cannot be used, or start-up failed.
-pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
+pub fn run(cli: &Cli, log: &Log) -> Result<ExitCode, Failure> {
     match cli.command {
-        None => balance(&cli.options),
+        None => balance(&cli.options, log),
         Some(Command::Check) => check(&cli.options),
-        Some(Command::Demo) => try_out(&cli.options),
+        Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear) => clear::run(),
         Some(Command::Generate { kind }) => generated(kind),
     }
@@ -100,8 +102,8 @@ fn is_missing(error: &LoadError) -> bool {
     matches!(error, LoadError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-fn balance(options: &Options) -> Result<ExitCode, Failure> {
-    balancer::run(file(options), &Show::Nothing)
+fn balance(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
+    balancer::run(file(options), &Show::Nothing, log)
 }
 
 /// What the command line names: a configuration, or a list of servers.
@@ -150,19 +152,19 @@ fn generated(kind: Generated) -> Result<ExitCode, Failure> {
     }
 }
 
-fn try_out(options: &Options) -> Result<ExitCode, Failure> {
+fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
         let file = File { path: demo.path(), list: None, mode: Some(mode) };
-        return balancer::run(file, &Show::Lab(demo.clone()));
+        return balancer::run(file, &Show::Lab(demo.clone()), log);
     }
     if !options.names_no_file() {
-        return balancer::run(File { mode: None, ..file(options) }, &Show::Servers);
+        return balancer::run(File { mode: None, ..file(options) }, &Show::Servers, log);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
-    balancer::run(File { path, list: None, mode: None }, &Show::Servers)
+    balancer::run(File { path, list: None, mode: None }, &Show::Servers, log)
 }
 
 /// Names that have no address now or one of this host that leads back, a line each. They are no mistake: they may have

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::host::Kernel;
+use super::logs::{Logs, ReadyLogs};
 use super::ownership::Ownership;
 use super::packet_path::PacketPath;
 use super::packet_plan;
@@ -28,6 +29,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub(super) struct Paths {
     proxy: Option<ProxyPath>,
     packets: Option<PacketPath>,
+    logs: Logs,
 }
 
 /// What they are started with.
@@ -70,11 +72,16 @@ impl Threads {
 pub(super) struct Ready {
     proxy: Option<proxy::Ready>,
     claims: Option<Ownership>,
+    logs: ReadyLogs,
 }
 
 impl Paths {
     /// Starts what the frontends need; nothing is published yet. The kernel has been asked if packets are forwarded.
-    pub(super) async fn start(parts: &Parts<'_>, kernel: Option<Kernel>) -> anyhow::Result<Paths> {
+    pub(super) async fn start(
+        parts: &Parts<'_>,
+        kernel: Option<Kernel>,
+        logs: Logs,
+    ) -> anyhow::Result<Paths> {
         let Threads { packets: packet_workers, proxy } = parts.threads;
         let columns = packet_workers..packet_workers + proxy;
         let packets = match kernel {
@@ -83,6 +90,7 @@ impl Paths {
         };
         let claims = packets.as_ref().map_or(0, PacketPath::claims);
         Ok(Paths {
+            logs,
             packets,
             proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, claims)?) },
         })
@@ -196,10 +204,11 @@ impl DataPath for Paths {
     }
 
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
+        let logs = self.logs.prepare(config)?;
         let claims = self.packets.as_ref().map(|packets| packets.claim(config)).transpose()?;
         let new_claims = claims.as_ref().map_or(0, Ownership::len);
         let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_claims)).transpose()?;
-        Ok(Ready { proxy, claims })
+        Ok(Ready { proxy, claims, logs })
     }
 
     async fn switch<T>(
@@ -211,6 +220,7 @@ impl DataPath for Paths {
         if let (Some(proxy), Some(ready)) = (&mut self.proxy, &ready.proxy) {
             proxy.close(ready, snapshot.timeouts.drain).await;
         }
+        self.logs.switch(ready.logs);
         self.see(snapshot);
         let published = publish();
         if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready.proxy) {

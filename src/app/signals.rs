@@ -1,14 +1,52 @@
-//! The signals the program obeys.
+//! The signals the program obeys, and those it only outlives.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 
+use log::warn;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and Ctrl-C, and SIGHUP.
+/// Would end the program without a word, and nobody means that by them. `SIGPIPE` is ignored by every Rust program.
+const MEANINGLESS: [(i32, &str); 7] = [
+    (12, "SIGUSR2"),
+    (14, "SIGALRM"),
+    (16, "SIGSTKFLT"),
+    (26, "SIGVTALRM"),
+    (27, "SIGPROF"),
+    (29, "SIGIO"),
+    (30, "SIGPWR"),
+];
+
+/// The same of the real-time signals.
+const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+
+/// Signals that end nothing. To be listened to before anything else is done.
+pub(super) struct Harmless {
+    hang_up: Signal,
+    user_1: Signal,
+    meaningless: Vec<(i32, Signal)>,
+}
+
+impl Harmless {
+    /// From now on they do not end the program. To be called within a runtime.
+    pub(super) fn new() -> io::Result<Harmless> {
+        let numbers = MEANINGLESS.iter().map(|(number, _)| *number).chain(REAL_TIME);
+        let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
+        Ok(Harmless {
+            hang_up: signal(SignalKind::hangup())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            meaningless: numbers.map(listen).collect::<io::Result<_>>()?,
+        })
+    }
+}
+
+/// All signals.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    hang_up: Signal,
+    quit: Signal,
+    harmless: Harmless,
 }
 
 /// What a signal asks for.
@@ -18,22 +56,47 @@ pub(super) enum Wish {
     Stop(u8),
     /// Read the configuration again.
     Reload,
+    /// Open the files of the log again.
+    Reopen,
 }
 
 impl Signals {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(harmless: Harmless) -> io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
+            quit: signal(SignalKind::quit())?,
+            harmless,
         })
     }
 
     pub(super) async fn next(&mut self) -> Wish {
-        tokio::select! {
-            _ = self.terminate.recv() => Wish::Stop(15),
-            _ = self.interrupt.recv() => Wish::Stop(2),
-            _ = self.hang_up.recv() => Wish::Reload,
+        let Harmless { hang_up, user_1, meaningless } = &mut self.harmless;
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return Wish::Stop(15),
+                _ = self.interrupt.recv() => return Wish::Stop(2),
+                _ = self.quit.recv() => return Wish::Stop(3),
+                _ = hang_up.recv() => return Wish::Reload,
+                _ = user_1.recv() => return Wish::Reopen,
+                number = first(meaningless) => warn!("{} means nothing to convey: nothing is done", name(number)),
+            }
         }
     }
+}
+
+/// The number of the next one that comes.
+async fn first(signals: &mut [(i32, Signal)]) -> i32 {
+    poll_fn(|cx| {
+        let come = signals
+            .iter_mut()
+            .find_map(|(number, signal)| signal.poll_recv(cx).is_ready().then_some(*number));
+        come.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+fn name(number: i32) -> String {
+    let found = MEANINGLESS.iter().find(|(other, _)| *other == number);
+    found.map_or_else(|| format!("SIGRTMIN+{}", number - REAL_TIME.start()), |(_, name)| (*name).to_owned())
 }

@@ -15,6 +15,7 @@ mod health;
 mod limits;
 mod list;
 mod log;
+mod logging;
 mod loops;
 mod memory;
 mod names;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         limits::stories(),
         list::stories(),
         log::stories(),
+        logging::stories(),
         loops::stories(),
         memory::stories(),
         names::stories(),

@@ -4,8 +4,8 @@ use std::array;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Config;
 use super::diff::{list, or};
+use super::{Config, Log};
 use convey_model::{
     Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol,
     Server, ServerAddr, ServerSettings, Timeouts,
@@ -37,6 +37,10 @@ pub fn describe(config: &Config) -> String {
         text.push_str(
             "dsr servers answer clients themselves, with the frontend's address: see tc/README.md\n",
         );
+    }
+    if config.log != Log::default() {
+        let Log { level, format, output } = &config.log;
+        text.push_str(&format!("log {} and above as {} to {output}\n", level.name(), format.name()));
     }
     text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz)\n", config.stats.listen));
     text

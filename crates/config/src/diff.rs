@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::Config;
+use super::{Config, logs};
 use convey_model::{
     Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, PacketSettings, ProbeKind,
     Timeouts,
@@ -16,7 +16,7 @@ use convey_model::{
 /// A line for each thing that differs; none exactly when both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     // Taken apart field by field, here and below, so that a new field cannot be forgotten.
-    let Config { frontends, backends, stats, timeouts, passthrough, name_servers, allow_local } = old;
+    let Config { frontends, backends, log, stats, timeouts, passthrough, name_servers, allow_local } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
         changes.extend(line("frontend", (before, after), |f| &f.name, about_frontend, frontend));
@@ -34,6 +34,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     }
     changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
     changes.extend(change("dns.allow_local", *allow_local, new.allow_local));
+    changes.extend(logs::changes(log, &new.log));
     changes.extend(change("stats address", stats.listen, new.stats.listen));
     changes.extend(passthrough_changes(passthrough, &new.passthrough));
     changes
@@ -227,7 +228,7 @@ fn system_or(name_servers: &[SocketAddr]) -> String {
 }
 
 /// `what old -> new`, if they differ.
-fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Option<String> {
+pub(super) fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Option<String> {
     (old != new).then(|| format!("{what} {old} -> {new}"))
 }
 

@@ -18,7 +18,7 @@ use super::values::{
     MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
     name_server, network, port, seconds, snat_address, snat_ports, status_range, string,
 };
-use super::{Config, Stats};
+use super::{Config, Log, Stats, logs};
 use convey_model::{
     self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
     OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, Timeouts,
@@ -35,6 +35,7 @@ pub(super) struct File {
     pub(super) timeouts: TimeLimits,
     pub(super) passthrough: Passthrough,
     dns: Dns,
+    log: Log,
 }
 
 /// `[dns]`
@@ -121,6 +122,7 @@ impl File {
             timeouts: timeouts(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
             dns: dns(root.table("dns")),
+            log: logs::read(root.table("log")),
         };
         root.finish();
         file
@@ -159,6 +161,7 @@ impl File {
             timeouts: timeouts(absent()),
             passthrough: passthrough(absent()),
             dns: Dns::default(),
+            log: Log::default(),
         }
     }
 
@@ -171,6 +174,7 @@ impl File {
         Config {
             backends: self.backends.iter().map(model).collect(),
             frontends,
+            log: self.log.clone(),
             stats: self.stats,
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),

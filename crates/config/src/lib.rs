@@ -9,6 +9,7 @@ pub mod files;
 pub mod fixture;
 mod hint;
 mod list;
+mod logs;
 mod loops;
 mod mode;
 mod problem;
@@ -21,6 +22,7 @@ pub mod watch;
 
 pub use describe::describe;
 pub use list::{List, load_list};
+pub use logs::{Log, LogFormat, LogLevel, LogOutput};
 pub use mode::{Network, validate_mode};
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
@@ -43,6 +45,8 @@ pub struct Config {
     pub frontends: Vec<Frontend>,
     /// Sorted by name; those no frontend uses too.
     pub backends: Vec<Backend>,
+    /// What is logged, and where to.
+    pub log: Log,
     /// Where statistics are served.
     pub stats: Stats,
     /// Time limits of the proxy.

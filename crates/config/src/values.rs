@@ -321,6 +321,6 @@ fn as_integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
     T::try_from(n).ok()
 }
 
-fn not_allowed(value: &DeValue<'_>, allowed: &str) -> String {
+pub(super) fn not_allowed(value: &DeValue<'_>, allowed: &str) -> String {
     format!("found {}; allowed: {allowed}", found(value))
 }

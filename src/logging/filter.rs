@@ -1,0 +1,122 @@
+//! Which lines are written: a level for all, and one for each module that `RUST_LOG` names.
+
+use log::{LevelFilter, Metadata};
+
+use crate::config::LogLevel;
+
+/// Modules that say more than anybody wants: it tells of every directory that is gone, on whose account the file is looked
+/// at anyway.
+const NOISY: (&str, LevelFilter) = ("notify", LevelFilter::Error);
+
+/// What is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Filter {
+    all: LevelFilter,
+    /// By the beginning of a module's path; the longest that fits counts.
+    modules: Vec<(String, LevelFilter)>,
+}
+
+impl Filter {
+    /// These levels for everything that no module's own level is for.
+    pub(super) fn new(level: LogLevel, variable: &Variable) -> Filter {
+        let modules = variable.modules.iter().cloned().chain([(NOISY.0.to_owned(), NOISY.1)]);
+        Filter { all: level_filter(level), modules: modules.collect() }
+    }
+
+    /// Whether a line is written.
+    pub(super) fn allows(&self, metadata: &Metadata<'_>) -> bool {
+        let fits = |module: &str| {
+            let rest = metadata.target().strip_prefix(module);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        };
+        let fitting = self.modules.iter().filter(|(module, _)| fits(module));
+        let own = fitting.max_by_key(|(module, _)| module.len()).map(|(_, level)| *level);
+        metadata.level() <= own.unwrap_or(self.all)
+    }
+
+    /// The most that any module may say.
+    pub(super) fn most(&self) -> LevelFilter {
+        self.modules.iter().map(|(_, level)| *level).chain([self.all]).max().unwrap_or(self.all)
+    }
+}
+
+/// What `RUST_LOG` asks for: `debug`, or `convey_proxy=debug,warn`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Variable {
+    /// For everything; `None`: it does not say.
+    pub(super) level: Option<LogLevel>,
+    modules: Vec<(String, LevelFilter)>,
+    /// What it says that nobody understands, a line each. The rest is in force.
+    pub(super) problems: Vec<String>,
+}
+
+impl Variable {
+    /// Reads the value of the variable. A word that is no level is never taken for a module's name: that would silence
+    /// everything else.
+    pub(super) fn parse(text: &str) -> Variable {
+        let mut variable = Variable::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (module, level) = match part.split_once('=') {
+                Some((module, level)) => (Some(module.trim()), level.trim()),
+                None => (None, part),
+            };
+            match (module, LogLevel::parse(level)) {
+                (None, Ok(level)) => variable.level = Some(level),
+                (Some(module), Ok(level)) => variable.modules.push((module.to_owned(), level_filter(level))),
+                (_, Err(message)) => variable.problems.push(format!("RUST_LOG: {message}; it is ignored")),
+            }
+        }
+        variable
+    }
+}
+
+fn level_filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::Error,
+        LogLevel::Warn => LevelFilter::Warn,
+        LogLevel::Info => LevelFilter::Info,
+        LogLevel::Debug => LevelFilter::Debug,
+        LogLevel::Trace => LevelFilter::Trace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use log::Level;
+
+    use super::*;
+
+    fn allows(text: &str, level: Level, module: &str) -> bool {
+        let variable = Variable::parse(text);
+        let filter = Filter::new(variable.level.unwrap_or_default(), &variable);
+        filter.allows(&Metadata::builder().level(level).target(module).build())
+    }
+
+    #[test]
+    fn the_longest_module_that_fits_has_its_own_level_and_the_rest_that_of_all() {
+        for (text, level, module, is_written) in [
+            ("", Level::Info, "convey::app", true),
+            ("", Level::Debug, "convey::app", false),
+            ("warn", Level::Info, "convey::app", false),
+            ("convey_proxy=debug", Level::Debug, "convey_proxy::session", true),
+            ("convey_proxy=debug", Level::Info, "convey::app", true),
+            ("convey_proxy=debug", Level::Debug, "convey_proxying", false),
+            ("convey=error,convey::app=trace", Level::Trace, "convey::app::balancer", true),
+            ("convey=error,convey::app=trace", Level::Warn, "convey::admin", false),
+            ("trace", Level::Warn, "notify::inotify", false),
+        ] {
+            assert_eq!(allows(text, level, module), is_written, "{text} {level} {module}");
+        }
+        assert_eq!(Filter::new(LogLevel::Warn, &Variable::parse("x=trace")).most(), LevelFilter::Trace);
+    }
+
+    #[test]
+    fn a_typo_is_told_and_silences_nothing() {
+        for (text, meant) in [("inof", "info"), ("convey=dbug", "debug"), ("eror,convey=info", "error")] {
+            let variable = Variable::parse(text);
+            assert_eq!(variable.problems.len(), 1, "{variable:?}");
+            assert!(variable.problems[0].contains(&format!("did you mean `{meant}`?")), "{variable:?}");
+            assert!(allows(text, Level::Error, "convey::app") && allows(text, Level::Info, "convey::app"));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a line of the log looks like.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use humantime::format_rfc3339_millis;
+use log::{Level, Record};
+use serde::Serialize;
+
+use crate::config::LogFormat;
+
+/// How lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Look {
+    pub(super) format: LogFormat,
+    /// The journal has time and level beside the text.
+    pub(super) is_for_journal: bool,
+    pub(super) has_colours: bool,
+    /// Before each line: the demo's live line may stand there.
+    pub(super) clear: &'static str,
+}
+
+/// A line in JSON.
+#[derive(Serialize)]
+struct Json<'a> {
+    #[serde(serialize_with = "timestamp")]
+    time: SystemTime,
+    level: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    message: String,
+}
+
+impl Look {
+    /// The line of a record, with its end.
+    pub(super) fn line(&self, record: &Record<'_>, time: SystemTime) -> String {
+        let (level, text) = (record.level(), record.args());
+        match self.format {
+            LogFormat::Json => self.json(level, Some(record.target()), text.to_string(), time),
+            LogFormat::Text if self.is_for_journal => format!("{}{text}\n", prefix(level)),
+            LogFormat::Text => {
+                let (style, reset) = if self.has_colours { (colour(level), "\x1b[0m") } else { ("", "") };
+                let time = format_rfc3339_millis(time);
+                format!("{}{time} {style}{level:<5}{reset} {text}\n", self.clear)
+            }
+        }
+    }
+
+    /// Why the program ends: as text without time and level.
+    pub(super) fn last_words(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
+        match self.format {
+            LogFormat::Json => self.json(Level::Error, None, text.to_string(), time),
+            LogFormat::Text if self.is_for_journal => format!("{}{text}\n", prefix(Level::Error)),
+            LogFormat::Text => format!("{text}\n"),
+        }
+    }
+
+    fn json(&self, level: Level, target: Option<&str>, message: String, time: SystemTime) -> String {
+        let prefix = if self.is_for_journal { prefix(level) } else { "" };
+        let name = level.as_str().to_ascii_lowercase();
+        let line = serde_json::to_string(&Json { time, level: &name, target, message });
+        format!("{prefix}{}\n", line.unwrap_or_default())
+    }
+}
+
+fn timestamp<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_rfc3339_millis(*time))
+}
+
+/// How the journal is told of a level (sd-daemon(3)).
+fn prefix(level: Level) -> &'static str {
+    match level {
+        Level::Error => "<3>",
+        Level::Warn => "<4>",
+        Level::Info => "<6>",
+        Level::Debug | Level::Trace => "<7>",
+    }
+}
+
+fn colour(level: Level) -> &'static str {
+    match level {
+        Level::Error => "\x1b[1;31m",
+        Level::Warn => "\x1b[33m",
+        Level::Info => "\x1b[32m",
+        Level::Debug => "\x1b[34m",
+        Level::Trace => "\x1b[36m",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_time_level_and_text_in_each_format() {
+        let text = Look::default();
+        let journal = Look { is_for_journal: true, ..text };
+        let json = Look { format: LogFormat::Json, ..text };
+        let line = |look: Look| {
+            let mut record = Record::builder();
+            record.level(Level::Warn).target("convey::app");
+            look.line(&record.args(format_args!("a \"b\" {}", 7)).build(), SystemTime::UNIX_EPOCH)
+        };
+        assert_eq!(line(text), "1970-01-01T00:00:00.000Z WARN  a \"b\" 7\n");
+        assert_eq!(line(journal), "<4>a \"b\" 7\n");
+        assert_eq!(
+            line(json),
+            "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"warn\",\"target\":\"convey::app\",\
+             \"message\":\"a \\\"b\\\" 7\"}\n"
+        );
+        assert!(line(Look { is_for_journal: true, ..json }).starts_with("<4>{"));
+        assert!(line(Look { has_colours: true, ..text }).contains(" \x1b[33mWARN \x1b[0m a"));
+    }
+
+    #[test]
+    fn why_the_program_ends_is_one_line_of_json_too() {
+        let (words, time) = ("it\npanicked", SystemTime::UNIX_EPOCH);
+        assert_eq!(Look::default().last_words(&words, time), "it\npanicked\n");
+        let json = Look { format: LogFormat::Json, ..Look::default() }.last_words(&words, time);
+        assert!(json.contains("\"level\":\"error\",\"message\":\"it\\npanicked\"}\n"), "{json}");
+    }
+}

@@ -1,0 +1,261 @@
+//! The log: lines go to a queue that one thread writes. So a reader that stalls stalls nobody: what the queue has no room for
+//! is dropped, counted, and told of as soon as the reader goes on.
+
+mod filter;
+mod line;
+mod outlet;
+mod queue;
+
+pub(crate) use outlet::Outlet;
+pub use queue::dropped_lines;
+
+use std::backtrace::Backtrace;
+use std::env::{self, VarError};
+use std::fmt;
+use std::io::{IsTerminal, Write, stderr};
+use std::os::fd::AsFd;
+use std::panic::{self, PanicHookInfo};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use anstream::{AutoStream, ColorChoice};
+use arc_swap::ArcSwap;
+use log::{Metadata, Record};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use self::filter::{Filter, Variable};
+use self::line::Look;
+use self::queue::Queue;
+use crate::config::{self, LogLevel, LogOutput};
+
+/// How long the end of the program waits for a reader.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The log of a program.
+#[derive(Debug, Clone)]
+pub struct Log(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// `None` if there is no thread to write it: then everybody writes to standard error.
+    queue: Option<Arc<Queue>>,
+    manner: ArcSwap<Manner>,
+    /// Whether lines go somewhere else than to standard error.
+    is_elsewhere: AtomicBool,
+    /// Of the command line.
+    level: Option<LogLevel>,
+    variable: Variable,
+}
+
+/// What is written, and how.
+#[derive(Debug)]
+struct Manner {
+    filter: Filter,
+    look: Look,
+}
+
+impl Log {
+    /// Starts it, on standard error. `level` is that of the command line. It goes before `RUST_LOG`, and that before the
+    /// file, which is in force with `Log::follow`.
+    pub fn start(level: Option<LogLevel>) -> Log {
+        let variable = match (level, env::var("RUST_LOG")) {
+            (Some(_), _) | (None, Err(VarError::NotPresent)) => Variable::default(),
+            (None, Ok(text)) => Variable::parse(&text),
+            (None, Err(VarError::NotUnicode(text))) => Variable::parse(&text.to_string_lossy()),
+        };
+        let queue = Outlet::stderr().and_then(Queue::start);
+        let queue = queue.inspect_err(|error| {
+            eprintln!("convey: a reader of the log that stalls will stall convey: {error}");
+        });
+        let manner = Manner::new(&config::Log::default(), level, &variable);
+        let most = manner.filter.most();
+        let shared = Shared {
+            queue: queue.ok(),
+            manner: ArcSwap::from_pointee(manner),
+            is_elsewhere: AtomicBool::new(false),
+            level,
+            variable,
+        };
+        let log = Log(Arc::new(shared));
+        log.tell_of_panics();
+        // Else somebody else's logger is in its place, which only tests have.
+        let _ = log::set_boxed_logger(Box::new(log.clone()));
+        log::set_max_level(most);
+        log.0.variable.problems.iter().for_each(|problem| log::warn!("{problem}"));
+        log
+    }
+
+    /// Goes by the file from now on; `outlet` is where lines go from now on, if that changes.
+    pub(crate) fn follow(&self, wanted: &config::Log, outlet: Option<Outlet>) {
+        let Shared { queue, manner, is_elsewhere, level, variable } = &*self.0;
+        if let (Some(queue), Some(outlet)) = (queue, outlet) {
+            queue.replace(outlet);
+        }
+        is_elsewhere.store(wanted.output != LogOutput::Stderr, Ordering::Relaxed);
+        let next = Manner::new(wanted, *level, variable);
+        log::set_max_level(next.filter.most());
+        manner.store(Arc::new(next));
+    }
+
+    /// Opens its file again, if it goes to one.
+    pub(crate) fn reopen(&self) {
+        if let Some(queue) = &self.0.queue {
+            queue.reopen();
+        }
+    }
+
+    /// Says why the program ends, as a line of its own; on standard error, too.
+    pub fn say(&self, line: impl fmt::Display) {
+        let words = self.0.manner.load().look.last_words(&line, now());
+        match &self.0.queue {
+            Some(queue) => queue.put_last(words.as_bytes()),
+            None => eprint!("{words}"),
+        }
+        if self.0.is_elsewhere.load(Ordering::Relaxed) {
+            say_at_once(&format!("{line}\n"));
+        }
+    }
+
+    /// Waits until all lines are written, for a second at most.
+    pub fn flush(&self) {
+        if let Some(queue) = &self.0.queue {
+            queue.flush(LAST_WORDS);
+        }
+    }
+
+    /// A panic ends the program. The queue has what led to it, so the panic is told there.
+    fn tell_of_panics(&self) {
+        if self.0.queue.is_some() {
+            let log = self.clone();
+            panic::set_hook(Box::new(move |panic| {
+                log.say(words_of(panic).trim_end());
+                log.flush();
+            }));
+        }
+    }
+}
+
+impl log::Log for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.0.manner.load().filter.allows(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let manner = self.0.manner.load();
+        if !manner.filter.allows(record.metadata()) {
+            return;
+        }
+        let line = manner.look.line(record, now());
+        match &self.0.queue {
+            Some(queue) => queue.put(line.as_bytes()),
+            None => eprint!("{line}"),
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+impl Manner {
+    fn new(wanted: &config::Log, level: Option<LogLevel>, variable: &Variable) -> Manner {
+        let level = level.or(variable.level).unwrap_or(wanted.level);
+        let is_stderr = wanted.output == LogOutput::Stderr;
+        let look = Look {
+            format: wanted.format,
+            is_for_journal: wanted.output == LogOutput::Journal,
+            has_colours: is_stderr && has_colours(),
+            clear: if is_stderr && stderr().is_terminal() { "\r\x1b[K" } else { "" },
+        };
+        Manner { filter: Filter::new(level, variable), look }
+    }
+}
+
+/// Of a queue nobody can know whether a terminal is behind it.
+fn has_colours() -> bool {
+    match env::var("RUST_LOG_STYLE").as_deref() {
+        Ok("always") => true,
+        Ok("never") => false,
+        _ => AutoStream::choice(&stderr()) != ColorChoice::Never,
+    }
+}
+
+/// To standard error, unless its reader stalls.
+fn say_at_once(words: &str) {
+    let stderr = stderr();
+    let at_once = Timespec::default();
+    if poll(&mut [PollFd::new(&stderr.as_fd(), PollFlags::OUT)], Some(&at_once)).is_ok_and(|ready| ready > 0)
+    {
+        let _ = (&stderr).write_all(words.as_bytes());
+    }
+}
+
+/// The same as Rust's own hook says.
+fn words_of(panic: &PanicHookInfo<'_>) -> String {
+    let thread = thread::current();
+    let thread = thread.name().unwrap_or("<unnamed>");
+    let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
+    let payload = panic.payload();
+    let why = payload.downcast_ref::<&str>().copied();
+    let why = why.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("Box<dyn Any>");
+    let words = format!("\nthread '{thread}' panicked{place}:\n{why}\n");
+    match env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
+        true => format!("{words}stack backtrace:\n{}\n", Backtrace::force_capture()),
+        false => words,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the time of a line of the log")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeWriter, Read, pipe};
+    use std::process::{Command, Stdio};
+
+    use rustix::pipe::fcntl_getpipe_size;
+
+    use super::*;
+
+    /// Set in the process that panics.
+    const PANICS: &str = "CONVEY_TEST_PANICS";
+
+    #[test]
+    fn a_panic_is_told_and_waits_a_second_at_most_for_who_reads_it() {
+        if env::var_os(PANICS).is_some() {
+            let _log = Log::start(None);
+            let panicked = thread::Builder::new().name("worker".into()).spawn(|| panic!("out of luck"));
+            assert!(panicked.unwrap().join().is_err());
+            std::process::exit(7);
+        }
+        let run = |stderr: PipeWriter| {
+            let mut command = Command::new(env::current_exe().unwrap());
+            let name = "a_panic_is_told_and_waits_a_second_at_most_for_who_reads_it";
+            command.args([&format!("logging::tests::{name}"), "--exact", "--nocapture"]);
+            command.env(PANICS, "1").env_remove("RUST_BACKTRACE").stdout(Stdio::null()).stderr(stderr);
+            command.spawn().unwrap()
+        };
+        let (mut reader, writer) = pipe().unwrap();
+        assert_eq!(run(writer).wait().unwrap().code(), Some(7));
+        let mut told = String::new();
+        reader.read_to_string(&mut told).unwrap();
+        assert!(told.contains("thread 'worker' panicked at src/logging/mod.rs:"), "{told}");
+        assert!(told.ends_with(":\nout of luck\n"), "{told}");
+
+        let (_reader, mut writer) = pipe().unwrap();
+        let full = vec![0; fcntl_getpipe_size(&writer).unwrap()];
+        writer.write_all(&full).unwrap();
+        let mut child = run(writer);
+        for _ in 0..2_000 {
+            if let Some(status) = child.try_wait().unwrap() {
+                return assert_eq!(status.code(), Some(7));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("it waits for who reads nothing");
+    }
+}

@@ -1,0 +1,229 @@
+//! Lines on their way to the reader: a bounded queue and the thread that empties it.
+
+use std::mem::take;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{io, thread};
+
+use super::outlet::Outlet;
+
+/// How many bytes of lines may wait: some thousand lines, which is what the loss of all servers of a large pool makes.
+const MAX_WAITING: usize = 1 << 20;
+
+/// Lines that nobody will read.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines of the log were dropped so far.
+pub fn dropped_lines() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    /// Lines dropped since the last that was taken; while there are any, the others of the queue are older.
+    dropped: u64,
+    /// What becomes of the outlet once what waits is written.
+    change: Option<Change>,
+    /// Whether the thread is at work on what it took.
+    writing: bool,
+}
+
+/// What becomes of the outlet.
+#[derive(Debug)]
+enum Change {
+    /// Its file is opened again.
+    Reopen,
+    /// Another takes its place.
+    Replace(Outlet),
+}
+
+/// What the thread takes at once.
+struct Work {
+    lines: Vec<u8>,
+    /// How many were dropped after them.
+    dropped: u64,
+    change: Option<Change>,
+}
+
+impl Queue {
+    /// Starts the thread that writes.
+    pub(super) fn start(outlet: Outlet) -> io::Result<Arc<Queue>> {
+        let queue = Arc::new(Queue::default());
+        let writing = queue.clone();
+        thread::Builder::new().name("log".to_owned()).spawn(move || writing.write_to(outlet))?;
+        Ok(queue)
+    }
+
+    /// Never waits for the reader.
+    pub(super) fn put(&self, line: &[u8]) {
+        let mut state = self.lock();
+        if state.dropped > 0 || state.waiting.len() + line.len() > MAX_WAITING {
+            state.dropped += 1;
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        state.waiting.extend_from_slice(line);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The same for why the program ends, for which there is always room.
+    pub(super) fn put_last(&self, lines: &[u8]) {
+        self.lock().waiting.extend_from_slice(lines);
+        self.changed.notify_all();
+    }
+
+    /// Has the file be opened again once what waits is written.
+    pub(super) fn reopen(&self) {
+        self.lock().change.get_or_insert(Change::Reopen);
+        self.changed.notify_all();
+    }
+
+    /// Has lines go elsewhere once what waits is written.
+    pub(super) fn replace(&self, outlet: Outlet) {
+        self.lock().change = Some(Change::Replace(outlet));
+        self.changed.notify_all();
+    }
+
+    /// Waits until all lines are written, for so long at most.
+    pub(super) fn flush(&self, patience: Duration) {
+        let is_busy = |state: &mut State| state.writing || !state.waiting.is_empty();
+        // Whether the time was enough makes no difference: the program ends.
+        drop(self.changed.wait_timeout_while(self.lock(), patience, is_busy));
+    }
+
+    fn take(&self) -> Work {
+        let mut state = self.lock();
+        state.writing = false;
+        self.changed.notify_all();
+        let is_idle = |state: &mut State| state.waiting.is_empty() && state.change.is_none();
+        let mut state = self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
+        state.writing = true;
+        Work {
+            lines: take(&mut state.waiting),
+            dropped: take(&mut state.dropped),
+            change: take(&mut state.change),
+        }
+    }
+
+    fn write_to(&self, mut outlet: Outlet) {
+        loop {
+            let Work { lines, dropped, change } = self.take();
+            if dropped > 0 {
+                log::warn!("{dropped} lines of the log were dropped here: nobody read them in time");
+            }
+            DROPPED.fetch_add(outlet.write(&lines), Ordering::Relaxed);
+            match change {
+                None => {}
+                Some(Change::Replace(other)) => outlet = other,
+                Some(Change::Reopen) => match outlet.reopen() {
+                    Ok(true) => log::info!("SIGUSR1: the log's file was opened again"),
+                    Ok(false) => log::info!("SIGUSR1: the log goes to no file, so none is opened again"),
+                    Err(error) => {
+                        log::error!("cannot open the log's file again: {error}; lines go on to the old one");
+                    }
+                },
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{PipeReader, Read, pipe};
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    fn started() -> (Arc<Queue>, PipeReader) {
+        let (reader, writer) = pipe().unwrap();
+        (Queue::start(Outlet::Stream(File::from(OwnedFd::from(writer)))).unwrap(), reader)
+    }
+
+    #[test]
+    fn lines_come_out_in_their_order_and_all_by_the_time_the_program_ends() {
+        let (queue, mut reader) = started();
+        let lines: Vec<String> = (0..100).map(|n| format!("line {n}\n")).collect();
+        lines.iter().for_each(|line| queue.put(line.as_bytes()));
+        queue.flush(Duration::from_secs(20));
+        let mut read = vec![0; lines.concat().len()];
+        reader.read_exact(&mut read).unwrap();
+        assert_eq!(String::from_utf8(read).unwrap(), lines.concat());
+    }
+
+    #[test]
+    fn lines_that_wait_go_to_the_old_outlet_and_later_ones_to_the_new() {
+        let (queue, mut old) = started();
+        let (mut new, writer) = pipe().unwrap();
+        queue.put(b"before\n");
+        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer))));
+        queue.flush(Duration::from_secs(20));
+        let mut read = String::new();
+        old.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "before\n", "its end is closed");
+        queue.put(b"after\n");
+        let mut read = [0; 6];
+        new.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"after\n");
+    }
+
+    #[test]
+    fn a_reader_that_stalls_costs_lines_but_neither_time_nor_memory_nor_the_order_of_the_others() {
+        let (queue, mut reader) = started();
+        let line = |n: usize| format!("{n:0>1023}\n").into_bytes();
+        let all = 4 * MAX_WAITING / 1024;
+        (0..all).for_each(|n| queue.put(&line(n)));
+        assert!(queue.lock().waiting.len() <= MAX_WAITING);
+        assert!(queue.lock().dropped > 0);
+        queue.flush(Duration::from_millis(1));
+
+        let reading = thread::spawn(move || {
+            let (mut line, mut read): (_, Vec<usize>) = (vec![0; 1024], vec![]);
+            loop {
+                reader.read_exact(&mut line).unwrap();
+                match str::from_utf8(&line).unwrap().trim_end().parse() {
+                    Ok(n) => read.push(n),
+                    Err(_) => return read,
+                }
+            }
+        });
+        let end = [b"end".repeat(341).as_slice(), b"\n"].concat();
+        assert_eq!(end.len(), 1024);
+        queue.flush(Duration::from_secs(20));
+        queue.put(&end);
+        let read = reading.join().unwrap();
+        assert!(read.is_sorted() && read[0] == 0 && read.len() < all, "{} of {all}", read.len());
+    }
+
+    #[test]
+    fn why_the_program_ends_is_said_even_if_lines_were_dropped() {
+        let queue = Queue::default();
+        queue.put(&vec![b'a'; MAX_WAITING]);
+        queue.put(b"dropped");
+        queue.put_last(b"the end");
+        assert!(queue.lock().waiting.ends_with(b"athe end"));
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_holds_nobody_up() {
+        let (queue, reader) = started();
+        drop(reader);
+        let before = dropped_lines();
+        queue.put(b"for nobody\n");
+        queue.flush(Duration::from_secs(20));
+        assert!(dropped_lines() > before);
+    }
+}

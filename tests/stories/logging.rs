@@ -1,0 +1,142 @@
+//! What is logged, how and where to, and the signals that nobody may be killed by.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use convey_testkit::{
+    Balancer, Loopback, Process, Server, Setup, ask, binary, connect, reset, run, stories, wait_for,
+};
+use rustix::process::Signal;
+
+stories!("logging":
+    a_file_is_written_and_opened_again_on_sigusr1,
+    level_format_and_file_of_the_log_change_by_a_reload,
+    a_log_file_that_cannot_be_had_is_refused,
+    a_wrong_level_is_an_error_with_a_suggestion,
+    a_typo_in_rust_log_is_told_and_silences_nothing,
+    no_signal_kills_without_a_word,
+);
+
+fn setup(lab: &Loopback) -> Setup {
+    Setup::new(lab).server("a", lab.server(1), "")
+}
+
+/// The lines of a file, none if it is not there.
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn wait_for_line(path: &Path, text: &str) -> String {
+    wait_for(&format!("a line with {text:?}"), || {
+        read(path).lines().find(|line| line.contains(text)).map(str::to_owned)
+    })
+}
+
+/// A balancer that logs to a file from the start.
+fn start_with_file(lab: &Loopback, log: &str) -> (Process, PathBuf) {
+    let path = lab.directory().join("convey.log");
+    let setup = setup(lab).and(&format!("[log]\noutput = {path:?}\n{log}"));
+    fs::write(lab.directory().join("config.toml"), setup.to_string()).unwrap();
+    let balancer = Process::spawn(binary().current_dir(lab.directory()));
+    wait_for_line(&path, "statistics on http://");
+    (balancer, path)
+}
+
+fn a_file_is_written_and_opened_again_on_sigusr1() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let (mut balancer, path) = start_with_file(&lab, "");
+    let old = lab.directory().join("convey.log.1");
+    fs::rename(&path, &old).unwrap();
+    balancer.signal(Signal::USR1);
+    wait_for_line(&path, "the log's file was opened again");
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait().code(), Some(0));
+    assert!(read(&path).contains("stopped") && !read(&old).contains("stopped"), "{}", read(&old));
+}
+
+fn level_format_and_file_of_the_log_change_by_a_reload() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let balancer = Balancer::start(&lab, &setup(&lab));
+    let path = lab.directory().join("convey.log");
+    let log = |more: &str| setup(&lab).and(&format!("[log]\noutput = {path:?}\nformat = 'json'\n{more}"));
+    balancer.save(&log(""));
+    let line = wait_for_line(&path, "log.format text -> json");
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(
+        (&line["level"], &line["message"]),
+        (&"info".into(), &"reload: log.format text -> json".into())
+    );
+    balancer.save(&log("level = 'debug'"));
+    wait_for_line(&path, "log.level info -> debug");
+    reset(connect(lab.vip()));
+    wait_for_line(&path, ": ended: client_reset");
+    balancer.save(&log("level = 'info'"));
+    wait_for_line(&path, "log.level debug -> info");
+}
+
+fn a_log_file_that_cannot_be_had_is_refused() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let balancer = Balancer::start(&lab, &setup(&lab));
+    let wrong = setup(&lab).and("[log]\noutput = '/nowhere/convey.log'");
+    balancer.save(&wrong);
+    balancer.wait_for_log("cannot log to /nowhere/convey.log (log.output): No such file or directory");
+    balancer.wait_for_log("not reloaded: the running configuration stays");
+    drop(balancer);
+    let ran = run(binary().current_dir(lab.directory()));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("cannot log to /nowhere/convey.log"), "{ran:?}");
+}
+
+fn a_wrong_level_is_an_error_with_a_suggestion() {
+    let lab = Loopback::new();
+    let ran = run(binary().args(["--log-level", "inof"]));
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("'inof'") && ran.stderr.contains("'info'"), "{ran:?}");
+    let file = lab.directory().join("config.toml");
+    fs::write(&file, setup(&lab).and("[log]\nlevel = 'inof'").to_string()).unwrap();
+    let ran = run(binary().arg("check").arg("--config").arg(&file));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.stderr.contains("log.level: found \"inof\"") && ran.stderr.contains("did you mean `info`?"),
+        "{ran:?}"
+    );
+}
+
+fn a_typo_in_rust_log_is_told_and_silences_nothing() {
+    let lab = Loopback::new();
+    // Nothing but the environment of the process: the harness takes the variable away.
+    let mut command = std::process::Command::new("env");
+    command.arg("RUST_LOG=eror").arg(binary().get_program()).args(["--config", "config.toml"]);
+    fs::write(lab.directory().join("config.toml"), setup(&lab).to_string()).unwrap();
+    let _taken = std::net::TcpListener::bind(lab.stats()).unwrap();
+    let ran = run(command.current_dir(lab.directory()));
+    assert!(ran.stderr.contains("RUST_LOG: found \"eror\"; allowed: error, warn,"), "{ran:?}");
+    assert!(ran.stderr.contains("did you mean `error`?"), "{ran:?}");
+    assert!(ran.stderr.contains("cannot serve statistics"), "{ran:?}");
+}
+
+fn no_signal_kills_without_a_word() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let balancer = Balancer::start(&lab, &setup(&lab));
+    for (signal, told) in [
+        (Signal::USR1, "SIGUSR1: the log goes to no file"),
+        (Signal::ALARM, "SIGALRM means nothing to convey"),
+        (Signal::VTALARM, "SIGVTALRM means nothing to convey"),
+        (Signal::PROF, "SIGPROF means nothing to convey"),
+        (Signal::IO, "SIGIO means nothing to convey"),
+        (Signal::POWER, "SIGPWR means nothing to convey"),
+        (Signal::STKFLT, "SIGSTKFLT means nothing to convey"),
+    ] {
+        balancer.signal(signal);
+        balancer.wait_for_log(told);
+    }
+    balancer.signal(Signal::PIPE);
+    balancer.signal(Signal::USR2);
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    balancer.signal(Signal::QUIT);
+    balancer.wait_for_log("stopped: every connection had ended");
+}
