@@ -25,8 +25,8 @@ pub struct Split {
 /// Cuts the packet in `frame` into fragments and hands each to `send` as a frame. One that is a fragment already is cut
 /// further. Afterwards the checksum of what the packet carries is complete.
 ///
-/// The caller has seen to it that it is a packet of IPv4 that may be cut, or one that [`is_simple`]; `headers` are those it came
-/// in with (a rewrite changes none that are looked at here).
+/// The caller has seen to it that it is a packet of IPv4 that may be cut, as the frame now says, or one that [`is_simple`];
+/// `headers` are those it came in with (a rewrite changes none that are looked at here).
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -45,9 +45,10 @@ pub fn split(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnM
         put_u16(&mut fragment[ETHERNET_LEN..], ipv4::ID, id);
     }
     let header_len = head.len() - ETHERNET_LEN;
+    let field = u16_at(&head[ETHERNET_LEN..], ipv4::FRAGMENT);
+    debug_assert_eq!(field & ipv4::DONT_FRAGMENT, 0, "it may not be cut");
     // All fragments but the last carry a multiple of 8 bytes.
     let most = (mtu.saturating_sub(header_len) / 8 * 8).max(8);
-    let field = u16_at(&head[ETHERNET_LEN..], ipv4::FRAGMENT);
     let pieces = payload.len().div_ceil(most);
     for (n, piece) in payload.chunks(most).enumerate() {
         fragment.truncate(head.len());
