@@ -185,8 +185,10 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
 
     fn remove(&mut self, key: &FlowKey, owners: FlowOwners) {
         self.remove_key(key);
-        let Some(held) = self.held.get_mut(&owners) else { return };
-        held.keys = held.keys.saturating_sub(1);
+        let held = self.held.get_mut(&owners).filter(|held| held.keys > 0);
+        debug_assert!(held.is_some(), "{key:?} of {owners:?} was not put in");
+        let Some(held) = held else { return };
+        held.keys -= 1;
         if held.keys == 0 {
             self.idle.insert(owners);
         }
