@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use convey_forward::View;
-use convey_forward::plan::{Frontend, Pick, Picked, Plan, Pool, Server};
+use convey_forward::plan::{ByView, Frontend, Pick, Picked, Plan, Pool, Server};
 use convey_model::Mode;
 use convey_snapshot::{self as snapshot, Snapshot};
 
@@ -89,8 +89,10 @@ fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<Server>>) -> Pool
         pick: Arc::new(By(pool.clone())),
         is_hashed: pool.config.algorithm.hashes(),
         dsr: pool.config.dsr,
-        // Both packet modes have the same default.
-        on_down: pool.config.on_down_in(Mode::Passthrough),
+        on_down: ByView {
+            both_sides: pool.config.on_down_in(Mode::Passthrough),
+            client_side: pool.config.on_down_in(Mode::Dsr),
+        },
     }
 }
 

@@ -75,7 +75,16 @@ pub struct Pool {
     /// How packets get to the servers in direct server return.
     pub dsr: DsrKind,
     /// What becomes of flows whose server goes down.
-    pub on_down: OnDown,
+    pub on_down: ByView<OnDown>,
+}
+
+/// What holds for the flows of each view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ByView<T> {
+    /// For those whose both sides pass here (NAT).
+    pub both_sides: T,
+    /// For those whose client alone does (direct server return).
+    pub client_side: T,
 }
 
 /// Who answers clients.
@@ -162,11 +171,29 @@ impl Frontend {
     }
 }
 
+impl<T> ByView<T> {
+    /// For flows of this view.
+    pub fn of(&self, view: View) -> &T {
+        match view {
+            View::BothSides => &self.both_sides,
+            View::ClientSide => &self.client_side,
+        }
+    }
+}
+
+impl<T: Copy> ByView<T> {
+    /// The same for all.
+    pub fn both(value: T) -> ByView<T> {
+        ByView { both_sides: value, client_side: value }
+    }
+}
+
 impl Pool {
     /// Servers chosen by hash; what goes straight to them has its destination rewritten, and flows of one that is down are
     /// reset.
     pub fn new(servers: Vec<Arc<Server>>, pick: Arc<dyn Pick>) -> Pool {
-        Pool { servers, pick, is_hashed: true, dsr: DsrKind::L3, on_down: OnDown::Reset }
+        let on_down = ByView::both(OnDown::Reset);
+        Pool { servers, pick, is_hashed: true, dsr: DsrKind::L3, on_down }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::plan::{Plan, Pool};
+use crate::plan::{ByView, Plan, Pool};
 use crate::port_ranges::PortRanges;
 use crate::{End, Flow, NatPorts, View};
 use convey_model::{Addr, Draining, DsrKind, Endpoint, Listen, OnDown, UDP};
@@ -38,7 +38,7 @@ pub(super) struct Served {
     /// Ids of the servers that are down.
     down: HashSet<u32>,
     /// Those of them whose connections end with that.
-    reset: HashSet<u32>,
+    reset: ByView<HashSet<u32>>,
     /// How packets get to each server in DSR, by its number.
     ways: HashMap<u32, DsrKind>,
 }
@@ -71,7 +71,10 @@ impl Served {
             let down = pool.servers.iter().filter(|server| !server.is_up);
             down.map(|server| server.id).collect::<Vec<_>>()
         };
-        let resetting = plan.pools.iter().filter(|pool| pool.on_down == OnDown::Reset);
+        let reset = |view| {
+            let resetting = plan.pools.iter().filter(move |pool| *pool.on_down.of(view) == OnDown::Reset);
+            resetting.flat_map(down).collect()
+        };
         let way = |pool: &Arc<Pool>| {
             let (servers, way) = (pool.servers.iter(), pool.dsr);
             servers.map(|server| (server.id, way)).collect::<Vec<_>>()
@@ -84,7 +87,7 @@ impl Served {
             outlasting: plan.outlasting.iter().copied().map(place).collect(),
             servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
             down: plan.pools.iter().flat_map(down).collect(),
-            reset: resetting.flat_map(down).collect(),
+            reset: ByView { both_sides: reset(View::BothSides), client_side: reset(View::ClientSide) },
             ways: plan.pools.iter().flat_map(way).collect(),
             drained,
         }
@@ -116,7 +119,7 @@ impl Served {
     pub(super) fn end_of(&self, flow: &Flow) -> Option<End> {
         let (vip, server) = (flow.client(), flow.server());
         // Datagrams have no connection that could be kept: the next chooses anew.
-        let ending = if vip.protocol == UDP { &self.down } else { &self.reset };
+        let ending = if vip.protocol == UDP { &self.down } else { self.reset.of(flow.view()) };
         if ending.contains(&flow.server_id()) {
             return Some(End::ServerGone);
         }
@@ -146,8 +149,10 @@ impl Served {
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.are_among(&self.listen) && before.servers.is_subset(&self.servers);
         let other_way = |(id, way)| self.ways.get(id).is_some_and(|now| now != way);
+        let resets_more = |view| !self.reset.of(view).is_subset(before.reset.of(view));
         !self.down.is_subset(&before.down)
-            || !self.reset.is_subset(&before.reset)
+            || resets_more(View::BothSides)
+            || resets_more(View::ClientSide)
             || !all_stay
             || before.ways.iter().any(other_way)
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour, wanted};
 use crate::End;
+use crate::plan::ByView;
 use convey_model::{DropReason, FlowTimeouts, OnDown, Wanted};
 use convey_wire::TestPacket;
 
@@ -13,6 +14,7 @@ told_over_both_families! {
     thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time,
     who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told,
     flows_of_a_dead_server_go_on_where_that_is_configured,
+    flows_of_a_dead_server_end_as_their_mode_has_it,
     new_weights_and_new_servers_move_no_flow,
     a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers,
     a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is,
@@ -94,12 +96,27 @@ fn who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told(f
 fn flows_of_a_dead_server_go_on_where_that_is_configured(family: Family) {
     let (mut lab, flows) = busy(family);
     let resets = lab.change(|world| {
-        world.on_down = OnDown::Keep;
+        world.on_down = ByView::both(OnDown::Keep);
         world.servers[0].up = false;
     });
     assert_eq!(resets, []);
     assert_go_on(&mut lab, &flows);
     assert!((100..150).all(|n| !is_of_first(&lab.send(lab.client(n).syn()))), "new ones go elsewhere");
+}
+
+fn flows_of_a_dead_server_end_as_their_mode_has_it(family: Family) {
+    for (both_sides, client_side) in [(OnDown::Keep, OnDown::Reset), (OnDown::Reset, OnDown::Keep)] {
+        for (mut lab, here) in Lab::both_modes(family).into_iter().zip([both_sides, client_side]) {
+            for n in 1..30 {
+                lab.send(lab.client(n).syn());
+            }
+            lab.change(|world| {
+                world.on_down = ByView { both_sides, client_side };
+                world.servers[0].up = false;
+            });
+            assert_eq!(lab.ends().is_empty(), here == OnDown::Keep);
+        }
+    }
 }
 
 fn new_weights_and_new_servers_move_no_flow(family: Family) {

@@ -12,6 +12,7 @@ pub(super) use self::seen::Seen;
 pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
 use crate::Plan;
 use crate::forwarder::{Path, fit};
+use crate::plan::ByView;
 pub(super) use crate::testing::{Kernel, told_with_cache};
 use crate::{
     Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, PacketRole, PortSplit,
@@ -164,7 +165,7 @@ impl Lab {
         let world = World {
             neighbours: known.into_iter().chain([family.router()]).collect(),
             servers,
-            on_down: OnDown::Reset,
+            on_down: ByView::both(OnDown::Reset),
             algorithm: Algorithm::Ring,
             frontends: vec![TestFrontend::new(0, mode, family.vip())],
             draining: Draining::default(),

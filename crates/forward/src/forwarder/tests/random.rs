@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::lab::{Family, Lab, Outcome, Seen, Size, error_about};
 use crate::FlowState;
+use crate::plan::ByView;
 use convey_model::{DropReason, OnDown};
 use convey_wire::{self as wire, IcmpError, TestPacket};
 
@@ -108,7 +109,7 @@ proptest! {
                 }
                 Step::Health(n, up, keep) => {
                     story.lab.change(|world| {
-                        world.on_down = if keep { OnDown::Keep } else { OnDown::Reset };
+                        world.on_down = ByView::both(if keep { OnDown::Keep } else { OnDown::Reset });
                         world.servers[n].up = up;
                     });
                 }

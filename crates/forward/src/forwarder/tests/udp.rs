@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, LAN, Lab, Outcome, Size, WAN};
+use crate::plan::ByView;
 use crate::{End, FlowState};
 use convey_model::{Algorithm, DropReason, OnDown};
 use convey_wire::{IcmpError, TestPacket};
@@ -154,7 +155,7 @@ fn the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another(family: Fami
     let labs =
         [OnDown::Reset, OnDown::Keep].map(|on_down| Lab::both_modes(family).map(|lab| (lab.udp(), on_down)));
     for (mut lab, on_down) in labs.into_iter().flatten() {
-        lab.change(|world| world.on_down = on_down);
+        lab.change(|world| world.on_down = ByView::both(on_down));
         let seen: Vec<_> = (1..30).map(|n| (n, lab.send(ask(&lab, n)))).collect();
         let (dead, alive): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(_, seen)| seen.mac == 11);
         assert_eq!(lab.change(|world| world.servers[0].up = false), [], "UDP has no word for it");

@@ -14,7 +14,7 @@ use convey_model::{
 };
 
 use crate::View;
-use crate::plan::{Frontend, Pick, Picked, Plan, Pool, Server};
+use crate::plan::{ByView, Frontend, Pick, Picked, Plan, Pool, Server};
 
 /// Towards the clients, MTU 1500. It holds the VIP.
 pub(crate) const WAN: u32 = 1;
@@ -25,7 +25,7 @@ pub(crate) const LAN: u32 = 2;
 pub(crate) struct World {
     pub(crate) servers: Vec<TestServer>,
     pub(crate) neighbours: Vec<Neighbour>,
-    pub(crate) on_down: OnDown,
+    pub(crate) on_down: ByView<OnDown>,
     pub(crate) algorithm: Algorithm,
     /// Each with a backend of all servers.
     pub(crate) frontends: Vec<TestFrontend>,
