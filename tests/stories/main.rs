@@ -17,6 +17,7 @@ mod list;
 mod log;
 mod logging;
 mod loops;
+mod marks;
 mod memory;
 mod names;
 mod outlier;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         log::stories(),
         logging::stories(),
         loops::stories(),
+        marks::stories(),
         memory::stories(),
         names::stories(),
         outlier::stories(),
