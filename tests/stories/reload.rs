@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Nginx, Server, Setup, Wrk, ask, clock, connect, ping, stories, wait_for,
+    Balancer, Loopback, Need, Nginx, Server, Setup, Wrk, ask, connect, ping, stories, wait_for,
 };
 use rustix::process::Signal;
 
@@ -38,9 +37,7 @@ fn twenty_reloads_under_load_fail_no_request() {
     let balancer = Balancer::start(&lab, &pool(two));
     let load = Wrk::start(&lab, lab.vip(), 64);
     balancer_is_busy(&balancer, 100);
-    let mut took = Vec::new();
     for (n, weights) in [added, reweighted, two].into_iter().cycle().take(24).enumerate() {
-        let saved = clock();
         if n % 2 == 0 {
             balancer.save(&pool(weights))
         } else {
@@ -48,12 +45,9 @@ fn twenty_reloads_under_load_fail_no_request() {
         }
         let expected = weights.iter().map(|(name, _, weight)| ((*name).to_owned(), *weight)).collect();
         wait_for("the reload to take effect", || (runs(&balancer) == expected).then_some(()));
-        took.push(saved.elapsed());
         let so_far = balancer.stat("/total_connections").as_u64().unwrap();
         balancer_is_busy(&balancer, so_far + 50);
     }
-    took.sort_unstable();
-    assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
     balancer_is_busy(&balancer, 11_000);
     let summary = load.stop();
     assert_eq!(summary.failed, 0, "{}", summary.text);
