@@ -1,7 +1,7 @@
 /* Packets in fragments whose first was dropped: the host could not put the rest together, and would keep it for long. */
 #pragma once
 
-#include "packet.h"
+#include "head.h"
 
 /* What all fragments of a packet have in common (RFC 791, section 3.2; RFC 8200, section 4.5). */
 struct fragment_key {
@@ -11,8 +11,6 @@ struct fragment_key {
 	__u8 protocol; /* 0 in IPv6 */
 	__u8 reserved[3];
 };
-
-enum part { WHOLE, FIRST, LATER };
 
 /*
  * The fragments of a packet follow each other closely, so that few packets are enough; but each CPU takes 128 places of
@@ -25,57 +23,11 @@ struct {
 	MAP_TYPE(value, __u8);
 } dropped SEC(".maps");
 
-static ALWAYS_INLINE enum part part_of_v4(const struct __sk_buff *skb, struct fragment_key *key)
+static ALWAYS_INLINE struct fragment_key fragment_of(const struct __sk_buff *skb, const struct head *head)
 {
-	struct ipv4_header ip;
+	__u8 protocol = skb->protocol == htons(ETH_P_IP) ? head->key.protocol : 0;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || !(ip.fragment & htons(IPV4_OFFSET | IPV4_MORE)))
-		return WHOLE;
-	key->src = v4_mapped(ip.src);
-	key->dst = v4_mapped(ip.dst);
-	key->id = ip.id;
-	key->protocol = ip.protocol;
-	return ip.fragment & htons(IPV4_OFFSET) ? LATER : FIRST;
-}
-
-static ALWAYS_INLINE enum part part_of_v6(const struct __sk_buff *skb, struct fragment_key *key)
-{
-	__u32 at = ETH_HLEN + sizeof(struct ipv6_header);
-	struct ipv6_header ip;
-	struct extension header;
-	__u8 protocol;
-
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
-		return WHOLE;
-	protocol = ip.next;
-	for (int i = 0; i < MAX_EXTENSIONS && is_extension(protocol); i++) {
-		if (bpf_skb_load_bytes(skb, at, &header, sizeof(header)))
-			return WHOLE;
-		if (protocol == FRAGMENT)
-			break;
-		at += (header.len + 1) * 8;
-		protocol = header.next;
-	}
-	if (protocol != FRAGMENT || !(header.fragment & htons(IPV6_OFFSET | IPV6_MORE)))
-		return WHOLE;
-	if (bpf_skb_load_bytes(skb, at + sizeof(header), &key->id, sizeof(key->id)))
-		return WHOLE;
-	key->src = ip.src;
-	key->dst = ip.dst;
-	return header.fragment & htons(IPV6_OFFSET) ? LATER : FIRST;
-}
-
-/* Which part of a packet that was sent to this host this is; fills `key` if it is not all of it. */
-static ALWAYS_INLINE enum part part_of(const struct __sk_buff *skb, struct fragment_key *key)
-{
-	*key = (struct fragment_key){};
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
-		return WHOLE;
-	if (skb->protocol == htons(ETH_P_IP))
-		return part_of_v4(skb, key);
-	if (skb->protocol == htons(ETH_P_IPV6))
-		return part_of_v6(skb, key);
-	return WHOLE;
+	return (struct fragment_key){ .src = head->key.src, .dst = head->key.dst, .id = head->id, .protocol = protocol };
 }
 
 /* What has become of a first fragment. One that passes may have the number of an older packet that did not. */

@@ -6,7 +6,7 @@
  */
 #include "kernel.h"
 #include "fragments.h"
-#include "packet.h"
+#include "head.h"
 #include "selection.h"
 
 /* How long `dsr_guard` does what (CLOCK_MONOTONIC, ns). Mirrors `kernel_types::LeaseEntry`. */
@@ -92,32 +92,31 @@ static ALWAYS_INLINE int owned_here(struct __sk_buff *skb, const struct flow_key
 }
 
 /* Whether it is a SYN that opens a connection. */
-static ALWAYS_INLINE int opens(const struct __sk_buff *skb, const struct flow_key *key, __u32 at)
+static ALWAYS_INLINE int opens(const struct __sk_buff *skb, const struct head *head)
 {
 	__u8 flags;
 
-	if (key->protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at + TCP_FLAGS, &flags, 1))
+	if (head->key.protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, head->transport + TCP_FLAGS, &flags, 1))
 		return 0;
 	return is_opening(flags);
 }
 
 /* What becomes of a packet that has its ports in it, where frontends serve at most as `at_most` says. */
-static ALWAYS_INLINE int judge(struct __sk_buff *skb, int at_most)
+static ALWAYS_INLINE int judge(struct __sk_buff *skb, const struct head *head, int at_most)
 {
-	struct flow_key key;
-	__u32 at = parse(skb, &key);
+	const struct flow_key *key = &head->key;
 	int frontend;
 
-	if (!at)
+	if (!head->transport)
 		return TCX_NEXT;
-	frontend = to_frontend(&key);
+	frontend = to_frontend(key);
 	if (frontend && at_most == DRAINING)
 		frontend = DRAINING;
-	if (frontend == DRAINING && (opens(skb, &key, at) || owned_here(skb, &key)))
+	if (frontend == DRAINING && (opens(skb, head) || owned_here(skb, key)))
 		return TCX_NEXT;
 	if (frontend)
 		return TCX_DROP;
-	if (reply_of_server(&key) && !owned_here(skb, &key))
+	if (reply_of_server(key) && !owned_here(skb, key))
 		return TCX_DROP;
 	return TCX_NEXT;
 }
@@ -126,13 +125,16 @@ static ALWAYS_INLINE int judge(struct __sk_buff *skb, int at_most)
 static ALWAYS_INLINE int keep_away(struct __sk_buff *skb, int at_most)
 {
 	struct fragment_key fragment;
-	enum part part = part_of(skb, &fragment);
+	struct head head;
 	int verdict;
 
-	if (part == LATER)
+	read_head(skb, &head);
+	if (head.part != WHOLE)
+		fragment = fragment_of(skb, &head);
+	if (head.part == LATER)
 		return is_dropped(&fragment) ? TCX_DROP : TCX_NEXT;
-	verdict = judge(skb, at_most);
-	if (part == FIRST)
+	verdict = judge(skb, &head, at_most);
+	if (head.part == FIRST)
 		remember(&fragment, verdict == TCX_DROP);
 	return verdict;
 }

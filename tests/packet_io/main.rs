@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod guard;
+mod guard_frames;
 mod guard_kinds;
 mod lasting;
 mod netlink;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
     all.extend(trials(sockets::stories(), &network));
     all.extend(trials(netlink::stories(), &network));
     all.extend(trials(lasting::stories(), &network));
+    all.extend(trials(guard_frames::stories(), &network));
     for (kind, need) in [(GuardKind::Tcx, Need::Kernel(6, 6, "tcx")), (GuardKind::Nftables, Need::NFT)] {
         all.extend(trials(guard::stories(kind), &and(need)));
         all.extend(trials(guard_kinds::stories(kind), &and(need)));

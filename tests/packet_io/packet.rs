@@ -7,8 +7,8 @@ use convey::model::{Endpoint, Protocol};
 use convey_testkit::Namespace;
 use etherparse::{Ethernet2Header, IpHeaders, NetHeaders, PacketBuilder, PacketHeaders};
 
-const ETHERNET: usize = Ethernet2Header::LEN;
-const IPV6: usize = 40;
+pub(crate) const ETHERNET: usize = Ethernet2Header::LEN;
+pub(crate) const IPV6: usize = 40;
 
 /// A frame to the neighbour with this Ethernet address.
 #[derive(Clone)]
@@ -73,6 +73,13 @@ impl Packet {
         };
         let header = [[next, 0].as_slice(), &rest].concat();
         self.0.splice(ETHERNET + IPV6..ETHERNET + IPV6, header);
+        self.with_length()
+    }
+
+    /// With options of IPv4, 4 bytes of padding.
+    pub(crate) fn options(mut self) -> Packet {
+        self.0[ETHERNET] += 1;
+        self.0.splice(ETHERNET + 20..ETHERNET + 20, [1; 4]);
         self.with_length()
     }
 
