@@ -3,7 +3,8 @@
 use std::fmt::Display;
 use std::{fs, io};
 
-use convey::model::Addr;
+use convey::model::{Addr, Protocol, ProxyVersion};
+use convey::proxy_protocol::{self, Addresses};
 use convey::wire::{IcmpError, TcpFlags, TestPacket, icmp_error, parse};
 
 fn main() -> io::Result<()> {
@@ -53,6 +54,8 @@ fn main() -> io::Result<()> {
         write("parse", &seeds)?;
     }
 
+    write("proxy_header", &proxy_headers())?;
+
     // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
     // 10: a router's error, 13: time passes, 15: any bytes; 16 times how it is sent: 2 in fragments), who, flags, a
     // number.
@@ -93,6 +96,35 @@ fn main() -> io::Result<()> {
         write("events", &seeds)?;
     }
     Ok(())
+}
+
+/// Headers of both versions before a request.
+fn proxy_headers() -> Vec<(String, Vec<u8>)> {
+    let of = |source: &str, destination: &str| {
+        let [source, destination] = [source, destination].map(|addr| addr.parse().expect("an address"));
+        Some(Addresses { source, destination, transport: Protocol::Tcp })
+    };
+    // ALPN, a checksum, a unique id.
+    let tlvs = b"\x01\0\x02h2\x03\0\x04\0\0\0\0\x05\0\x03abc";
+    let clients = [
+        ("v4", of("192.168.0.1:56324", "192.168.0.11:443")),
+        ("v6", of("[2001:db8::1]:1", "[2001:db8::2]:65535")),
+        ("unknown", None),
+    ];
+    let kinds = [
+        ("line", ProxyVersion::V1, &b""[..]),
+        ("plain", ProxyVersion::V2, b""),
+        ("tlvs", ProxyVersion::V2, tlvs),
+    ];
+    let each = clients.into_iter().flat_map(|client| kinds.map(|kind| (client, kind)));
+    each.map(|((client, addresses), (kind, version, tlvs))| {
+        let mut bytes = Vec::new();
+        proxy_protocol::write(version, addresses, tlvs, &mut bytes);
+        bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
+        (format!("{client}-{kind}"), bytes)
+    })
+    .chain([("local".to_owned(), proxy_protocol::local(ProxyVersion::V2).to_vec())])
+    .collect()
 }
 
 const FIN: u8 = TcpFlags::FIN;

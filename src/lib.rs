@@ -14,5 +14,5 @@ pub use convey_snapshot::stats;
 pub use {
     convey_balance as balance, convey_config as config, convey_control as control,
     convey_dataplane as dataplane, convey_forward as forward, convey_model as model, convey_proxy as proxy,
-    convey_snapshot as snapshot, convey_wire as wire,
+    convey_proxy_protocol as proxy_protocol, convey_snapshot as snapshot, convey_wire as wire,
 };

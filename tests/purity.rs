@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates that are pure as a whole.
-const PURE_CRATES: [&str; 5] = ["balance", "forward", "model", "snapshot", "wire"];
+const PURE_CRATES: [&str; 6] = ["balance", "forward", "model", "proxy-protocol", "snapshot", "wire"];
 
 /// The names that no pure code may use.
 const IMPURE: &[&str] =

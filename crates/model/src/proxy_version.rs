@@ -1,0 +1,23 @@
+//! Versions of the PROXY protocol.
+
+/// How a server is told who the client is, before the client's first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProxyVersion {
+    /// A line of text; TCP only.
+    V1,
+    /// Binary, with additional fields (TLVs).
+    V2,
+}
+
+impl ProxyVersion {
+    /// Both, in the order the documentation lists them.
+    pub const ALL: [ProxyVersion; 2] = [ProxyVersion::V1, ProxyVersion::V2];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProxyVersion::V1 => "v1",
+            ProxyVersion::V2 => "v2",
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Version 1: a line of text (section 2.1).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use convey_model::{Protocol, ProxyVersion};
+
+use crate::{Addresses, Fault, Header, ParseError};
+
+/// What every line begins with.
+pub(super) const BEGIN: &[u8] = b"PROXY ";
+
+/// What every line ends with.
+const END: &[u8] = b"\r\n";
+
+/// Longest line, its end included.
+const MAX_LINE: usize = 107;
+
+/// Reads a line that begins with [`BEGIN`].
+pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
+    let head = &bytes[..bytes.len().min(MAX_LINE)];
+    let Some(end) = head.windows(END.len()).position(|window| window == END) else {
+        let is_whole = head.len() == MAX_LINE;
+        return Err(if is_whole { Fault::Line.into() } else { ParseError::Incomplete });
+    };
+    let fields = &head[BEGIN.len()..end];
+    // Whatever follows it is to be ignored.
+    let is_unknown = fields == b"UNKNOWN" || fields.starts_with(b"UNKNOWN ");
+    let addresses = if is_unknown { None } else { Some(addresses(fields).ok_or(Fault::Line)?) };
+    Ok(Header { version: ProxyVersion::V1, addresses, tlvs: &[], len: end + END.len() })
+}
+
+fn addresses(fields: &[u8]) -> Option<Addresses> {
+    let mut fields = std::str::from_utf8(fields).ok()?.split(' ');
+    let mut next = || fields.next();
+    let read: fn(&str) -> Option<IpAddr> = match next()? {
+        "TCP4" => |text| Some(text.parse::<Ipv4Addr>().ok()?.into()),
+        "TCP6" => |text| Some(text.parse::<Ipv6Addr>().ok()?.into()),
+        _ => return None,
+    };
+    let (source, destination) = (read(next()?)?, read(next()?)?);
+    let source = SocketAddr::new(source, port(next()?)?);
+    let destination = SocketAddr::new(destination, port(next()?)?);
+    let is_all = next().is_none();
+    is_all.then_some(Addresses { source, destination, transport: Protocol::Tcp })
+}
+
+/// A decimal number without a sign or leading zeroes.
+fn port(text: &str) -> Option<u16> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_plain)
+}

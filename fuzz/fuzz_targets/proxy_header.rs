@@ -1,0 +1,43 @@
+//! Any bytes as the beginning of a connection behind a PROXY header: what is a header is one however it is cut, and is read
+//! back as it was written.
+
+#![no_main]
+
+use convey::model::ProxyVersion;
+use convey::proxy_protocol::{Header, MAX_HEADER, ParseError, parse, write};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    match parse(bytes) {
+        Ok(header) => {
+            assert!(header.len <= bytes.len() && header.len <= MAX_HEADER);
+            whole(bytes, &header);
+            written_again(&header);
+        }
+        Err(ParseError::Incomplete) => assert!(bytes.len() < MAX_HEADER),
+        // More bytes make it no better.
+        Err(fault) => assert_eq!(parse(&[bytes, b"\r\n"].concat()), Err(fault)),
+    }
+});
+
+/// Nothing before its end is a header, and what follows it does not matter.
+fn whole(bytes: &[u8], header: &Header<'_>) {
+    for len in 0..header.len {
+        assert_eq!(parse(&bytes[..len]), Err(ParseError::Incomplete));
+    }
+    assert_eq!(parse(&bytes[..header.len]), Ok(*header));
+}
+
+fn written_again(header: &Header<'_>) {
+    for version in ProxyVersion::ALL {
+        let mut written = b"before".to_vec();
+        write(version, header.addresses, header.tlvs, &mut written);
+        let read = parse(&written[6..]).expect("a header");
+        let addresses = header.addresses.map(|of| (of.source, of.destination));
+        assert_eq!(read.addresses.map(|of| (of.source, of.destination)), addresses);
+        assert_eq!(read.len, written.len() - 6);
+        if version == ProxyVersion::V2 && addresses.is_some() {
+            assert_eq!((read.addresses, read.tlvs), (header.addresses, header.tlvs));
+        }
+    }
+}
