@@ -390,11 +390,11 @@ mod tests {
             "ended": {
                 "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
                 "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
-                "cut": 0, "evicted": 0,
+                "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0, "cut": 0, "evicted": 0,
             },
             "drops": {
                 "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "loop": 0, "client_limit": 0,
-                "not_unicast": 0, "transmit_failed": 0, "receive_overrun": 0,
+                "proxy_untrusted": 0, "proxy_header_invalid": 0, "not_unicast": 0, "transmit_failed": 0, "receive_overrun": 0,
             },
             "accept_backoffs": 4,
         });

@@ -23,6 +23,8 @@ mod names;
 mod outlier;
 mod ports;
 mod proxy;
+mod proxy_peers;
+mod proxy_protocol;
 mod reload;
 mod service_manager;
 mod shares;
@@ -57,6 +59,8 @@ fn main() -> ExitCode {
         outlier::stories(),
         ports::stories(),
         proxy::stories(),
+        proxy_peers::stories(),
+        proxy_protocol::stories(),
         reload::stories(),
         service_manager::stories(),
         shares::stories(),

@@ -84,11 +84,15 @@ fn frontend_row(frontend: &Frontend) -> [String; 4] {
     let limit = limit(frontend.max_connections);
     let per_client =
         frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"));
+    let proxies = match frontend.accept_proxy {
+        true => format!(", PROXY header from {}", list(&frontend.trusted_proxies)),
+        false => String::new(),
+    };
     [
         format!("frontend {}", frontend.name),
         format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
         listen.join(", "),
-        format!("-> backend {}{limit}{per_client}", frontend.backend),
+        format!("-> backend {}{limit}{per_client}{proxies}", frontend.backend),
     ]
 }
 
@@ -110,6 +114,8 @@ fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
         true => format!("; dsr {}", backend.dsr.name()),
         false => String::new(),
     };
+    let header =
+        backend.send_proxy.map_or(String::new(), |version| format!("; PROXY header {}", version.name()));
     let note = if modes.is_empty() { ", used by no frontend" } else { "" };
     let slow_start = match backend.time_to_warm_up() {
         Duration::ZERO => String::new(),
@@ -125,7 +131,7 @@ fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
     });
     let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
     format!(
-        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{note})\n",
+        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{header}{note})\n",
         backend.name
     )
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Config, logs};
 use convey_model::{
     Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, PacketSettings, ProbeKind,
-    Timeouts,
+    ProxyVersion, Timeouts,
 };
 
 /// A line for each thing that differs; none exactly when both are equal.
@@ -78,6 +78,8 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
         max_connections,
         max_connections_per_client: per_client,
         trusted_clients,
+        accept_proxy,
+        trusted_proxies,
     } = old;
     let mut changes: Vec<String> = change("mode", mode.name(), new.mode.name()).into_iter().collect();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
@@ -95,6 +97,9 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
     changes.extend(change("max_connections_per_client", before, after));
     let [before, after] = [trusted_clients, &new.trusted_clients].map(|networks| list_or(networks, "none"));
     changes.extend(change("trusted_clients", before, after));
+    changes.extend(change("accept_proxy", *accept_proxy, new.accept_proxy));
+    let [before, after] = [trusted_proxies, &new.trusted_proxies].map(|networks| list_or(networks, "none"));
+    changes.extend(change("trusted_proxies", before, after));
     changes
 }
 
@@ -109,6 +114,7 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
         slow_start,
         on_down,
         dsr,
+        send_proxy,
         servers: _,
         named: _,
     } = old;
@@ -122,11 +128,15 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
     let [before, after] = [*on_down, new.on_down].map(|on_down| or(on_down.map(OnDown::name), "automatic"));
     changes.extend(change("on_down", before, after));
     changes.extend(change("dsr", dsr.name(), new.dsr.name()));
+    let versions = [*send_proxy, new.send_proxy].map(|version| or(version.map(ProxyVersion::name), "none"));
+    let [before, after] = versions;
+    changes.extend(change("send_proxy", before, after));
     changes
 }
 
 fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
-    let HealthCheck { kind, port, interval, timeout, rise, fall } = old;
+    // The last is the backend's.
+    let HealthCheck { kind, port, interval, timeout, rise, fall, send_proxy: _ } = old;
     let mut changes = Vec::new();
     changes.extend(change("health check", probe(kind), probe(&new.kind)));
     changes.extend(change("health check port", or(*port, "the server's"), or(new.port, "the server's")));

@@ -21,7 +21,7 @@ use super::values::{
 use super::{Config, Log, Stats, logs};
 use convey_model::{
     self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
-    OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, Timeouts,
+    OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion, Timeouts,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -77,6 +77,8 @@ pub(super) struct Frontend {
     max_connections: Option<u32>,
     pub(super) max_connections_per_client: Option<Placed<u32>>,
     pub(super) trusted_clients: Vec<Placed<Prefix>>,
+    pub(super) accept_proxy: Option<Placed<bool>>,
+    pub(super) trusted_proxies: Vec<Placed<Prefix>>,
 }
 
 /// `[backends.NAME]`
@@ -88,6 +90,7 @@ pub(super) struct Backend {
     pub(super) hash: Option<Placed<HashOn>>,
     pub(super) hash_key: Option<Placed<HashKey>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
+    pub(super) send_proxy: Option<Placed<ProxyVersion>>,
     pub(super) slow_start: Option<Placed<Duration>>,
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<Server>,
@@ -148,6 +151,8 @@ impl File {
             max_connections: None,
             max_connections_per_client: None,
             trusted_clients: Vec::new(),
+            accept_proxy: None,
+            trusted_proxies: Vec::new(),
         };
         let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -202,22 +207,26 @@ impl Frontend {
             max_connections: self.max_connections,
             max_connections_per_client: value(&self.max_connections_per_client),
             trusted_clients: self.trusted_clients.iter().map(|network| network.value).collect(),
+            accept_proxy: value(&self.accept_proxy).unwrap_or_default(),
+            trusted_proxies: self.trusted_proxies.iter().map(|network| network.value).collect(),
         })
     }
 }
 
 impl Backend {
     fn model(&self, gets_packets: bool) -> model::Backend {
+        let send_proxy = value(&self.send_proxy);
         model::Backend {
             name: self.name.clone(),
             algorithm: self.algorithm.unwrap_or(Algorithm::default_for(gets_packets)),
             hash: value(&self.hash).unwrap_or(HashOn::default_for(gets_packets)),
             hash_key: value(&self.hash_key).unwrap_or_default(),
-            health_check: self.health_check.clone(),
+            health_check: HealthCheck { send_proxy, ..self.health_check.clone() },
             outlier_detection: self.outlier_detection.as_ref().map(|outlier| outlier.value.clone()),
             slow_start: value(&self.slow_start).unwrap_or_default(),
             on_down: self.on_down,
             dsr: value(&self.dsr).unwrap_or_default(),
+            send_proxy,
             servers: self.servers.iter().filter_map(Server::model).collect(),
             named: self.servers.iter().filter_map(Server::named).collect(),
         }
@@ -271,6 +280,8 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
         max_connections: max_connections(&mut table),
         max_connections_per_client: table.optional("max_connections_per_client", integer(1..=u32::MAX)),
         trusted_clients: table.any_number("trusted_clients", network),
+        accept_proxy: table.optional("accept_proxy", boolean),
+        trusted_proxies: table.any_number("trusted_proxies", network),
     };
     table.finish();
     frontend
@@ -307,6 +318,7 @@ fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Rep
         slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
         on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
         dsr: dsr(&mut table, report),
+        send_proxy: table.optional("send_proxy", choice(&ProxyVersion::ALL, ProxyVersion::name)),
         servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
     };
     table.finish();

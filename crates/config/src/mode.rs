@@ -98,6 +98,7 @@ impl Check<'_> {
                     frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
                     self.one_family(frontend, *mode);
                     self.of_single_clients(frontend, *mode);
+                    self.no_headers(frontend, *mode);
                 }
             }
         }
@@ -160,6 +161,22 @@ impl Check<'_> {
         let trusted = frontend.trusted_clients.first().filter(|_| mode.is_dsr());
         for place in limit.chain(trusted.map(|network| &network.place)) {
             self.report.warning(place, format!("has no effect in {} mode", mode.name()));
+        }
+    }
+
+    /// A PROXY header stands between the handshake and the first byte. Packet modes neither begin connections nor change what
+    /// they carry.
+    fn no_headers(&self, frontend: &Frontend, mode: Mode) {
+        let backend = frontend.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
+        let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value).map(|accept| &accept.place);
+        let send = backend.and_then(|backend| backend.send_proxy.as_ref()).map(|send| &send.place);
+        for place in accept.into_iter().chain(send) {
+            let (name, mode) = (&frontend.name, mode.name());
+            let message = format!(
+                "frontend {name:?} is in {mode} mode, in which convey forwards packets and changes none of their bytes; PROXY \
+                 headers need mode = \"proxy\""
+            );
+            self.report.error(place, message);
         }
     }
 

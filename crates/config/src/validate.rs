@@ -7,7 +7,7 @@ use super::file::{Backend, File, Frontend, Server};
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use convey_model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol, overlap};
+use convey_model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol, ProxyVersion, overlap};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
 pub(super) fn check(file: &File, report: &Report<'_>) {
@@ -15,6 +15,7 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
     let backends: HashMap<&str, &Backend> = file.backends.iter().map(|b| (b.name.as_str(), b)).collect();
     for frontend in &file.frontends {
         backend_of(frontend, &backends, report);
+        proxies(frontend, report);
     }
     let used: HashSet<&str> =
         file.frontends.iter().filter_map(|f| f.backend.as_ref()).map(|name| name.value.as_str()).collect();
@@ -24,6 +25,7 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
             report.warning(&backend.place, "no frontend uses this backend");
         }
         pool(backend, used, report);
+        version_fits(backend, file, report);
         if let Some(algorithm) = backend.algorithm {
             algorithm_fits(backend, algorithm, report);
         }
@@ -114,6 +116,37 @@ fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &
     let meant = hint::did_you_mean(&name.value, names.iter().copied());
     let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
+}
+
+/// Who may send PROXY headers is said where they are accepted.
+fn proxies(frontend: &Frontend, report: &Report<'_>) {
+    let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value);
+    match (accept, frontend.trusted_proxies.first()) {
+        (Some(accept), None) => {
+            let message = "needs trusted_proxies, such as [\"10.0.0.0/8\"]: whoever may send a PROXY header can pretend to be any \
+                           client";
+            report.error(&accept.place, message);
+        }
+        (None, Some(network)) => report.warning(&network.place, "has no effect without accept_proxy = true"),
+        _ => {}
+    }
+}
+
+/// Version 1 of the PROXY protocol knows TCP only.
+fn version_fits(backend: &Backend, file: &File, report: &Report<'_>) {
+    let Some(send) = backend.send_proxy.as_ref().filter(|send| send.value == ProxyVersion::V1) else {
+        return;
+    };
+    let uses =
+        |frontend: &&Frontend| frontend.backend.as_ref().is_some_and(|name| name.value == backend.name);
+    let of_udp = |frontend: &&Frontend| frontend.protocol() == Protocol::Udp;
+    if let Some(frontend) = file.frontends.iter().filter(uses).find(of_udp) {
+        let message = format!(
+            "found \"v1\", but frontend {:?} has protocol = \"udp\"; allowed: \"v2\", which goes before each datagram",
+            frontend.name
+        );
+        report.error(&send.place, message);
+    }
 }
 
 /// There is a server to choose, and it is clear which.

@@ -19,7 +19,7 @@ pub fn server(name: &str, addr: &str) -> Server {
 
 /// A check each second, of which one result decides.
 pub fn health_check(kind: ProbeKind) -> HealthCheck {
-    HealthCheck { kind, port: None, interval: SECOND, timeout: SECOND, rise: 1, fall: 1 }
+    HealthCheck { interval: SECOND, timeout: SECOND, rise: 1, fall: 1, ..HealthCheck::new(kind) }
 }
 
 /// A backend with round robin.
@@ -34,6 +34,7 @@ pub fn backend(name: &str, servers: Vec<Server>) -> Backend {
         slow_start: Duration::ZERO,
         on_down: None,
         dsr: DsrKind::L3,
+        send_proxy: None,
         servers,
         named: vec![],
     }
@@ -50,6 +51,8 @@ pub fn frontend(name: &str, listen: &[&str], backend: &str) -> Frontend {
         max_connections: None,
         max_connections_per_client: None,
         trusted_clients: vec![],
+        accept_proxy: false,
+        trusted_proxies: vec![],
     }
 }
 

@@ -72,6 +72,10 @@ pub struct Frontend {
     pub max_connections_per_client: Option<u32>,
     /// Clients whose connections are not counted one by one.
     pub trusted_clients: Vec<Prefix>,
+    /// Whether a PROXY header goes before each connection or datagram and says who the client is. Proxy mode only.
+    pub accept_proxy: bool,
+    /// Who may send such headers; at least one if they are accepted.
+    pub trusted_proxies: Vec<Prefix>,
 }
 
 impl Frontend {
@@ -83,6 +87,11 @@ impl Frontend {
     /// Whether a client's connections are not counted one by one.
     pub fn trusts(&self, client: IpAddr) -> bool {
         self.trusted_clients.iter().any(|network| network.contains(client))
+    }
+
+    /// Whether PROXY headers from this address are to be believed.
+    pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|network| network.contains(peer))
     }
 
     /// Where it listens, as it is shown: TCP goes without saying.
@@ -119,6 +128,8 @@ pub struct Backend {
     pub on_down: Option<OnDown>,
     /// How clients' packets get to the servers; DSR only.
     pub dsr: DsrKind,
+    /// The PROXY header that goes before each connection or datagram to a server; `None`: none. Proxy mode only.
+    pub send_proxy: Option<ProxyVersion>,
     /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
     /// If a frontend uses the backend there is one at least, here or in `named`.
     pub servers: Vec<Server>,
@@ -280,6 +291,8 @@ pub struct HealthCheck {
     pub rise: u32,
     /// Failed probes (or failed connects of clients, or refused datagrams) in a row that take it out; at least 1.
     pub fall: u32,
+    /// The PROXY header that the backend's servers expect. A check at another port than the server's sends none.
+    pub send_proxy: Option<ProxyVersion>,
 }
 
 impl HealthCheck {
@@ -293,7 +306,13 @@ impl HealthCheck {
                 (Duration::from_secs(2), Duration::from_secs(1))
             }
         };
-        HealthCheck { kind, port: None, interval, timeout, rise: 2, fall: 3 }
+        HealthCheck { kind, port: None, interval, timeout, rise: 2, fall: 3, send_proxy: None }
+    }
+
+    /// The PROXY header that goes before a check of a server at this address.
+    pub fn proxy_header_at(&self, server: SocketAddr) -> Option<ProxyVersion> {
+        let is_servers_own = |port: u16| server.port() == 0 || server.port() == port;
+        self.send_proxy.filter(|_| self.port.is_none_or(is_servers_own))
     }
 }
 

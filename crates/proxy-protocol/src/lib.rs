@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 
 use convey_model::Protocol;
 
-/// Most bytes of a header that is accepted. The specification asks for 232 and what the sender adds; nginx takes 4096.
+/// Most bytes of a header that is accepted. The specification asks for 232 and what the sender adds.
 pub const MAX_HEADER: usize = 4096;
 
 /// Who opened a connection, and to where. Both are of one family.

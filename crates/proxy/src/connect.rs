@@ -6,13 +6,26 @@ use std::net::SocketAddr;
 
 use log::debug;
 use rustix::io::Errno;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::own_sockets::OwnSocket;
+use super::proxy_header::{self, Origin};
 use super::session::Session;
 use super::socket::{self, Leg};
 use super::upstream::{Attempts, Downstream, Permit, Unavailable};
+use convey_model::ProxyVersion;
 use convey_snapshot::stats::Counter;
+
+/// What a connection to a server begins with.
+pub(super) struct Opening<'a> {
+    /// The connection that the client came by.
+    pub(super) client: &'a TcpStream,
+    /// What that began with.
+    pub(super) origin: &'a Origin,
+    /// Whether the client has sent something already.
+    pub(super) data_waits: bool,
+}
 
 /// A server that has taken the client's connection.
 pub(super) struct Connected {
@@ -23,8 +36,8 @@ pub(super) struct Connected {
 
 impl Session {
     /// A connected server, or why there is none. The client has not been sent a byte yet, so a server that does not answer
-    /// is replaced by another. `data_waits`: the client has sent something already.
-    pub(super) async fn connect_to_server(&self, data_waits: bool) -> Result<Connected, Counter> {
+    /// is replaced by another.
+    pub(super) async fn connect_to_server(&self, opening: Opening<'_>) -> Result<Connected, Counter> {
         let (mut attempts, mut pool) = (Attempts::default(), self.frontend.pool.clone());
         loop {
             let next = attempts
@@ -33,7 +46,7 @@ impl Session {
             let mut permit = next.map_err(end_of)?;
             let server = permit.server().config.addr_for(self.downstream.vip.port());
             let began = Instant::now();
-            match self.connect(server, data_waits).await {
+            match self.connect(server, permit.send_proxy(), &opening).await {
                 Ok((leg, _own)) => {
                     permit.connected(began.elapsed());
                     return Ok(Connected { leg, permit, _own });
@@ -52,11 +65,22 @@ impl Session {
         }
     }
 
-    async fn connect(&self, server: SocketAddr, data_waits: bool) -> io::Result<(Leg, Option<OwnSocket>)> {
-        let socket = socket::connect(server, data_waits, &self.context.shared.local_ports)?;
+    async fn connect(
+        &self,
+        server: SocketAddr,
+        header: Option<ProxyVersion>,
+        opening: &Opening<'_>,
+    ) -> io::Result<(Leg, Option<OwnSocket>)> {
+        let Opening { client, origin, data_waits } = opening;
+        let bytes_wait = *data_waits || header.is_some();
+        let socket = socket::connect(server, bytes_wait, &self.context.shared.local_ports)?;
         let own = self.remember(&socket, server);
         let connected = timeout(self.timeouts.connect, socket::connected(socket)).await;
         let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+        if let Some(version) = header {
+            let header = origin.header(version, self.downstream.client, client);
+            proxy_header::send(&stream, &header, *data_waits)?;
+        }
         Ok((Leg::new(stream), own))
     }
 }

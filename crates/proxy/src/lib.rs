@@ -12,6 +12,8 @@ mod listener;
 mod local_ports;
 mod own_sockets;
 mod pipe;
+mod proxy_header;
+mod refusal;
 mod relay;
 mod session;
 mod socket;

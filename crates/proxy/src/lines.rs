@@ -23,6 +23,10 @@ pub(super) enum Event {
     Refused,
     /// A client beyond its share waits.
     Waits,
+    /// Who may not send PROXY headers is reset.
+    Untrusted,
+    /// A connection or datagram without a right PROXY header is refused.
+    Header,
     /// There are too few descriptors to accept.
     Backoff,
 }

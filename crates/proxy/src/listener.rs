@@ -138,41 +138,14 @@ impl Acceptor {
         match session.admit(&leg.stream, &snapshot) {
             Ok(()) => {
                 if session.is_beyond_share() {
-                    self.tell(&session, None);
+                    session.tell(None);
                 }
                 Some((leg, session))
             }
             Err(reason) => {
                 session.end(Some(reason));
-                self.tell(&session, Some(reason));
+                session.tell(Some(reason));
                 None
-            }
-        }
-    }
-
-    /// Says that a connection was refused for this reason, or waits for its client's share.
-    fn tell(&self, session: &Session, refused: Option<Counter>) {
-        let event = match refused {
-            Some(Counter::Loop) => Event::Loop,
-            Some(_) => Event::Refused,
-            None => Event::Waits,
-        };
-        let Some(untold) = self.context.shared.lines.take(session.frontend_id(), event) else { return };
-        let (vip, client) = (self.vip, session.downstream.client);
-        let ip = client.ip();
-        match event {
-            Event::Loop => warn!(
-                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{untold}"
-            ),
-            _ => {
-                let (of, fate) = match refused {
-                    Some(_) => ("connections, descriptors or local ports", "are reset"),
-                    None => ("connections", "wait"),
-                };
-                warn!(
-                    "{vip}: client {ip} has its share of {of}, more {fate} \
-                     (max_connections_per_client, trusted_clients){untold}"
-                );
             }
         }
     }

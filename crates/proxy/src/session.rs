@@ -13,8 +13,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::clients::{Counted, Left, Waiting};
-use super::connect::Connected;
+use super::connect::{Connected, Opening};
 use super::own_sockets::{self, OwnSocket, Path};
+use super::proxy_header::{self, NoHeader, Origin};
 use super::relay::{Patience, RelayEnd, relay};
 use super::socket::{self, Leg};
 use super::stream;
@@ -43,6 +44,8 @@ pub(super) struct Session {
     waiting: Option<Waiting>,
     /// How the client came here, if it is one of ours.
     path: Option<Arc<Path>>,
+    /// Whether a PROXY header is still to say who the client is: until then that is who opened the connection.
+    awaits_header: bool,
 }
 
 impl Session {
@@ -68,10 +71,11 @@ impl Session {
             counted: Counted::default(),
             waiting: None,
             path: None,
+            awaits_header: false,
         })
     }
 
-    /// Whether the client may be served.
+    /// Whether the client may be served, or at least who came in its name.
     ///
     /// # Errors
     /// Why not: its connection is reset then.
@@ -80,6 +84,16 @@ impl Session {
         if self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id)) {
             return Err(Counter::Loop);
         }
+        self.awaits_header = self.frontend.config.accept_proxy;
+        match self.awaits_header {
+            true if self.frontend.config.trusts_proxy(self.client_ip()) => Ok(()),
+            true => Err(Counter::ProxyUntrusted),
+            false => self.count_client(snapshot),
+        }
+    }
+
+    /// Counts the connection among its client's.
+    fn count_client(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         // This one is open already.
         let left = Left {
             connections: self.context.connections_left(&snapshot.totals) + 1,
@@ -98,6 +112,40 @@ impl Session {
     /// Whether its client has its share of the frontend: others go before it.
     pub(super) fn is_beyond_share(&self) -> bool {
         self.waiting.is_some()
+    }
+
+    /// Who the client is by its PROXY header, and what it has sent after it; nothing where it needs none. Its share is looked
+    /// at only now, and it may have to give its slot back.
+    ///
+    /// # Errors
+    /// Why the connection is over; `None` if it was closed in order.
+    async fn take_header(&mut self, client: &mut Leg) -> Result<(Origin, Vec<u8>), Option<Counter>> {
+        if !self.awaits_header {
+            return Ok(Default::default());
+        }
+        let (origin, early) = match proxy_header::receive(&client.stream).await {
+            Ok(received) => received,
+            Err(NoHeader::Silent) => {
+                client.close_in_order();
+                return Err(None);
+            }
+            Err(why) => {
+                if why != NoHeader::Reset {
+                    self.tell_of_header(why);
+                }
+                return Err(why.counter());
+            }
+        };
+        if let Some(addresses) = origin.addresses {
+            self.downstream.client = addresses.source;
+        }
+        let counted = self.count_client(&self.context.clone().snapshot());
+        if counted.is_err() || self.is_beyond_share() {
+            self.tell(counted.err());
+            self.give_slot_back();
+        }
+        counted.map_err(Some)?;
+        Ok((origin, early))
     }
 
     fn client_ip(&self) -> IpAddr {
@@ -157,6 +205,15 @@ impl Session {
         self.has_slot
     }
 
+    fn give_slot_back(&mut self) {
+        if mem::take(&mut self.has_slot) {
+            let live = &self.frontend.live;
+            live.traffic.add(self.context.core, Counter::Closed, 1);
+            live.slots.release();
+            live.freed.notify_one();
+        }
+    }
+
     /// How the client came here, if it is one of our sockets: that is bound where the client is and asked what the client
     /// did.
     fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<Path>> {
@@ -195,14 +252,9 @@ impl Session {
 
     /// Serves the client until both sides have closed or something ends the connection.
     pub(super) async fn serve(mut self, mut client: Leg) {
-        if let Err(reason) = self.wait_for_share().await {
-            return self.end(Some(reason));
-        }
-        self.wait_for_slot().await;
-        let Ok(early) = read_early(&client.stream) else { return self.end(Some(Counter::ClientReset)) };
-        let mut server = match self.connect_to_server(!early.is_empty()).await {
-            Ok(connected) => connected,
-            Err(reason) => return self.end(Some(reason)),
+        let (early, mut server) = match self.open(&mut client).await {
+            Ok(opened) => opened,
+            Err(reason) => return self.end(reason),
         };
         let end = self.relay(&mut client, &mut server, early).await;
         if end == RelayEnd::Closed {
@@ -219,6 +271,22 @@ impl Session {
             RelayEnd::ClientReset => Some(Counter::ClientReset),
             RelayEnd::ServerReset => Some(Counter::ServerReset),
         });
+    }
+
+    /// A server for the client, and what that has sent already.
+    ///
+    /// # Errors
+    /// Why there is none; `None` if the client has closed in order.
+    async fn open(&mut self, client: &mut Leg) -> Result<(Vec<u8>, Connected), Option<Counter>> {
+        let (origin, mut early) = self.take_header(client).await?;
+        self.wait_for_share().await?;
+        self.wait_for_slot().await;
+        if early.is_empty() {
+            early = read_early(&client.stream).map_err(|_| Counter::ClientReset)?;
+        }
+        let opening = Opening { client: &client.stream, origin: &origin, data_waits: !early.is_empty() };
+        let server = self.connect_to_server(opening).await?;
+        Ok((early, server))
     }
 
     /// Moves bytes until something ends the connection. The server's permit is told of an answer.
@@ -306,12 +374,7 @@ impl Drop for Session {
             self.count(Counter::Cut, 1);
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
-        if self.has_slot {
-            let live = &self.frontend.live;
-            live.traffic.add(self.context.core, Counter::Closed, 1);
-            live.slots.release();
-            live.freed.notify_one();
-        }
+        self.give_slot_back();
         drop((self.waiting.take(), mem::take(&mut self.counted)));
         let clients = &self.context.shared.clients;
         if clients.some_wait() {

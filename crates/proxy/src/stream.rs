@@ -13,8 +13,19 @@ use tokio::net::TcpStream;
 pub(super) enum More {
     /// Nothing that is known of: the bytes go out at once.
     No,
+    /// Further bytes, which have to be written next: the bytes go out with these.
+    Data,
     /// The end of the stream, which has to be written next: the bytes go out with it.
     End,
+}
+
+impl More {
+    fn flags(self) -> SendFlags {
+        match self {
+            More::No => SendFlags::NOSIGNAL,
+            More::Data | More::End => SendFlags::NOSIGNAL | SendFlags::MORE,
+        }
+    }
 }
 
 /// Reads what is there; 0 is the end of the stream.
@@ -38,16 +49,17 @@ pub(super) fn poll_write(
     bytes: &[u8],
     more: More,
 ) -> Poll<io::Result<usize>> {
-    let flags = match more {
-        More::No => SendFlags::NOSIGNAL,
-        More::End => SendFlags::NOSIGNAL | SendFlags::MORE,
-    };
     loop {
         ready!(stream.poll_write_ready(cx))?;
-        if let Some(sent) = attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, flags)) {
+        if let Some(sent) = try_write(stream, bytes, more) {
             return Poll::Ready(sent);
         }
     }
+}
+
+/// Writes what the kernel takes at once; `None` if that is nothing. Wakes nobody.
+pub(super) fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
+    attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, more.flags()))
 }
 
 /// Reads what is there already; `None` if that is nothing. Wakes nobody.

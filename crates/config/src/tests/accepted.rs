@@ -23,6 +23,8 @@ fn a_small_file_is_filled_up_with_defaults() {
             max_connections: None,
             max_connections_per_client: None,
             trusted_clients: vec![],
+            accept_proxy: false,
+            trusted_proxies: vec![],
         }],
         backends: vec![Backend {
             name: "web".into(),
@@ -36,11 +38,13 @@ fn a_small_file_is_filled_up_with_defaults() {
                 timeout: Duration::from_secs(1),
                 rise: 2,
                 fall: 3,
+                send_proxy: None,
             },
             outlier_detection: None,
             slow_start: Duration::ZERO,
             on_down: None,
             dsr: DsrKind::L3,
+            send_proxy: None,
             servers: vec![Server {
                 name: "a".into(),
                 addr: "10.0.0.2:80".parse().unwrap(),
@@ -152,6 +156,7 @@ fn everything_that_can_be_set_arrives() {
         timeout: Duration::from_millis(125),
         rise: 1,
         fall: 5,
+        send_proxy: None,
     };
     assert_eq!(backend.health_check, check);
     assert_eq!(backend.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);

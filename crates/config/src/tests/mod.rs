@@ -2,6 +2,7 @@
 
 mod accepted;
 mod modes;
+mod proxy_headers;
 mod refused;
 mod sample;
 

@@ -15,7 +15,7 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
 
 /// What is wrong with a file, or odd about it, on a host between 10.0.0.0/24 on eth0 and 10.1.0.0/24 on eth1, without
 /// a default route. 10.2.0.0/16 is behind a router; 2001:db8:0::/48 is on eth0, 2001:db8:1::/48 on eth1.
-fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
+pub(super) fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
     let interfaces = [
         interface(1, "lo", &["127.0.0.1", "::1"]),
         interface(2, "eth0", &["10.0.0.1", "fe80::1", "2001:db8::1"]),

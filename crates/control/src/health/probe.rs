@@ -12,11 +12,13 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use thiserror::Error;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::Finding;
 use convey_model::{HealthCheck, ProbeKind, is_shortage};
+use convey_proxy_protocol::local;
 
 /// What a datagram carries whose refusal is believed only if it quotes this: see [`probe`].
 pub(super) type Signature = [u8; 16];
@@ -64,12 +66,13 @@ pub(super) async fn probe(
     from: Option<IpAddr>,
 ) -> Result<Seen, ProbeError> {
     let target = SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port()));
+    let header = check.proxy_header_at(addr).map_or(&[][..], local);
     let attempt = async {
         let answer = match &check.kind {
             ProbeKind::None => Ok("not probed".to_owned()),
-            ProbeKind::Tcp => tcp(target).await,
-            ProbeKind::Udp => udp(target, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
-            ProbeKind::Http { path, expected_status } => http(target, path, expected_status).await,
+            ProbeKind::Tcp => tcp(target, header).await,
+            ProbeKind::Udp => udp(target, header, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
+            ProbeKind::Http { path, expected_status } => http(target, header, path, expected_status).await,
         };
         answer.map(|words| (Finding::Answer, words))
     };
@@ -80,15 +83,30 @@ pub(super) async fn probe(
     timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
 
-async fn tcp(target: SocketAddr) -> Result<String, ProbeError> {
-    let stream = TcpStream::connect(target).await.map_err(ProbeError::Connect)?;
+/// A connection to the server, which has been sent the PROXY header that it expects.
+async fn connect(target: SocketAddr, header: &[u8]) -> Result<TcpStream, ProbeError> {
+    let connected = async {
+        let mut stream = TcpStream::connect(target).await?;
+        stream.write_all(header).await?;
+        io::Result::Ok(stream)
+    };
+    connected.await.map_err(ProbeError::Connect)
+}
+
+async fn tcp(target: SocketAddr, header: &[u8]) -> Result<String, ProbeError> {
+    let stream = connect(target, header).await?;
     // A reset instead of a close: the probe leaves no TIME_WAIT behind, here or there.
     let _ = stream.set_zero_linger();
     Ok("connect succeeded".to_owned())
 }
 
 /// Returns when the datagram is answered or refused; mostly it is neither.
-async fn udp(target: SocketAddr, signature: &[u8], from: Option<IpAddr>) -> Result<String, ProbeError> {
+async fn udp(
+    target: SocketAddr,
+    header: &[u8],
+    signature: &[u8],
+    from: Option<IpAddr>,
+) -> Result<String, ProbeError> {
     let socket = if target.is_ipv4() {
         let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)).await?;
         setsockopt(&socket, sockopt::Ipv4RecvErr, &true).map_err(io::Error::from)?;
@@ -99,11 +117,12 @@ async fn udp(target: SocketAddr, signature: &[u8], from: Option<IpAddr>) -> Resu
         socket
     };
     socket.connect(target).await?;
+    let datagram = [header, signature].concat();
     let is_made_up = |error: &io::Error| {
-        !signature.is_empty() && error.kind() != io::ErrorKind::WouldBlock && !quotes(&socket, signature)
+        !signature.is_empty() && error.kind() != io::ErrorKind::WouldBlock && !quotes(&socket, &datagram)
     };
     // An error that was made up may be there before anything was sent.
-    while let Err(error) = socket.send(signature).await {
+    while let Err(error) = socket.send(&datagram).await {
         if is_shortage(&error) || error.kind() != io::ErrorKind::ConnectionRefused || !is_made_up(&error) {
             return Err(error.into());
         }
@@ -117,19 +136,24 @@ async fn udp(target: SocketAddr, signature: &[u8], from: Option<IpAddr>) -> Resu
     }
 }
 
-/// Whether one of the errors that have come is about a datagram with this signature. They are gone afterwards.
-fn quotes(socket: &UdpSocket, signature: &[u8]) -> bool {
+/// Whether one of the errors that have come is about this datagram, which is signed. They are gone afterwards.
+fn quotes(socket: &UdpSocket, datagram: &[u8]) -> bool {
     let mut quoted = [0; 64];
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
     let mut found = false;
     while let Ok(len) = nix::sys::socket::recv(socket.as_raw_fd(), &mut quoted, flags) {
-        found |= quoted[..len.min(quoted.len())].starts_with(signature);
+        found |= quoted[..len.min(quoted.len())].starts_with(datagram);
     }
     found
 }
 
-async fn http(target: SocketAddr, path: &str, expected: &RangeInclusive<u16>) -> Result<String, ProbeError> {
-    let stream = TcpStream::connect(target).await.map_err(ProbeError::Connect)?;
+async fn http(
+    target: SocketAddr,
+    header: &[u8],
+    path: &str,
+    expected: &RangeInclusive<u16>,
+) -> Result<String, ProbeError> {
+    let stream = connect(target, header).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::get(path)
         .header(hyper::header::HOST, target.to_string())

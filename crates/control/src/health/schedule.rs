@@ -253,7 +253,8 @@ mod tests {
     use tokio::net::{TcpListener, UdpSocket};
 
     use super::*;
-    use convey_model::fixture;
+    use convey_model::{ProxyVersion, fixture};
+    use convey_proxy_protocol::local;
 
     fn check(kind: ProbeKind) -> HealthCheck {
         let (interval, timeout) = (Duration::from_millis(20), Duration::from_secs(2));
@@ -318,6 +319,31 @@ mod tests {
         let bad = server("HTTP/1.1 503 Sorry\r\ncontent-length: 0\r\n\r\n").await;
         let outcome = first_outcome(bad, http()).await;
         assert_eq!(outcome.reason, "HTTP status 503, expected 200-299");
+    }
+
+    #[tokio::test]
+    async fn a_check_begins_with_the_header_that_servers_expect() {
+        for (version, kind) in
+            ProxyVersion::ALL.map(|version| [(version, ProbeKind::Tcp), (version, http().kind)]).concat()
+        {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let (sender, _outcomes) = mpsc::channel(1);
+            let mut schedule = Schedule::new(sender, 16);
+            let check = HealthCheck { send_proxy: Some(version), ..check(kind) };
+            schedule.set(HashMap::from([(key(listener.local_addr().unwrap()), check)]));
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut heard = vec![0; local(version).len()];
+            stream.read_exact(&mut heard).await.unwrap();
+            assert_eq!(heard, local(version));
+        }
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (sender, _outcomes) = mpsc::channel(1);
+        let mut schedule = Schedule::new(sender, 16);
+        let check = HealthCheck { send_proxy: Some(ProxyVersion::V2), ..check(ProbeKind::Udp) };
+        schedule.set(HashMap::from([(key(socket.local_addr().unwrap()), check)]));
+        let mut heard = [0; 99];
+        let len = socket.recv(&mut heard).await.unwrap();
+        assert_eq!(&heard[..len], local(ProxyVersion::V2));
     }
 
     #[tokio::test]

@@ -125,6 +125,7 @@ impl Task {
     /// Looks after what time brings; returns when to look again.
     fn on_pulse(&mut self) -> Duration {
         self.relay.count_overruns();
+        self.relay.tell_of_headers();
         let [shortest, longest] = PULSE;
         if self.relay.drains {
             self.relay.expire(FINISHED);

@@ -3,6 +3,7 @@
 //!
 //! One task for each address of each worker does all that is to be done there, a batch of datagrams at a time.
 
+mod inbound;
 mod listener;
 mod relay;
 mod send;

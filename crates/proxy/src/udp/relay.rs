@@ -8,16 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
+use log::warn;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use super::inbound::{Inbound, NoHeader};
 use super::send::{Run, To, is_refusal};
 use super::session::Session;
 use super::slot::SessionSlot;
 use super::socket::{self, BATCH, Batch, Datagrams};
 use super::sockets::Listening;
 use super::table::{Key, Table};
+use crate::lines::Event;
 use crate::upstream::{Attempts, Downstream};
 use crate::worker::Context;
 use convey_model::{Endpoint, Protocol, Timestamp, client_of};
@@ -56,6 +59,10 @@ pub(super) struct Relay {
     asked: Option<IpAddr>,
     /// Datagrams that the socket had no room for, as last read.
     overruns: u32,
+    /// Whose datagram was refused last, and why.
+    refused: Option<(IpAddr, NoHeader)>,
+    /// Room for the PROXY header of a datagram to a server.
+    header: Vec<u8>,
 }
 
 impl Relay {
@@ -72,6 +79,8 @@ impl Relay {
             generation: 0,
             idle: Duration::MAX,
             asked: None,
+            refused: None,
+            header: Vec::new(),
         }
     }
 
@@ -110,11 +119,7 @@ impl Relay {
             let mut taken = 0;
             for datagrams in received {
                 taken += 1;
-                let forwarded =
-                    SESSIONS.with_borrow_mut(|sessions| self.forward_one(sessions, datagrams, moment));
-                if let Err(reason) = forwarded {
-                    self.dropped(reason, datagrams.count());
-                }
+                SESSIONS.with_borrow_mut(|sessions| self.forward_all(sessions, datagrams, moment));
             }
             taken < Batch::SIZE
         })
@@ -137,15 +142,56 @@ impl Relay {
         is_all
     }
 
+    /// What one sender has sent: of one client or, by a proxy, of several.
+    fn forward_all(&mut self, sessions: &mut Table<Session>, datagrams: Datagrams<'_>, moment: Moment<'_>) {
+        let accepts = self.frontend.as_ref().is_some_and(|frontend| frontend.config.accept_proxy);
+        if !accepts {
+            if let Err(reason) = self.forward_one(sessions, Inbound::of(datagrams), moment) {
+                self.dropped(reason, datagrams.count());
+            }
+            return;
+        }
+        for datagram in datagrams.split() {
+            let inbound = self.behind_header(datagram);
+            if let Err(reason) = inbound.and_then(|inbound| self.forward_one(sessions, inbound, moment)) {
+                self.dropped(reason, 1);
+            }
+        }
+    }
+
+    /// A datagram of a proxy, without its header.
+    fn behind_header<'a>(&mut self, datagram: Datagrams<'a>) -> Result<Inbound<'a>, Counter> {
+        let Some(frontend) = &self.frontend else { return Err(Counter::DroppedDraining) };
+        let peer = datagram.meta.addr.ip();
+        if !frontend.config.trusts_proxy(peer) {
+            self.refused = Some((peer, NoHeader::Untrusted));
+            return Err(Counter::DroppedProxyUntrusted);
+        }
+        Inbound::behind_header(datagram).map_err(|why| {
+            self.refused = Some((peer, why));
+            Counter::DroppedProxyHeader
+        })
+    }
+
+    /// Says why datagrams were refused since the last time, of the last one.
+    pub(super) fn tell_of_headers(&mut self) {
+        let (Some((peer, why)), Some(frontend)) = (self.refused.take(), &self.frontend) else { return };
+        let event = if why == NoHeader::Untrusted { Event::Untrusted } else { Event::Header };
+        if self.context.shared.lines.take(frontend.live.id, event).is_some() {
+            warn!("{}/udp: a datagram of {peer} is dropped (accept_proxy): {why}", self.vip);
+        }
+    }
+
     fn forward_one(
         &mut self,
         sessions: &mut Table<Session>,
-        datagrams: Datagrams<'_>,
+        inbound: Inbound<'_>,
         moment: Moment<'_>,
     ) -> Result<(), Counter> {
         let mut attempts = Attempts::default();
+        let datagrams = inbound.datagrams;
         let asked = datagrams.meta.dst_ip.filter(|_| self.vip.ip().is_unspecified());
-        let key = Key { client: datagrams.meta.addr, asked };
+        let key = inbound.key(asked);
         let number = match sessions.find(self.address, &key) {
             Some(number) => {
                 if sessions.sent(number, moment.now)
@@ -161,7 +207,11 @@ impl Relay {
         while !attempts.are_over() {
             self.keep_or_replace_server(sessions, number, &mut attempts)?;
             let Some((_, session)) = sessions.get_mut(number) else { break };
-            match Run::of(datagrams).send(session.socket(), To::Server(session.server())) {
+            self.header.clear();
+            if let Some(version) = session.send_proxy() {
+                inbound.write_header(version, self.vip, &mut self.header);
+            }
+            match Run::of(datagrams).send(&self.header, session.socket(), To::Server(session.server())) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
@@ -196,15 +246,15 @@ impl Relay {
         if key.asked.is_some_and(|asked| self.is_for_many(asked)) {
             return Err(Counter::DroppedNotUnicast);
         }
-        if key.client.port() == 0 {
+        if key.peer().port() == 0 {
             return Err(Counter::DroppedUnsent); // nobody can be answered there
         }
         // The server would be sent an answer, which it answers, and so on without end.
-        if snapshot.server_endpoints.contain(Protocol::Udp, key.client, self.vip.port()) {
+        if snapshot.server_endpoints.contain(Protocol::Udp, key.peer(), self.vip.port()) {
             return Err(Counter::DroppedLoop);
         }
         // Of UDP one socket alone is bound to an address and port.
-        let from = self.context.own_sockets_at(Endpoint::udp(key.client), snapshot).pop();
+        let from = self.context.own_sockets_at(Endpoint::udp(key.peer()), snapshot).pop();
         let path = from.map(|socket| socket.path);
         if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {
             return Err(Counter::DroppedLoop);
@@ -311,7 +361,7 @@ impl Relay {
     /// Returns whether nothing of the session's server is left.
     fn answer_one(&self, sessions: &mut Table<Session>, number: usize, now: Timestamp) -> bool {
         let Some((key, session)) = sessions.get_mut(number) else { return true };
-        let (socket, to) = (self.listening.socket(), To::Client(key.client, key.asked));
+        let (socket, to) = (self.listening.socket(), To::Client(key.peer(), key.asked));
         let mut taken = 0;
         let heard = BATCH.with_borrow_mut(|batch| {
             let mut received = batch.receive(self.listening.state(), session.socket())?.peekable();
@@ -321,7 +371,7 @@ impl Relay {
                 while received.next_if(|datagrams| run.try_push(*datagrams)).is_some() {
                     taken += 1;
                 }
-                let (counter, bytes) = match run.send(socket, to) {
+                let (counter, bytes) = match run.send(&[], socket, to) {
                     Ok(()) => (Counter::PacketsTx, run.bytes()),
                     Err(_) => (Counter::DroppedUnsent, 0),
                 };

@@ -84,11 +84,11 @@ impl<'a> Run<'a> {
         self.bytes as u64
     }
 
-    /// Sends them on, each as long as it came.
+    /// Sends them on, each as long as it came, behind a `header` unless that is empty.
     ///
     /// # Errors
     /// Those of the socket; then some of the datagrams may have been sent.
-    pub(super) fn send(&self, socket: &UdpSocket, to: To) -> io::Result<()> {
+    pub(super) fn send(&self, header: &[u8], socket: &UdpSocket, to: To) -> io::Result<()> {
         let mut control = Control::default();
         if let Some(ecn) = self.ecn {
             control.mark(to, ecn as u8);
@@ -103,6 +103,12 @@ impl<'a> Run<'a> {
         };
         let send = |parts: &[IoSlice<'_>], control| send_message(socket, parts, address.as_ref(), control);
         let parts = &self.parts[..self.len];
+        if !header.is_empty() {
+            // Not joined: the headers between them would be more parts than a run has room for.
+            let mut datagrams = parts.iter().flat_map(|part| each_of(part, self.stride));
+            return datagrams
+                .try_for_each(|datagram| send(&[IoSlice::new(header), IoSlice::new(datagram)], &control));
+        }
         if self.datagrams == 1 {
             return send(parts, &control);
         }
@@ -113,7 +119,7 @@ impl<'a> Run<'a> {
             done => return done,
         }
         // This way out cannot take several at once: they are too long for it, or it has no offload.
-        let mut datagrams = parts.iter().flat_map(|part| part.chunks(self.stride));
+        let mut datagrams = parts.iter().flat_map(|part| each_of(part, self.stride));
         datagrams.try_for_each(|datagram| send(&[IoSlice::new(datagram)], &control))
     }
 
@@ -125,6 +131,12 @@ impl<'a> Run<'a> {
         // One without a byte cannot be told in what is joined.
         self.is_open = self.stride > 0 && datagrams.bytes.len().is_multiple_of(self.stride);
     }
+}
+
+/// The datagrams of these bytes; one without a byte is one, too.
+pub(super) fn each_of(bytes: &[u8], stride: usize) -> impl Iterator<Item = &[u8]> {
+    let (first, rest) = bytes.split_at(stride.min(bytes.len()));
+    std::iter::once(first).chain(rest.chunks(stride.max(1)))
 }
 
 /// Whether the error says that the other side cannot be reached.
@@ -267,11 +279,32 @@ mod tests {
         let bytes: Vec<u8> = (0..2_500).map(|byte| byte as u8).collect();
         let mut meta = RecvMeta::default();
         let to = To::Client(plain.local_addr().unwrap(), None);
-        Run::of(datagrams(&bytes, &mut meta, 1_000)).send(&socket, to).unwrap();
+        Run::of(datagrams(&bytes, &mut meta, 1_000)).send(&[], &socket, to).unwrap();
         let mut buffer = [0; 2_000];
         for expected in bytes.chunks(1_000) {
             let n = plain.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..n], expected);
+        }
+    }
+
+    #[test]
+    fn each_datagram_goes_behind_the_header_that_its_server_expects() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let socket = connect(server.local_addr().unwrap()).unwrap();
+        let to = To::Server(server.local_addr().unwrap());
+        for (bytes, stride, expected) in [
+            (&b"abcdefgh"[..], 3, &[&b"HEADabc"[..], b"HEADdef", b"HEADgh"][..]),
+            (b"alone", 5, &[b"HEADalone"]),
+            (b"", 0, &[b"HEAD"]),
+        ] {
+            let mut meta = RecvMeta::default();
+            Run::of(datagrams(bytes, &mut meta, stride)).send(b"HEAD", &socket, to).unwrap();
+            let mut buffer = [0; 99];
+            for expected in expected {
+                let n = server.recv(&mut buffer).unwrap();
+                assert_eq!(&buffer[..n], *expected);
+            }
         }
     }
 
@@ -282,8 +315,8 @@ mod tests {
         let (bytes, mut meta) = ([7; 2_500], RecvMeta::default());
         let run = Run::of(datagrams(&bytes, &mut meta, 1_000));
         let not_ours = Some(IpAddr::from([192, 0, 2, 1]));
-        run.send(&socket, To::Client(client.addr(), not_ours)).unwrap_err();
-        run.send(&socket, To::Client(client.addr(), None)).unwrap();
+        run.send(&[], &socket, To::Client(client.addr(), not_ours)).unwrap_err();
+        run.send(&[], &socket, To::Client(client.addr(), None)).unwrap();
         let received = client.receive();
         assert_eq!(received.len(), 1, "one for all three");
         assert_eq!((received[0].0.as_slice(), received[0].1.stride), (&bytes[..], 1_000));
@@ -308,7 +341,7 @@ mod tests {
         let mut buffer = [0; 65_536];
         let mut expected = bytes.iter();
         for run in &runs {
-            run.send(&socket, to).unwrap();
+            run.send(&[], &socket, to).unwrap();
             for expected in expected.by_ref().take(run.count() as usize) {
                 let n = client.recv(&mut buffer).unwrap();
                 assert!(buffer[..n] == *expected, "{n} bytes, not {}", expected.len());
@@ -342,13 +375,13 @@ mod tests {
             let mut meta = RecvMeta::default();
             meta.ecn = ecn;
             let answer = Run::of(datagrams(b"answer", &mut meta, 6));
-            answer.send(&socket, To::Client(client.addr(), Some(from))).unwrap();
+            answer.send(&[], &socket, To::Client(client.addr(), Some(from))).unwrap();
             let (_, heard) = client.receive()[0];
             assert_eq!((heard.ecn, heard.addr.ip()), (ecn, from));
 
             let to_server = connect(client.addr()).unwrap();
             let question = Run::of(datagrams(b"question", &mut meta, 8));
-            question.send(&to_server, To::Server(client.addr())).unwrap();
+            question.send(&[], &to_server, To::Server(client.addr())).unwrap();
             let (bytes, heard) = client.receive().remove(0);
             assert_eq!((bytes.as_slice(), heard.ecn), (&b"question"[..], ecn));
         }

@@ -10,6 +10,7 @@ use super::slot::SessionSlot;
 use super::socket;
 use crate::own_sockets::OwnSocket;
 use crate::upstream::{Attempts, Downstream, Permit, Unavailable};
+use convey_model::ProxyVersion;
 use convey_snapshot::Pool;
 use convey_snapshot::stats::Counter;
 
@@ -58,6 +59,11 @@ impl Session {
     /// Where its server is.
     pub(super) fn server(&self) -> SocketAddr {
         self.upstream.server
+    }
+
+    /// The PROXY header that its server expects.
+    pub(super) fn send_proxy(&self) -> Option<ProxyVersion> {
+        self.upstream.permit.send_proxy()
     }
 
     /// Whether its server is one of this backend's.

@@ -14,6 +14,8 @@ use rustix::net::sockopt::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::send::each_of;
+
 /// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
 
@@ -96,6 +98,11 @@ impl Datagrams<'_> {
     /// Bytes of each, but for the last of several.
     pub(super) fn stride(&self) -> usize {
         self.bytes.len().min(self.meta.stride)
+    }
+
+    /// Each of them.
+    pub(super) fn split(self) -> impl Iterator<Item = Self> {
+        each_of(self.bytes, self.stride()).map(move |bytes| Datagrams { bytes, ..self })
     }
 
     pub(super) fn is_single(&self) -> bool {

@@ -17,8 +17,17 @@ use lists::{Links, List, Of};
 pub(super) struct Key {
     /// Who asks.
     pub(super) client: SocketAddr,
+    /// The proxy that it asks by, where PROXY headers say who the client is.
+    pub(super) via: Option<SocketAddr>,
     /// The address that was asked; `None` where there is only one.
     pub(super) asked: Option<IpAddr>,
+}
+
+impl Key {
+    /// Where its datagrams come from, and answers go to.
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.via.unwrap_or(self.client)
+    }
 }
 
 /// The sessions of one worker, found by address and key, and by number. Those whose client has sent again after an

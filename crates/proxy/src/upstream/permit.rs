@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::time::Instant;
 
 use super::Downstream;
-use convey_model::{Mode, OnDown, Protocol};
+use convey_model::{Mode, OnDown, Protocol, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
 
@@ -67,6 +67,11 @@ impl Permit {
     pub(crate) fn opened(&mut self) {
         self.is_open = true;
         self.count(Counter::Opened, 1);
+    }
+
+    /// The PROXY header that the server expects.
+    pub(crate) fn send_proxy(&self) -> Option<ProxyVersion> {
+        self.pool.config.send_proxy
     }
 
     /// Whether clients are cut off when the server goes down.

@@ -46,6 +46,12 @@ pub enum Counter {
     Loop,
     /// Ended with nothing sent: the client's address had as many connections as it may.
     ClientLimit,
+    /// Ended with nothing sent: who opened it may not send PROXY headers here.
+    ProxyUntrusted,
+    /// Ended with nothing sent: it began with no PROXY header, or a wrong one.
+    ProxyHeaderInvalid,
+    /// Ended with nothing sent: its PROXY header did not come in time.
+    ProxyHeaderTimeout,
     /// Cut when the drain timeout ran out.
     Cut,
     /// A session of UDP, ended to make room for another client's.
@@ -64,6 +70,10 @@ pub enum Counter {
     DroppedLoop,
     /// Datagrams dropped: the client's address had as many sessions as it may.
     DroppedClientLimit,
+    /// Datagrams dropped: who sent them may not send PROXY headers here.
+    DroppedProxyUntrusted,
+    /// Datagrams dropped: they began with no PROXY header of version 2, or a wrong one.
+    DroppedProxyHeader,
     /// Datagrams dropped: a broadcast or multicast address was asked.
     DroppedNotUnicast,
     /// Datagrams dropped: the way out had no room, or did not take them.
@@ -77,7 +87,7 @@ impl Counter {
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 12] = [
+    pub const ENDS: [(Counter, &'static str); 15] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
@@ -88,18 +98,23 @@ impl Counter {
         (Counter::ServerGone, "server_gone"),
         (Counter::Loop, "loop"),
         (Counter::ClientLimit, "client_limit"),
+        (Counter::ProxyUntrusted, "proxy_untrusted"),
+        (Counter::ProxyHeaderInvalid, "proxy_header_invalid"),
+        (Counter::ProxyHeaderTimeout, "proxy_header_timeout"),
         (Counter::Cut, "cut"),
         (Counter::Evicted, "evicted"),
     ];
 
     /// Why datagrams are dropped (UDP in proxy mode), with the label that metrics and logs use.
-    pub const DROPS: [(Counter, &'static str); 9] = [
+    pub const DROPS: [(Counter, &'static str); 11] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
         (Counter::DroppedNoResources, "no_resources"),
         (Counter::DroppedDraining, "draining"),
         (Counter::DroppedLoop, "loop"),
         (Counter::DroppedClientLimit, "client_limit"),
+        (Counter::DroppedProxyUntrusted, "proxy_untrusted"),
+        (Counter::DroppedProxyHeader, "proxy_header_invalid"),
         (Counter::DroppedNotUnicast, "not_unicast"),
         (Counter::DroppedUnsent, "transmit_failed"),
         (Counter::DroppedOverrun, "receive_overrun"),
@@ -119,7 +134,8 @@ pub struct Traffic {
 impl Traffic {
     /// Zeroes, for `cores` writers.
     pub fn new(cores: usize) -> Self {
-        Traffic { cores: (0..cores).map(|_| CachePadded::default()).collect() }
+        let zeroes = || CachePadded::new([const { AtomicU64::new(0) }; Counter::COUNT]);
+        Traffic { cores: (0..cores).map(|_| zeroes()).collect() }
     }
 
     /// Adds to a counter of one core. Each core has a single writer, so this is a plain load and store:

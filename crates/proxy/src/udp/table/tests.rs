@@ -9,7 +9,7 @@ const WEB: u32 = 7;
 const DNS: u32 = 8;
 
 fn key(port: u16) -> Key {
-    Key { client: SocketAddr::from(([192, 0, 2, 1], port)), asked: None }
+    Key { client: SocketAddr::from(([192, 0, 2, 1], port)), via: None, asked: None }
 }
 
 fn at(seconds: u64) -> Timestamp {

@@ -1,0 +1,81 @@
+//! The keys of the PROXY protocol.
+
+use super::super::{describe, parse};
+use super::modes::told;
+use super::{GOOD, errors, warnings};
+use convey_model::{Mode, ProxyVersion};
+
+/// [`GOOD`] with lines of its frontend and of its backend.
+fn with(frontend: &str, backend: &str) -> String {
+    let text = GOOD.replace("backend = \"web\"", &format!("backend = \"web\"\n{frontend}"));
+    format!("{text}[backends.web]\n{backend}\n")
+}
+
+const ACCEPT: &str = "accept_proxy = true\ntrusted_proxies = [\"10.0.0.5\", \"2001:db8::/32\"]";
+
+#[test]
+fn what_is_accepted_and_sent_arrives_and_is_described() {
+    let config = parse("c", &with(ACCEPT, "send_proxy = \"v2\"")).unwrap().config;
+    let (frontend, backend) = (&config.frontends[0], &config.backends[0]);
+    assert!(frontend.accept_proxy && frontend.trusts_proxy("10.0.0.5".parse().unwrap()));
+    assert!(frontend.trusts_proxy("2001:db8::9".parse().unwrap()));
+    assert!(!frontend.trusts_proxy("10.0.0.6".parse().unwrap()));
+    assert_eq!(backend.send_proxy, Some(ProxyVersion::V2));
+    let text = describe(&config);
+    assert!(text.contains("-> backend web, PROXY header from 10.0.0.5/32, 2001:db8::/32\n"), "{text}");
+    assert!(text.contains("on down keep; PROXY header v2)\n"), "{text}");
+}
+
+#[test]
+fn a_check_at_the_servers_own_port_has_the_header_and_at_another_it_has_none() {
+    let header = |check: &str, server: &str| {
+        let text = with("", &format!("send_proxy = \"v1\"\nhealth_check = {{ {check} }}"));
+        let config = parse("c", &text).unwrap().config;
+        config.backends[0].health_check.proxy_header_at(server.parse().unwrap())
+    };
+    assert_eq!(header("", "10.0.0.2:80"), Some(ProxyVersion::V1));
+    assert_eq!(header("port = 80", "10.0.0.2:80"), Some(ProxyVersion::V1));
+    assert_eq!(header("port = 81", "10.0.0.2:80"), None);
+    assert_eq!(header("port = 81", "10.0.0.2:0"), Some(ProxyVersion::V1), "it has every port");
+}
+
+#[test]
+fn nobody_is_trusted_by_default() {
+    let message = "config.toml:5:16: frontends.web.accept_proxy: needs trusted_proxies, such as [\"10.0.0.0/8\"]: whoever may \
+                   send a PROXY header can pretend to be any client";
+    assert_eq!(errors(&with("accept_proxy = true", "")), [message]);
+    let message =
+        "config.toml:5:19: frontends.web.trusted_proxies: has no effect without accept_proxy = true";
+    assert_eq!(warnings(&with("trusted_proxies = \"10.0.0.5\"", "")), [message]);
+    assert_eq!(warnings(&with("accept_proxy = false", "")), [""; 0]);
+}
+
+#[test]
+fn a_wrong_version_is_told_with_the_right_ones() {
+    let found = errors(&with("", "send_proxy = \"v3\""));
+    assert_eq!(
+        found,
+        ["config.toml:9:14: backends.web.send_proxy: found \"v3\"; allowed: v1, v2; did you mean `v1`?"]
+    );
+    let found = errors(&with("protocol = \"udp\"", "send_proxy = \"v1\""));
+    let message = "config.toml:9:14: backends.web.send_proxy: found \"v1\", but frontend \"web\" has protocol = \"udp\"; allowed: \
+                   \"v2\", which goes before each datagram";
+    assert_eq!(found, [message]);
+}
+
+#[test]
+fn packet_modes_refuse_them_and_say_why() {
+    for mode in [Mode::Passthrough, Mode::Dsr] {
+        let name = mode.name();
+        let why = format!(
+            "frontend \"web\" is in {name} mode, in which convey forwards packets and changes none of their bytes; PROXY headers \
+             need mode = \"proxy\""
+        );
+        let of = |text: &str| told(text, mode).unwrap_err();
+        let accepts = with(ACCEPT, "");
+        assert_eq!(of(&accepts), [format!("config.toml:5:16: frontends.web.accept_proxy: {why}")]);
+        let sends = with("", "send_proxy = \"v2\"");
+        assert_eq!(of(&sends), [format!("config.toml:9:14: backends.web.send_proxy: {why}")]);
+    }
+    assert!(told(&with(ACCEPT, "send_proxy = \"v2\""), Mode::Proxy).is_ok());
+}

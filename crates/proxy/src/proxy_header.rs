@@ -1,0 +1,196 @@
+//! The PROXY header of a TCP connection: taken before anything else where clients come by a proxy, and sent before
+//! anything else to servers that expect it.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::own_sockets::plain;
+use super::stream::{self, More};
+use convey_model::{Protocol, ProxyVersion};
+use convey_proxy_protocol::{Addresses, Fault, MAX_HEADER, ParseError, parse, write};
+use convey_snapshot::stats::Counter;
+
+/// How long a header may take. The specification asks for three seconds at least, for a segment that is lost.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Who a client is by the header that it came with; nothing if it came with none.
+#[derive(Debug, Default)]
+pub(super) struct Origin {
+    /// `None`: the connection's own.
+    pub(super) addresses: Option<Addresses>,
+    /// Additional fields, for servers that get version 2.
+    tlvs: Box<[u8]>,
+}
+
+/// Why a connection has no header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoHeader {
+    /// It was closed without a byte, as those do that only look whether somebody listens.
+    Silent,
+    Reset,
+    /// It was closed within the header.
+    Cut,
+    Late,
+    Malformed(Fault),
+}
+
+impl NoHeader {
+    /// What is counted.
+    pub(super) fn counter(self) -> Option<Counter> {
+        match self {
+            NoHeader::Silent => None,
+            NoHeader::Reset => Some(Counter::ClientReset),
+            NoHeader::Late => Some(Counter::ProxyHeaderTimeout),
+            NoHeader::Cut | NoHeader::Malformed(_) => Some(Counter::ProxyHeaderInvalid),
+        }
+    }
+}
+
+impl fmt::Display for NoHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoHeader::Silent | NoHeader::Reset | NoHeader::Cut => {
+                f.write_str("closed before the PROXY header's end")
+            }
+            NoHeader::Late => write!(f, "no PROXY header within {PATIENCE:?}"),
+            NoHeader::Malformed(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl Origin {
+    /// The header for a server of a client that came by this connection.
+    pub(super) fn header(&self, version: ProxyVersion, client: SocketAddr, stream: &TcpStream) -> Vec<u8> {
+        let of_connection = || {
+            let destination = plain(stream.local_addr().ok()?);
+            Some(Addresses { source: plain(client), destination, transport: Protocol::Tcp })
+        };
+        let mut header = Vec::new();
+        write(version, self.addresses.or_else(of_connection), &self.tlvs, &mut header);
+        header
+    }
+}
+
+/// Takes the header from a connection, and the client's bytes that have come with it.
+pub(super) async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), NoHeader> {
+    timeout(PATIENCE, read(stream)).await.unwrap_or(Err(NoHeader::Late))
+}
+
+/// Sends a header, whole: a connection that has just been made has room for it. `data_waits`: the client's bytes follow.
+pub(super) fn send(stream: &TcpStream, header: &[u8], data_waits: bool) -> io::Result<()> {
+    let more = if data_waits { More::Data } else { More::No };
+    match stream::try_write(stream, header, more) {
+        Some(Ok(sent)) if sent == header.len() => Ok(()),
+        Some(Err(error)) => Err(error),
+        Some(Ok(_)) | None => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), NoHeader> {
+    let mut held = Vec::new();
+    loop {
+        stream.readable().await.map_err(|_| NoHeader::Reset)?;
+        if let Some(received) = take(stream, &mut held)? {
+            return Ok(received);
+        }
+    }
+}
+
+/// Takes what is there; `held` is what has come of the header so far.
+fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8>)>, NoHeader> {
+    let mut buffer = [0; MAX_HEADER];
+    let (before, room) = buffer.split_at_mut(held.len());
+    before.copy_from_slice(held);
+    let n = match stream::try_read(stream, room) {
+        None => return Ok(None),
+        Some(Ok(0)) if held.is_empty() => return Err(NoHeader::Silent),
+        Some(Ok(0)) => return Err(NoHeader::Cut),
+        Some(Ok(n)) => n,
+        Some(Err(_)) => return Err(NoHeader::Reset),
+    };
+    let bytes = &buffer[..held.len() + n];
+    match parse(bytes) {
+        Ok(header) => {
+            let origin = Origin { addresses: header.addresses, tlvs: header.tlvs.into() };
+            Ok(Some((origin, bytes[header.len..].to_vec())))
+        }
+        Err(ParseError::Incomplete) => {
+            held.extend_from_slice(&bytes[held.len()..]);
+            Ok(None)
+        }
+        Err(ParseError::Malformed(fault)) => Err(NoHeader::Malformed(fault)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    const LINE: &[u8] = b"PROXY TCP4 192.0.2.7 192.0.2.8 7 80\r\n";
+
+    #[tokio::test]
+    async fn a_header_byte_by_byte_is_taken_and_nothing_of_what_follows() {
+        let (mut client, stream) = pair().await;
+        let received = tokio::spawn(async move { (receive(&stream).await, stream) });
+        for byte in LINE {
+            client.write_all(&[*byte]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let (received, stream) = received.await.unwrap();
+        let (origin, early) = received.unwrap();
+        assert_eq!(origin.addresses.unwrap().source, "192.0.2.7:7".parse().unwrap());
+        assert_eq!(early, b"");
+        client.write_all(b"more").await.unwrap();
+        stream.readable().await.unwrap();
+        let mut rest = [0; 9];
+        assert_eq!(stream::try_read(&stream, &mut rest).unwrap().unwrap(), 4);
+    }
+
+    #[tokio::test]
+    async fn bytes_that_come_with_the_header_are_kept() {
+        let (mut client, stream) = pair().await;
+        client.write_all(&[LINE, b"GET / HTTP/1.1\r\n"].concat()).await.unwrap();
+        let (_, early) = receive(&stream).await.unwrap();
+        assert_eq!(early, b"GET / HTTP/1.1\r\n");
+    }
+
+    #[tokio::test]
+    async fn without_a_whole_header_there_is_a_reason() {
+        for (bytes, why) in [
+            (&b""[..], NoHeader::Silent),
+            (&LINE[..9], NoHeader::Cut),
+            (b"GET / HTTP/1.1\r\n", NoHeader::Malformed(Fault::NoHeader)),
+            (b"PROXY TCP4 me you 1 2\r\n", NoHeader::Malformed(Fault::Line)),
+        ] {
+            let (mut client, stream) = pair().await;
+            client.write_all(bytes).await.unwrap();
+            drop(client);
+            assert_eq!(receive(&stream).await.unwrap_err(), why);
+        }
+        let (client, stream) = pair().await;
+        client.set_zero_linger().unwrap();
+        drop(client);
+        assert_eq!(receive(&stream).await.unwrap_err(), NoHeader::Reset);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_header_that_never_ends_is_late() {
+        let (mut client, stream) = pair().await;
+        client.write_all(&LINE[..9]).await.unwrap();
+        assert_eq!(receive(&stream).await.unwrap_err(), NoHeader::Late);
+    }
+}

@@ -1,0 +1,51 @@
+//! What the log says of connections that are refused, or wait: a line in a while for each reason.
+
+use std::fmt::Display;
+
+use log::warn;
+
+use super::lines::Event;
+use super::session::Session;
+use convey_snapshot::stats::Counter;
+
+impl Session {
+    /// Says that the connection was refused for this reason, or waits for its client's share.
+    pub(super) fn tell(&self, refused: Option<Counter>) {
+        let event = match refused {
+            Some(Counter::Loop) => Event::Loop,
+            Some(Counter::ProxyUntrusted) => Event::Untrusted,
+            Some(_) => Event::Refused,
+            None => Event::Waits,
+        };
+        let Some(untold) = self.context.shared.lines.take(self.frontend_id(), event) else { return };
+        let (vip, client) = (self.downstream.vip, self.downstream.client);
+        let ip = client.ip();
+        match event {
+            Event::Loop => warn!(
+                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{untold}"
+            ),
+            Event::Untrusted => {
+                warn!(
+                    "{vip}: {ip} is not in trusted_proxies, its connections are reset (accept_proxy){untold}"
+                );
+            }
+            _ => {
+                let (of, fate) = match refused {
+                    Some(_) => ("connections, descriptors or local ports", "are reset"),
+                    None => ("connections", "wait"),
+                };
+                warn!(
+                    "{vip}: client {ip} has its share of {of}, more {fate} \
+                     (max_connections_per_client, trusted_clients){untold}"
+                );
+            }
+        }
+    }
+
+    /// Says that the connection came without the PROXY header that it must begin with.
+    pub(super) fn tell_of_header(&self, why: impl Display) {
+        let Some(untold) = self.context.shared.lines.take(self.frontend_id(), Event::Header) else { return };
+        let (vip, ip) = (self.downstream.vip, self.downstream.client.ip());
+        warn!("{vip}: a connection of {ip} is reset (accept_proxy): {why}{untold}");
+    }
+}

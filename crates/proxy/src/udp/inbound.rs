@@ -1,0 +1,160 @@
+//! What has come from a client, by itself or behind PROXY headers: there each datagram begins with one of version 2.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use convey_model::{Protocol, ProxyVersion};
+use convey_proxy_protocol::{Addresses, Fault, Header, ParseError, parse, write};
+
+use super::socket::Datagrams;
+use super::table::Key;
+
+/// Datagrams of one client.
+#[derive(Clone, Copy)]
+pub(super) struct Inbound<'a> {
+    /// Without their header, if there was one: then it is one datagram.
+    pub(super) datagrams: Datagrams<'a>,
+    header: Option<Header<'a>>,
+}
+
+/// Why a datagram is not passed on that must begin with a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoHeader {
+    /// Its sender may not send any.
+    Untrusted,
+    /// Its header does not end in it.
+    Cut,
+    /// Version 1 is for TCP.
+    Line,
+    Malformed(Fault),
+}
+
+impl fmt::Display for NoHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoHeader::Untrusted => f.write_str("its sender is not in trusted_proxies"),
+            NoHeader::Cut => f.write_str("it ends within its PROXY header"),
+            NoHeader::Line => f.write_str("a PROXY header of version 1, which is for TCP"),
+            NoHeader::Malformed(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl<'a> Inbound<'a> {
+    /// What a client has sent by itself.
+    pub(super) fn of(datagrams: Datagrams<'a>) -> Inbound<'a> {
+        Inbound { datagrams, header: None }
+    }
+
+    /// What follows the header of one datagram.
+    pub(super) fn behind_header(datagram: Datagrams<'a>) -> Result<Inbound<'a>, NoHeader> {
+        let header = parse(datagram.bytes).map_err(|error| match error {
+            ParseError::Incomplete => NoHeader::Cut,
+            ParseError::Malformed(fault) => NoHeader::Malformed(fault),
+        })?;
+        if header.version == ProxyVersion::V1 {
+            return Err(NoHeader::Line);
+        }
+        let datagrams = Datagrams { bytes: &datagram.bytes[header.len..], ..datagram };
+        Ok(Inbound { datagrams, header: Some(header) })
+    }
+
+    /// The session that it belongs to, at the address that was `asked`.
+    pub(super) fn key(&self, asked: Option<IpAddr>) -> Key {
+        let peer = self.datagrams.meta.addr;
+        match &self.header {
+            None => Key { client: peer, via: None, asked },
+            Some(header) => {
+                let client = header.addresses.map_or(peer, |addresses| addresses.source);
+                Key { client, via: Some(peer), asked }
+            }
+        }
+    }
+
+    /// Appends the header for a server; `vip` is where the datagram came to.
+    pub(super) fn write_header(&self, version: ProxyVersion, vip: SocketAddr, to: &mut Vec<u8>) {
+        let meta = self.datagrams.meta;
+        let asked = if vip.ip().is_unspecified() { meta.dst_ip } else { None };
+        let destination = SocketAddr::new(asked.unwrap_or(vip.ip()), vip.port());
+        let source = SocketAddr::new(meta.addr.ip(), meta.addr.port());
+        let own = Addresses { source, destination, transport: Protocol::Udp };
+        let received = self.header.and_then(|header| header.addresses);
+        let tlvs = self.header.map_or(&[][..], |header| header.tlvs);
+        write(version, Some(received.unwrap_or(own)), tlvs, to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn_udp::RecvMeta;
+
+    use super::*;
+    use convey_proxy_protocol::local;
+
+    fn meta() -> RecvMeta {
+        let mut meta = RecvMeta::default();
+        meta.addr = "192.0.2.5:500".parse().unwrap();
+        meta
+    }
+
+    fn header(tlvs: &[u8]) -> Vec<u8> {
+        let [source, destination] = ["198.51.100.7:7", "198.51.100.8:53"].map(|addr| addr.parse().unwrap());
+        let mut bytes = Vec::new();
+        let addresses = Addresses { source, destination, transport: Protocol::Udp };
+        write(ProxyVersion::V2, Some(addresses), tlvs, &mut bytes);
+        bytes
+    }
+
+    const VIP: &str = "192.0.2.1:53";
+
+    #[test]
+    fn a_session_is_of_the_client_that_the_header_names_and_answers_go_to_the_proxy() {
+        let (bytes, mut meta) = ([&header(&[])[..], b"who?"].concat(), meta());
+        meta.stride = bytes.len();
+        let inbound = Inbound::behind_header(Datagrams { bytes: &bytes, meta: &meta }).unwrap();
+        let key = inbound.key(None);
+        assert_eq!((key.client, key.peer()), ("198.51.100.7:7".parse().unwrap(), meta.addr));
+        assert_eq!((inbound.datagrams.bytes, inbound.datagrams.count()), (&b"who?"[..], 1));
+    }
+
+    #[test]
+    fn a_header_goes_on_as_it_came_with_its_fields() {
+        let (bytes, meta) = (header(&[5, 0, 1, 7]), meta());
+        let inbound = Inbound::behind_header(Datagrams { bytes: &bytes, meta: &meta }).unwrap();
+        let mut written = Vec::new();
+        inbound.write_header(ProxyVersion::V2, VIP.parse().unwrap(), &mut written);
+        assert_eq!(written, bytes);
+    }
+
+    #[test]
+    fn who_is_not_named_is_the_sender() {
+        let (local, mut meta) = (local(ProxyVersion::V2), meta());
+        meta.dst_ip = Some("192.0.2.9".parse().unwrap());
+        let by_proxy = Inbound::behind_header(Datagrams { bytes: local, meta: &meta }).unwrap();
+        let direct = Inbound::of(Datagrams { bytes: b"x", meta: &meta });
+        for (inbound, via) in [(by_proxy, Some(meta.addr)), (direct, None)] {
+            assert_eq!(inbound.key(None), Key { client: meta.addr, via, asked: None });
+            for (vip, asked) in [(VIP, VIP), ("0.0.0.0:53", "192.0.2.9:53")] {
+                let mut written = Vec::new();
+                inbound.write_header(ProxyVersion::V2, vip.parse().unwrap(), &mut written);
+                let [source, destination] = [meta.addr, asked.parse().unwrap()];
+                let expected = Addresses { source, destination, transport: Protocol::Udp };
+                assert_eq!(parse(&written).unwrap().addresses, Some(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_header_of_its_own_a_datagram_goes_nowhere() {
+        let whole = header(&[]);
+        for (bytes, why) in [
+            (&b""[..], NoHeader::Cut),
+            (&whole[..whole.len() - 1], NoHeader::Cut),
+            (b"who?", NoHeader::Malformed(Fault::NoHeader)),
+            (b"PROXY TCP4 192.0.2.7 192.0.2.8 7 80\r\nwho?", NoHeader::Line),
+        ] {
+            let refused = Inbound::behind_header(Datagrams { bytes, meta: &meta() }).err();
+            assert_eq!(refused, Some(why), "{bytes:?}");
+        }
+    }
+}
