@@ -37,7 +37,7 @@ impl Look {
         let (level, text) = (record.level(), record.args());
         match self.format {
             LogFormat::Json => self.json(level, Some(record.target()), text.to_string(), time),
-            LogFormat::Text if self.is_for_journal => format!("{}{text}\n", prefix(level)),
+            LogFormat::Text if self.is_for_journal => with_prefix(level, &text.to_string()),
             LogFormat::Text => {
                 let (style, reset) = if self.has_colours { (colour(level), "\x1b[0m") } else { ("", "") };
                 let time = format_rfc3339_millis(time);
@@ -50,7 +50,7 @@ impl Look {
     pub(super) fn last_words(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
         match self.format {
             LogFormat::Json => self.json(Level::Error, None, text.to_string(), time),
-            LogFormat::Text if self.is_for_journal => format!("{}{text}\n", prefix(Level::Error)),
+            LogFormat::Text if self.is_for_journal => with_prefix(Level::Error, &text.to_string()),
             LogFormat::Text => format!("{text}\n"),
         }
     }
@@ -75,6 +75,12 @@ fn prefix(level: Level) -> &'static str {
         Level::Info => "<6>",
         Level::Debug | Level::Trace => "<7>",
     }
+}
+
+/// Each line of a text is one of the journal's, and has the level of the whole.
+fn with_prefix(level: Level, text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines.map(|line| format!("{}{line}\n", prefix(level))).collect()
 }
 
 fn colour(level: Level) -> &'static str {
@@ -103,6 +109,11 @@ mod tests {
         };
         assert_eq!(line(text), "1970-01-01T00:00:00.000Z WARN  a \"b\" 7\n");
         assert_eq!(line(journal), "<4>a \"b\" 7\n");
+        let panic = "\nthread 'worker' panicked at a.rs:1:1:\nno room\n";
+        assert_eq!(
+            journal.last_words(&panic, SystemTime::UNIX_EPOCH),
+            "<3>thread 'worker' panicked at a.rs:1:1:\n<3>no room\n"
+        );
         assert_eq!(
             line(json),
             "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"warn\",\"target\":\"convey::app\",\

@@ -1,6 +1,6 @@
 //! Lines on their way to the reader: a bounded queue and the thread that empties it.
 
-use std::mem::take;
+use std::mem::{replace, take};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,8 +30,8 @@ struct State {
     waiting: Vec<u8>,
     /// Lines dropped since the last that was taken; while there are any, the others of the queue are older.
     dropped: u64,
-    /// What becomes of the outlet once what waits is written.
-    change: Option<Change>,
+    /// What becomes of the outlet, and once how many of the waiting bytes are written.
+    change: Option<(usize, Change)>,
     /// Whether the thread is at work on what it took.
     writing: bool,
 }
@@ -83,13 +83,13 @@ impl Queue {
 
     /// Has the file be opened again once what waits is written.
     pub(super) fn reopen(&self) {
-        self.lock().change.get_or_insert(Change::Reopen);
+        self.lock().change_with(|change| change.unwrap_or(Change::Reopen));
         self.changed.notify_all();
     }
 
     /// Has lines go elsewhere once what waits is written.
     pub(super) fn replace(&self, outlet: Outlet) {
-        self.lock().change = Some(Change::Replace(outlet));
+        self.lock().change_with(|_| Change::Replace(outlet));
         self.changed.notify_all();
     }
 
@@ -107,11 +107,11 @@ impl Queue {
         let is_idle = |state: &mut State| state.waiting.is_empty() && state.change.is_none();
         let mut state = self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
         state.writing = true;
-        Work {
-            lines: take(&mut state.waiting),
-            dropped: take(&mut state.dropped),
-            change: take(&mut state.change),
-        }
+        let (before, change) = state.change.take().unzip();
+        let later = before.map_or_else(Vec::new, |before| state.waiting.split_off(before));
+        // They are younger than all that waits.
+        let dropped = if later.is_empty() { take(&mut state.dropped) } else { 0 };
+        Work { lines: replace(&mut state.waiting, later), dropped, change }
     }
 
     fn write_to(&self, mut outlet: Outlet) {
@@ -137,6 +137,14 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// What comes from now on is for the outlet as it then is.
+    fn change_with(&mut self, change: impl FnOnce(Option<Change>) -> Change) {
+        let (before, pending) = self.change.take().unzip();
+        self.change = Some((before.unwrap_or(self.waiting.len()), change(pending)));
     }
 }
 
@@ -178,6 +186,23 @@ mod tests {
         let mut read = [0; 6];
         new.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"after\n");
+    }
+
+    #[test]
+    fn lines_that_come_before_the_thread_has_seen_the_change_go_to_the_new_outlet() {
+        let queue = Queue::default();
+        let (_reader, writer) = pipe().unwrap();
+        queue.put(b"before\n");
+        queue.reopen();
+        queue.put(b"between\n");
+        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer))));
+        queue.put(b"after\n");
+        let work = queue.take();
+        assert_eq!(work.lines, b"before\n");
+        assert!(matches!(work.change, Some(Change::Replace(_))));
+        let work = queue.take();
+        assert_eq!(work.lines, b"between\nafter\n");
+        assert!(work.change.is_none());
     }
 
     #[test]
