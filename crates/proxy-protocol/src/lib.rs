@@ -40,5 +40,13 @@ pub struct Addresses {
     pub transport: Protocol,
 }
 
+impl Addresses {
+    /// The client. A proxy that listens by IPv6 may write a client of IPv4 as `::ffff:192.0.2.1` (RFC 4291 2.5.5.2): here it
+    /// is one of IPv4, as it is without a proxy.
+    pub fn client(&self) -> SocketAddr {
+        SocketAddr::new(self.source.ip().to_canonical(), self.source.port())
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -137,7 +137,7 @@ impl Session {
             }
         };
         if let Some(addresses) = origin.addresses {
-            self.downstream.client = addresses.source;
+            self.downstream.client = addresses.client();
         }
         let counted = self.count_client(&self.context.clone().snapshot());
         if counted.is_err() || self.is_beyond_share() {

@@ -65,7 +65,7 @@ impl<'a> Inbound<'a> {
         match &self.header {
             None => Key { client: peer, via: None, asked },
             Some(header) => {
-                let client = header.addresses.map_or(peer, |addresses| addresses.source);
+                let client = header.addresses.map_or(peer, |addresses| addresses.client());
                 Key { client, via: Some(peer), asked }
             }
         }
