@@ -15,10 +15,12 @@ const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 /// Has each of these stories told over IPv4 and over IPv6.
 macro_rules! told_with_a_cache {
     ($($story:ident),+ $(,)?) => {
-        $(#[test] fn $story() { for family in Family::BOTH { told_with_cache(|| story::$story(family)); } })+
-        mod story { pub(super) use super::stories::*; }
+        $(#[test] fn $story() { for family in Family::BOTH { told_with_cache(|| stories::$story(family)); } })+
     };
 }
+
+mod ends;
+mod ways;
 
 told_with_a_cache! {
     all_of_a_connection_but_its_syn_passes_through_the_cache,
@@ -31,27 +33,10 @@ told_with_a_cache! {
     a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
     an_acknowledgement_of_the_connection_before_does_not_open_the_next,
     datagrams_leave_once_they_are_a_stream,
-    a_connection_comes_back_when_both_sides_have_finished,
-    both_sides_may_finish_at_once,
-    a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for,
-    who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
-    a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
-    a_reset_of_either_side_takes_the_connection_back,
-    a_port_that_is_used_again_begins_a_new_flow_of_its_own,
-    a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
-    a_fin_of_the_connection_before_does_not_end_the_next,
     a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
     a_connection_that_nobody_told_of_is_not_forgotten_as_half_open,
     a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table,
-    a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
     a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
-    a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
-    packets_in_the_cache_follow_the_routes,
-    what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing,
-    a_server_that_another_route_leads_to_is_believed_there_from_then_on,
-    a_server_that_answers_by_another_way_that_is_as_good_is_followed,
-    an_error_is_held_against_what_the_cache_has_seen,
-    what_the_cache_cannot_do_is_done_here_as_before,
 }
 
 mod stories {
@@ -203,135 +188,6 @@ mod stories {
         assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (0, 0));
     }
 
-    pub(super) fn a_connection_comes_back_when_both_sides_have_finished(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        lab.send(syn.reply().seq(501).ack(101).fin());
-        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::HalfClosedByServer, 2));
-        lab.send(lab.client(1).seq(101).ack(502).fin());
-        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Closing, 0));
-        lab.send(syn.reply().seq(502).ack(102));
-        assert_eq!((state(&lab), lab.ended()), (FlowState::TimeWait, 1));
-    }
-
-    pub(super) fn both_sides_may_finish_at_once(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        lab.send(lab.client(1).seq(101).ack(501).fin());
-        lab.send(syn.reply().seq(501).ack(101).fin());
-        lab.send(lab.client(1).seq(102).ack(502));
-        lab.send(syn.reply().seq(502).ack(102));
-        assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::TimeWait, 0, 1));
-    }
-
-    pub(super) fn a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        lab.connect(1);
-        let fin = |lab: &Lab| lab.client(1).seq(111).ack(501).fin();
-        lab.send(fin(&lab));
-        lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 10]));
-        lab.send(fin(&lab));
-        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
-        let asked = kernel(&lab).asked();
-        (0..200).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
-        assert_eq!((kernel(&lab).asked(), state(&lab)), (asked, FlowState::HalfClosedByClient));
-    }
-
-    pub(super) fn who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often(
-        family: Family,
-    ) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        lab.send(lab.client(1).seq(111).ack(501).fin());
-        lab.send(syn.reply().seq(501).ack(101));
-        let asked = kernel(&lab).asked();
-        (0..7_000).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
-        assert_eq!(state(&lab), FlowState::Established);
-        let asked = kernel(&lab).asked() - asked;
-        assert!((10..50).contains(&asked), "{asked} times");
-        // It is acknowledged at last.
-        lab.send(lab.client(1).seq(111).ack(501).fin());
-        lab.send(syn.reply().seq(501).ack(112));
-        lab.wait(Duration::from_secs(3));
-        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
-    }
-
-    pub(super) fn a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        lab.send(lab.client(1).seq(101).ack(501).fin());
-        for minute in 0..10 {
-            lab.wait(Duration::from_secs(60));
-            let seq = 501 + 1_000 * minute;
-            lab.send(syn.reply().seq(seq).ack(102).payload(&[7; 1_000]));
-            lab.send(lab.client(1).seq(102).ack(seq + 1_000));
-        }
-        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(12), Some(11)), FlowState::HalfClosedByClient));
-        lab.send(syn.reply().seq(10_501).ack(102).fin());
-        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Closing, 0));
-    }
-
-    pub(super) fn a_reset_of_either_side_takes_the_connection_back(family: Family) {
-        for by_client in [true, false] {
-            let mut lab = Lab::passthrough(family);
-            let syn = lab.connect(1);
-            let (client, server) = go_far(&mut lab, &syn);
-            let reset = if by_client { lab.client(1).seq(client) } else { syn.reply().seq(server) };
-            lab.send(reset.rst());
-            assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::Closed, 0, 1));
-        }
-    }
-
-    pub(super) fn a_port_that_is_used_again_begins_a_new_flow_of_its_own(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let first = lab.connect(1);
-        lab.close(1, &first);
-        let second = lab.connect(1);
-        assert_eq!((second.from, lab.opened, lab.ended()), (first.from, 2, 1), "by the same SNAT port");
-        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (1, 2));
-        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
-        assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)));
-    }
-
-    pub(super) fn a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow(
-        family: Family,
-    ) {
-        for mut lab in [Lab::passthrough(family), Lab::dsr(family)] {
-            let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
-            let begin = |lab: &mut Lab, seq: u32| {
-                let syn = lab.send(lab.client(1).syn().seq(seq));
-                if !is_dsr {
-                    lab.send(syn.reply().syn().seq(500).ack(seq + 1));
-                }
-                lab.send(lab.client(1).seq(seq + 1).ack(501));
-                syn
-            };
-            let first = begin(&mut lab, 100);
-            lab.is_deaf = true;
-            lab.send(lab.client(1).fin().seq(101).ack(501));
-            if !is_dsr {
-                lab.send(first.reply().fin().seq(501).ack(102));
-            }
-            lab.send(lab.client(1).seq(102).ack(502));
-            assert_eq!(lab.ended(), 0, "nobody has told of it");
-            begin(&mut lab, 3_000_000_000);
-            assert_eq!((lab.opened, lab.ended(), lab.forwarder.flows().len()), (2, 1, 1));
-            lab.hear_cache();
-            let open = if is_dsr { FlowState::HandshakeOnly } else { FlowState::Established };
-            assert_eq!((lab.ended(), state(&lab)), (0, open), "that was the first");
-        }
-    }
-
-    pub(super) fn a_fin_of_the_connection_before_does_not_end_the_next(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
-        let fin = Segment { flags: FIN | ACK, seq: 3_000_000_000, ack: 1_000_000_000, len: 1 };
-        lab.forwarder.on_cached(&client_key(&lab, 1), fin, lab.now);
-        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
-        lab.close(1, &syn);
-    }
-
     pub(super) fn a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
@@ -375,28 +231,6 @@ mod stories {
         assert_eq!([1, 2, 3, 4].map(is_there), [true, true, false, true]);
     }
 
-    pub(super) fn a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same(
-        family: Family,
-    ) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.send(lab.client(1).syn().seq(100));
-        let other = family.pick("192.0.2.253", "2001:db8:2::fd");
-        lab.publish(|world| {
-            world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
-            world.router = Some(other.parse().unwrap());
-        });
-        lab.forwarder.handle_timeout(&lab.plan, lab.now, |_, _| {});
-        lab.is_deaf = true;
-        lab.send(syn.reply().syn().seq(500).ack(101));
-        lab.send(lab.client(1).seq(101).ack(501));
-        lab.forwarder.flush_cache();
-        lab.hear_cache();
-        assert_eq!(state(&lab), FlowState::Established);
-        assert_eq!(lab.send(syn.reply().seq(501).ack(101).payload(b"hello")).mac, 0xfd);
-        lab.send(lab.client(1).seq(101).ack(506).payload(b"hi"));
-        assert_eq!(forwarded(&lab, 1), (Some(1), Some(1)), "counted from its new way on");
-    }
-
     pub(super) fn a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
@@ -406,113 +240,6 @@ mod stories {
         lab.close(1, &syn);
         lab.wait(Duration::from_secs(61));
         assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
-    }
-
-    pub(super) fn a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for(
-        family: Family,
-    ) {
-        let mut lab = Lab::passthrough(family);
-        lab.change(|world| world.servers.truncate(1));
-        let syn = lab.connect(1);
-        let (_, server) = go_far(&mut lab, &syn);
-        let resets = lab.change(|world| {
-            world.servers[0].up = false;
-            world.servers.push(TestServer::new(family, 12));
-        });
-        let reset = (family.vip().into(), family.client_addr(1), "R", server, 0);
-        assert_eq!(resets.iter().map(Seen::reset).collect::<Vec<_>>(), [reset]);
-        assert_eq!(kernel(&lab).entries(), 0);
-        assert_eq!(lab.connect(1).mac, 12);
-    }
-
-    pub(super) fn packets_in_the_cache_follow_the_routes(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfe);
-        let other = family.pick("192.0.2.253", "2001:db8:2::fd");
-        lab.change(|world| {
-            world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
-            world.router = Some(other.parse().unwrap());
-        });
-        assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
-        assert_eq!(forwarded(&lab, 1).1, Some(1), "counted from its new way on, and not seen here");
-    }
-
-    pub(super) fn what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing(
-        family: Family,
-    ) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        let before = forwarded(&lab, 1);
-        for forged in [syn.reply().seq(501).ack(101).payload(b"a lie"), syn.reply().seq(501).ack(101).fin()] {
-            assert_eq!(lab.handle_from(WAN, &forged.bytes()), SPOOFED);
-        }
-        assert_eq!((forwarded(&lab, 1), state(&lab)), (before, FlowState::Established));
-        let truth = syn.reply().seq(501).ack(101).payload(b"the truth").bytes();
-        assert!(matches!(lab.handle_from(LAN, &truth), Outcome::Sent(_)));
-        assert_eq!(forwarded(&lab, 1).1, before.1.map(|packets| packets + 1));
-
-        let mut lab = Lab::passthrough(family).udp();
-        let question = lab.send(lab.client(1).udp());
-        lab.send(question.reply());
-        lab.send(lab.client(1).udp());
-        let before = kernel(&lab).forwarded(&datagram_key(&lab));
-        assert!(before.is_some(), "it is a stream");
-        assert_eq!(lab.handle_from(WAN, &question.reply().bytes()), SPOOFED);
-        assert!(matches!(lab.handle_from(LAN, &question.reply().bytes()), Outcome::Sent(_)));
-        assert_eq!(kernel(&lab).forwarded(&datagram_key(&lab)), before.map(|packets| packets + 1));
-    }
-
-    pub(super) fn a_server_that_another_route_leads_to_is_believed_there_from_then_on(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        lab.change(|world| {
-            let moved = [11, 12, 13].map(|id| neighbour(WAN, family.server_ip(id), id));
-            world.neighbours.extend(moved);
-            world.servers_by_wan = true;
-        });
-        let packet = syn.reply().seq(501).ack(101).bytes();
-        assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
-        assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
-    }
-
-    pub(super) fn a_server_that_answers_by_another_way_that_is_as_good_is_followed(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        lab.change(|world| world.servers_by_both = true);
-        let syn = lab.connect(1);
-        let packet = syn.reply().seq(501).ack(101).bytes();
-        // The first goes through a worker, which puts the entry in anew.
-        for by_cache in [0, 1, 2] {
-            assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
-            assert_eq!(forwarded(&lab, 1).1, Some(by_cache));
-        }
-    }
-
-    pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        let (client, server) = go_far(&mut lab, &syn);
-        let sent = lab.send(syn.reply().seq(server).ack(client).payload(b"too much"));
-        let made_up = lab.send(syn.reply().seq(501).ack(101).payload(b"long ago"));
-        let router = family.pick("203.0.113.7", "2001:db8:7::7");
-        let mut error = |about: &Seen| {
-            let mut error = error_about(&about.frame, IcmpError::TimeExceeded, router);
-            lab.handle_frame(&mut error, None)
-        };
-        assert!(matches!(error(&sent), Outcome::Sent(_)));
-        assert_eq!(error(&made_up), Outcome::Dropped(DropReason::IcmpOutOfWindow));
-    }
-
-    pub(super) fn what_the_cache_cannot_do_is_done_here_as_before(family: Family) {
-        let mut lab = Lab::passthrough(family);
-        let syn = lab.connect(1);
-        let packet = |lab: &Lab| lab.client(1).seq(101).ack(501).payload(b"hi");
-        let (told, why) = lab.answer(packet(&lab).ttl(1));
-        assert_eq!((why, told.error.is_some()), (DropReason::TtlExceeded, true));
-        let (told, why) = lab.answer(packet(&lab).payload(&[7; 1_400]));
-        assert_eq!((why, told.error.is_some()), (DropReason::TooBig, true));
-        assert_eq!(lab.send(packet(&lab).tcp_options(&[1, 1, 1, 1])).route(), syn.route());
-        assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)), "options of TCP matter to nobody");
     }
 }
 

@@ -1,0 +1,198 @@
+//! Addresses, interfaces and servers of packet modes, held against what the host has.
+
+use super::*;
+
+#[test]
+fn packet_modes_need_an_address_of_their_own_and_are_told_which_there_are() {
+    for mode in PACKETS {
+        for (vip, kind) in [
+            ("0.0.0.0", "a wildcard"),
+            ("127.0.0.1", "a loopback address"),
+            ("255.255.255.255", "the broadcast address"),
+        ] {
+            assert_eq!(
+                error_with(mode, "10.0.0.1", vip),
+                format!(
+                    "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, {vip} is {kind}; \
+                     this host has: 10.0.0.1 (eth0), 10.1.0.1 (eth1)",
+                    mode.name()
+                )
+            );
+        }
+    }
+    for vip in ["0.0.0.0", "127.0.0.1"] {
+        assert_eq!(told(&GOOD.replace("10.0.0.1", vip), Mode::Proxy), Ok(vec![]));
+    }
+}
+
+#[test]
+fn a_vip_of_ipv6_can_be_reached_from_everywhere() {
+    for mode in PACKETS {
+        for (vip, kind) in [("::", "a wildcard"), ("::1", "a loopback address"), ("fe80::1", "link-local")] {
+            assert_eq!(
+                told(&good6().replace("[2001:db8::1]", &format!("[{vip}]")), mode).expect_err(vip),
+                [format!(
+                    "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, {vip} is {kind}; \
+                     this host has: 2001:db8::1 (eth0)",
+                    mode.name()
+                )]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_frontend_in_a_packet_mode_and_its_servers_are_of_one_family() {
+    let one = "in dsr mode the addresses of a frontend and of its servers are of one family: \
+               write a frontend and a backend for each";
+    assert_eq!(
+        error_with(Mode::Dsr, "\"10.0.0.1:80\"", "[\"10.0.0.1:80\", \"[2001:db8::1]:80\"]"),
+        format!("config.toml:3:31: frontends.web.listen_addr: 2001:db8::1 is IPv6, 10.0.0.1 is IPv4; {one}")
+    );
+    assert_eq!(
+        error_with(Mode::Dsr, "10.0.0.2:80", "[2001:db8::2]:80"),
+        format!("config.toml:6:8: backends.web.servers.a.addr: 2001:db8::2 is IPv6, 10.0.0.1 is IPv4; {one}")
+    );
+    let proxied = GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80");
+    assert_eq!(told(&proxied, Mode::Proxy), Ok(vec![]), "the proxy speaks one to clients and one to servers");
+}
+
+#[test]
+fn a_link_local_server_has_no_route() {
+    assert_eq!(
+        told(&good6().replace("[2001:db8::2]", "[fe80::9]"), Mode::Dsr).expect_err("link-local"),
+        [
+            "config.toml:6:8: backends.web.servers.a.addr: fe80::9 is link-local; in dsr mode servers have addresses \
+          with a route"
+        ]
+    );
+}
+
+#[test]
+fn servers_of_l2_dsr_are_on_the_link() {
+    let l2 = |text: &str| format!("{text}[backends.web]\ndsr = \"l2\"");
+    assert_eq!(told(&l2(GOOD), Mode::Dsr), Ok(vec![]));
+    let far = GOOD.replace("10.0.0.2", "10.2.0.2");
+    assert_eq!(told(&far, Mode::Dsr), Ok(vec![]));
+    assert_eq!(
+        told(&l2(&far), Mode::Dsr).expect_err("behind a router"),
+        ["config.toml:6:8: backends.web.servers.a.addr: 10.2.0.2 is behind the router 10.0.0.254; \
+          dsr = \"l2\" needs servers on the link, \"l3\" does not"]
+    );
+    for mode in [Mode::Proxy, Mode::Passthrough] {
+        assert_eq!(
+            told(&l2(&far), mode),
+            Ok(vec![
+                "config.toml:8:7: backends.web.dsr: has no effect: no frontend in dsr mode uses this backend"
+                    .into()
+            ])
+        );
+    }
+}
+
+#[test]
+fn a_vip_on_no_interface_comes_with_the_line_that_mends_it() {
+    for (vip, device) in [("10.0.0.77", "eth0"), ("10.1.0.77", "eth1"), ("203.0.113.7", "eth0")] {
+        for mode in PACKETS {
+            assert_eq!(
+                told(&GOOD.replace("10.0.0.1", vip), mode),
+                Ok(vec![format!(
+                    "config.toml:3:15: frontends.web.listen_addr: {vip} is on no interface of this host, so packets \
+                     to it only come if they are routed here; to add it: ip addr add {vip}/32 dev {device}"
+                )])
+            );
+        }
+    }
+}
+
+#[test]
+fn a_vip_of_ipv6_is_added_without_waiting_whether_another_has_it() {
+    assert_eq!(
+        told(&good6().replace("2001:db8::1", "2001:db8:1::77"), Mode::Dsr),
+        Ok(vec![
+            "config.toml:3:15: frontends.web.listen_addr: 2001:db8:1::77 is on no interface of this host, so packets \
+             to it only come if they are routed here; to add it: ip -6 addr add 2001:db8:1::77/128 dev eth1 nodad \
+             preferred_lft 0"
+                .to_owned()
+        ])
+    );
+}
+
+#[test]
+fn servers_of_packet_modes_are_other_machines() {
+    let place = "config.toml:6:8: backends.web.servers.a.addr";
+    for mode in PACKETS {
+        let reason = format!("; in {} mode servers are other machines (proxy mode can do this)", mode.name());
+        assert_eq!(
+            error_with(mode, "10.0.0.2", "10.1.0.1"),
+            format!("{place}: 10.1.0.1 is this host's own address (eth1){reason}")
+        );
+        assert_eq!(
+            error_with(mode, "10.0.0.2", "127.0.0.9"),
+            format!("{place}: 127.0.0.9 is this host itself{reason}")
+        );
+        let more = "[frontends.x]\nlisten_addr = \"10.0.0.77:81\"\nbackend = \"web\"\n";
+        let text = format!("{}{more}", GOOD.replace("10.0.0.2", "10.0.0.77"));
+        let errors = told(&text, mode).expect_err("a frontend is no server");
+        assert!(errors.contains(&format!("{place}: 10.0.0.77 is where frontend \"x\" listens{reason}")));
+    }
+}
+
+#[test]
+fn a_server_that_no_route_leads_to_is_odd() {
+    let far = GOOD.replace("10.0.0.2", "192.0.2.9");
+    let odd = "config.toml:6:8: backends.web.servers.a.addr: no route leads to 192.0.2.9";
+    assert_eq!(told(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
+    assert_eq!(told(&far, Mode::Proxy), Ok(vec![]));
+    let unused = "[backends.old.servers.a]\naddr = \"192.0.2.9:80\"";
+    assert_eq!(after(Mode::Dsr, unused), Ok(vec![]), "nobody sends anything there");
+}
+
+#[test]
+fn replies_to_a_snat_address_of_nobody_do_not_come() {
+    assert_eq!(
+        after(Mode::Passthrough, "[passthrough]\nsnat_addresses = [\"10.0.0.1\", \"10.1.0.7\"]"),
+        Ok(vec![
+            "config.toml:8:31: passthrough.snat_addresses: 10.1.0.7 is on no interface of this host, so packets \
+             to it only come if they are routed here; to add it: ip addr add 10.1.0.7/32 dev eth1"
+                .to_owned()
+        ])
+    );
+}
+
+#[test]
+fn servers_see_an_address_of_their_own_family() {
+    let named = "[passthrough]\nsnat_addresses = \"2001:db8::1\"";
+    assert_eq!(
+        after(Mode::Passthrough, named).expect_err("IPv4"),
+        ["config.toml:8:18: passthrough.snat_addresses: none is IPv4, as frontend \"web\" needs"]
+    );
+    assert_eq!(after(Mode::Dsr, named), Ok(vec![]));
+    assert_eq!(told(&format!("{}{named}", good6()), Mode::Passthrough), Ok(vec![]));
+    let without = good6().replace("2001:db8::2", "2001:db8:1::2");
+    assert_eq!(
+        told(&without, Mode::Passthrough).expect_err("eth1 has none"),
+        [
+            "config.toml:3:15: frontends.web.listen_addr: servers need an IPv6 address to answer to, and eth1, which leads \
+          to them, has none; set passthrough.snat_addresses"
+        ]
+    );
+    assert_eq!(told(&format!("{without}{named}"), Mode::Passthrough), Ok(vec![]));
+}
+
+#[test]
+fn interfaces_must_be_there_and_carry_packets() {
+    for mode in PACKETS {
+        assert_eq!(
+            after(mode, "[passthrough]\ninterfaces = [\"eth1\", \"ehh0\", \"lo\"]"),
+            Err(vec![
+                "config.toml:8:23: passthrough.interfaces: no interface \"ehh0\"; did you mean `eth0`? \
+                 (this host has: eth0, eth1)"
+                    .to_owned(),
+                "config.toml:8:31: passthrough.interfaces: \"lo\" is not an Ethernet interface \
+                 (this host has: eth0, eth1)"
+                    .to_owned(),
+            ])
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Ports of frontends, of servers and of SNAT, in each mode.
+
+use super::*;
+
+const KEPT: &str = "a server without a port has the frontend's";
+
+/// How a server is written that has the port of its frontend.
+#[test]
+fn a_server_without_a_port_suits_every_mode_and_every_range() {
+    let kept = GOOD.replace("10.0.0.2:80", "10.0.0.2") + "[backends.web.health_check]\nport = 80\n";
+    let range = kept.replace("10.0.0.1:80", "10.0.0.1:21000-21010");
+    for mode in Mode::ALL {
+        assert_eq!(told(&kept, mode), Ok(vec![]));
+        assert_eq!(told(&range, mode), Ok(vec![]));
+    }
+    let place = "config.toml:6:8: backends.web.servers.a.addr";
+    assert_eq!(
+        told(&range.replace("\"10.0.0.2\"", "\"10.0.0.2:21000\""), Mode::Dsr),
+        Err(vec![format!(
+            "{place}: port 21000 is not that of frontend \"web\", 21000-21010; in dsr mode both must be the same: {KEPT}"
+        )])
+    );
+}
+
+#[test]
+fn ports_are_bounded_by_what_they_cost() {
+    let with = |listen: &str| {
+        GOOD.replace("10.0.0.1:80", listen).replace("10.0.0.2:80", "10.0.0.2")
+            + "health_check.kind = 'none'\n"
+                .replace("health_check", "\n[backends.web]\nhealth_check")
+                .as_str()
+    };
+    let place = "config.toml:3:15: frontends.web.listen_addr";
+    for (listen, is_right) in [
+        ("10.0.0.1:10000-11023", [true; 3]),
+        ("10.0.0.1:10000-20000", [false, true, true]),
+        ("10.0.0.1:10000-42767", [false, true, true]),
+        ("10.0.0.1:1-32769", [false; 3]),
+    ] {
+        let is_refused = |mode| told(&with(listen), mode).is_err_and(|errors| errors[0].starts_with(place));
+        assert_eq!(Mode::ALL.map(is_refused), is_right.map(|right| !right), "{listen}");
+    }
+    assert_eq!(
+        told(&with("10.0.0.1:1-32769"), Mode::Dsr),
+        Err(vec![format!(
+            "{place}: with 10.0.0.1:1-32769 the frontends in packet modes have 32769 ports; they may have 32768"
+        )])
+    );
+}
+
+#[test]
+fn dsr_cannot_change_the_port() {
+    let place = "config.toml:6:8: backends.web.servers.a.addr";
+    assert_eq!(
+        error_with(Mode::Dsr, "10.0.0.2:80", "10.0.0.2:8080"),
+        format!(
+            "{place}: port 8080 is not that of frontend \"web\", 80; in dsr mode both must be the same: {KEPT}"
+        )
+    );
+    assert_eq!(
+        error_with(Mode::Dsr, "\"10.0.0.1:80\"", "[\"10.0.0.1:81\", \"10.0.0.1:80\", \"10.0.0.1:82\"]"),
+        format!(
+            "{place}: port 80 is not that of frontend \"web\", 81 and 82; in dsr mode both must be the same: {KEPT}"
+        )
+    );
+    assert_eq!(told(&GOOD.replace("10.0.0.2:80", "10.0.0.2:8080"), Mode::Passthrough), Ok(vec![]));
+}
+
+#[test]
+fn the_port_of_a_frontend_is_no_snat_port_and_another_one_has_to_be_left() {
+    let text = GOOD.replace("10.0.0.1:80", "10.0.0.1:50051");
+    assert_eq!(told(&text, Mode::Passthrough), Ok(vec![]), "gRPC's");
+    let error = |ports: &str| {
+        format!(
+            "config.toml:3:15: frontends.web.listen_addr: port 50051 of a frontend is no SNAT port of 10.0.0.1 ({ports}), \
+             and too few others are left; take another one, or set passthrough.snat_ports or passthrough.snat_addresses"
+        )
+    };
+    for (settings, expected) in [
+        ("snat_ports = \"50051-50051\"", Err(vec![error("50051-50051")])),
+        ("snat_ports = \"50051-50052\"", Ok(vec![])),
+        ("snat_ports = \"50051-50053\"\nworkers = 2", Err(vec![error("50051-50053")])),
+        ("snat_ports = \"50051-50054\"\nworkers = 2", Ok(vec![])),
+        ("snat_ports = \"50051-50051\"\nsnat_addresses = \"10.1.0.1\"", Ok(vec![])),
+        (
+            "snat_ports = \"50051-50051\"\nsnat_addresses = [\"10.1.0.1\", \"10.0.0.1\"]",
+            Err(vec![error("50051-50051")]),
+        ),
+    ] {
+        let text = format!("{text}[passthrough]\n{settings}");
+        assert_eq!(told(&text, Mode::Passthrough), expected, "{settings}");
+    }
+    let dsr = text.replace("10.0.0.2:80", "10.0.0.2:50051");
+    assert_eq!(told(&format!("{dsr}[passthrough]\nsnat_ports = \"50051-50051\""), Mode::Dsr), Ok(vec![]));
+}
+
+#[test]
+fn every_worker_needs_a_snat_port() {
+    let three = "[passthrough]\nsnat_ports = \"40000-40001\"\nworkers = 3";
+    assert_eq!(
+        after(Mode::Passthrough, three),
+        Err(vec![
+            "config.toml:9:11: passthrough.workers: 3 workers cannot share 2 SNAT ports; \
+             each needs one of its own, better thousands"
+                .to_owned()
+        ])
+    );
+    assert_eq!(after(Mode::Passthrough, &three.replace('3', "2")), Ok(vec![]));
+    assert_eq!(after(Mode::Dsr, three), Ok(vec![]));
+}

@@ -1,0 +1,148 @@
+//! Connections in the cache that end: who is told, and what a port that is used again begins.
+
+use super::*;
+
+told_with_a_cache! {
+    a_connection_comes_back_when_both_sides_have_finished,
+    both_sides_may_finish_at_once,
+    a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for,
+    who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
+    a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
+    a_reset_of_either_side_takes_the_connection_back,
+    a_port_that_is_used_again_begins_a_new_flow_of_its_own,
+    a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
+    a_fin_of_the_connection_before_does_not_end_the_next,
+}
+
+mod stories {
+    use super::*;
+
+    pub(super) fn a_connection_comes_back_when_both_sides_have_finished(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(syn.reply().seq(501).ack(101).fin());
+        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::HalfClosedByServer, 2));
+        lab.send(lab.client(1).seq(101).ack(502).fin());
+        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Closing, 0));
+        lab.send(syn.reply().seq(502).ack(102));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::TimeWait, 1));
+    }
+
+    pub(super) fn both_sides_may_finish_at_once(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(101).ack(501).fin());
+        lab.send(syn.reply().seq(501).ack(101).fin());
+        lab.send(lab.client(1).seq(102).ack(502));
+        lab.send(syn.reply().seq(502).ack(102));
+        assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::TimeWait, 0, 1));
+    }
+
+    pub(super) fn a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        lab.connect(1);
+        let fin = |lab: &Lab| lab.client(1).seq(111).ack(501).fin();
+        lab.send(fin(&lab));
+        lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 10]));
+        lab.send(fin(&lab));
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
+        let asked = kernel(&lab).asked();
+        (0..200).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
+        assert_eq!((kernel(&lab).asked(), state(&lab)), (asked, FlowState::HalfClosedByClient));
+    }
+
+    pub(super) fn who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(111).ack(501).fin());
+        lab.send(syn.reply().seq(501).ack(101));
+        let asked = kernel(&lab).asked();
+        (0..7_000).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
+        assert_eq!(state(&lab), FlowState::Established);
+        let asked = kernel(&lab).asked() - asked;
+        assert!((10..50).contains(&asked), "{asked} times");
+        // It is acknowledged at last.
+        lab.send(lab.client(1).seq(111).ack(501).fin());
+        lab.send(syn.reply().seq(501).ack(112));
+        lab.wait(Duration::from_secs(3));
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
+    }
+
+    pub(super) fn a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(101).ack(501).fin());
+        for minute in 0..10 {
+            lab.wait(Duration::from_secs(60));
+            let seq = 501 + 1_000 * minute;
+            lab.send(syn.reply().seq(seq).ack(102).payload(&[7; 1_000]));
+            lab.send(lab.client(1).seq(102).ack(seq + 1_000));
+        }
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(12), Some(11)), FlowState::HalfClosedByClient));
+        lab.send(syn.reply().seq(10_501).ack(102).fin());
+        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Closing, 0));
+    }
+
+    pub(super) fn a_reset_of_either_side_takes_the_connection_back(family: Family) {
+        for by_client in [true, false] {
+            let mut lab = Lab::passthrough(family);
+            let syn = lab.connect(1);
+            let (client, server) = go_far(&mut lab, &syn);
+            let reset = if by_client { lab.client(1).seq(client) } else { syn.reply().seq(server) };
+            lab.send(reset.rst());
+            assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::Closed, 0, 1));
+        }
+    }
+
+    pub(super) fn a_port_that_is_used_again_begins_a_new_flow_of_its_own(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let first = lab.connect(1);
+        lab.close(1, &first);
+        let second = lab.connect(1);
+        assert_eq!((second.from, lab.opened, lab.ended()), (first.from, 2, 1), "by the same SNAT port");
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (1, 2));
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)));
+    }
+
+    pub(super) fn a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow(
+        family: Family,
+    ) {
+        for mut lab in [Lab::passthrough(family), Lab::dsr(family)] {
+            let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
+            let begin = |lab: &mut Lab, seq: u32| {
+                let syn = lab.send(lab.client(1).syn().seq(seq));
+                if !is_dsr {
+                    lab.send(syn.reply().syn().seq(500).ack(seq + 1));
+                }
+                lab.send(lab.client(1).seq(seq + 1).ack(501));
+                syn
+            };
+            let first = begin(&mut lab, 100);
+            lab.is_deaf = true;
+            lab.send(lab.client(1).fin().seq(101).ack(501));
+            if !is_dsr {
+                lab.send(first.reply().fin().seq(501).ack(102));
+            }
+            lab.send(lab.client(1).seq(102).ack(502));
+            assert_eq!(lab.ended(), 0, "nobody has told of it");
+            begin(&mut lab, 3_000_000_000);
+            assert_eq!((lab.opened, lab.ended(), lab.forwarder.flows().len()), (2, 1, 1));
+            lab.hear_cache();
+            let open = if is_dsr { FlowState::HandshakeOnly } else { FlowState::Established };
+            assert_eq!((lab.ended(), state(&lab)), (0, open), "that was the first");
+        }
+    }
+
+    pub(super) fn a_fin_of_the_connection_before_does_not_end_the_next(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        let fin = Segment { flags: FIN | ACK, seq: 3_000_000_000, ack: 1_000_000_000, len: 1 };
+        lab.forwarder.on_cached(&client_key(&lab, 1), fin, lab.now);
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+        lab.close(1, &syn);
+    }
+}

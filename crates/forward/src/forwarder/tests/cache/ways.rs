@@ -1,0 +1,147 @@
+//! Routes, servers and interfaces change while the cache forwards; what it cannot do is done here.
+
+use super::*;
+
+told_with_a_cache! {
+    a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
+    a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
+    packets_in_the_cache_follow_the_routes,
+    what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing,
+    a_server_that_another_route_leads_to_is_believed_there_from_then_on,
+    a_server_that_answers_by_another_way_that_is_as_good_is_followed,
+    an_error_is_held_against_what_the_cache_has_seen,
+    what_the_cache_cannot_do_is_done_here_as_before,
+}
+
+mod stories {
+    use super::*;
+
+    pub(super) fn a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        let other = family.pick("192.0.2.253", "2001:db8:2::fd");
+        lab.publish(|world| {
+            world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
+            world.router = Some(other.parse().unwrap());
+        });
+        lab.forwarder.handle_timeout(&lab.plan, lab.now, |_, _| {});
+        lab.is_deaf = true;
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501));
+        lab.forwarder.flush_cache();
+        lab.hear_cache();
+        assert_eq!(state(&lab), FlowState::Established);
+        assert_eq!(lab.send(syn.reply().seq(501).ack(101).payload(b"hello")).mac, 0xfd);
+        lab.send(lab.client(1).seq(101).ack(506).payload(b"hi"));
+        assert_eq!(forwarded(&lab, 1), (Some(1), Some(1)), "counted from its new way on");
+    }
+
+    pub(super) fn a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        lab.change(|world| world.servers.truncate(1));
+        let syn = lab.connect(1);
+        let (_, server) = go_far(&mut lab, &syn);
+        let resets = lab.change(|world| {
+            world.servers[0].up = false;
+            world.servers.push(TestServer::new(family, 12));
+        });
+        let reset = (family.vip().into(), family.client_addr(1), "R", server, 0);
+        assert_eq!(resets.iter().map(Seen::reset).collect::<Vec<_>>(), [reset]);
+        assert_eq!(kernel(&lab).entries(), 0);
+        assert_eq!(lab.connect(1).mac, 12);
+    }
+
+    pub(super) fn packets_in_the_cache_follow_the_routes(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfe);
+        let other = family.pick("192.0.2.253", "2001:db8:2::fd");
+        lab.change(|world| {
+            world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
+            world.router = Some(other.parse().unwrap());
+        });
+        assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "counted from its new way on, and not seen here");
+    }
+
+    pub(super) fn what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let before = forwarded(&lab, 1);
+        for forged in [syn.reply().seq(501).ack(101).payload(b"a lie"), syn.reply().seq(501).ack(101).fin()] {
+            assert_eq!(lab.handle_from(WAN, &forged.bytes()), SPOOFED);
+        }
+        assert_eq!((forwarded(&lab, 1), state(&lab)), (before, FlowState::Established));
+        let truth = syn.reply().seq(501).ack(101).payload(b"the truth").bytes();
+        assert!(matches!(lab.handle_from(LAN, &truth), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, before.1.map(|packets| packets + 1));
+
+        let mut lab = Lab::passthrough(family).udp();
+        let question = lab.send(lab.client(1).udp());
+        lab.send(question.reply());
+        lab.send(lab.client(1).udp());
+        let before = kernel(&lab).forwarded(&datagram_key(&lab));
+        assert!(before.is_some(), "it is a stream");
+        assert_eq!(lab.handle_from(WAN, &question.reply().bytes()), SPOOFED);
+        assert!(matches!(lab.handle_from(LAN, &question.reply().bytes()), Outcome::Sent(_)));
+        assert_eq!(kernel(&lab).forwarded(&datagram_key(&lab)), before.map(|packets| packets + 1));
+    }
+
+    pub(super) fn a_server_that_another_route_leads_to_is_believed_there_from_then_on(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.change(|world| {
+            let moved = [11, 12, 13].map(|id| neighbour(WAN, family.server_ip(id), id));
+            world.neighbours.extend(moved);
+            world.servers_by_wan = true;
+        });
+        let packet = syn.reply().seq(501).ack(101).bytes();
+        assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
+    }
+
+    pub(super) fn a_server_that_answers_by_another_way_that_is_as_good_is_followed(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        lab.change(|world| world.servers_by_both = true);
+        let syn = lab.connect(1);
+        let packet = syn.reply().seq(501).ack(101).bytes();
+        // The first goes through a worker, which puts the entry in anew.
+        for by_cache in [0, 1, 2] {
+            assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
+            assert_eq!(forwarded(&lab, 1).1, Some(by_cache));
+        }
+    }
+
+    pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let (client, server) = go_far(&mut lab, &syn);
+        let sent = lab.send(syn.reply().seq(server).ack(client).payload(b"too much"));
+        let made_up = lab.send(syn.reply().seq(501).ack(101).payload(b"long ago"));
+        let router = family.pick("203.0.113.7", "2001:db8:7::7");
+        let mut error = |about: &Seen| {
+            let mut error = error_about(&about.frame, IcmpError::TimeExceeded, router);
+            lab.handle_frame(&mut error, None)
+        };
+        assert!(matches!(error(&sent), Outcome::Sent(_)));
+        assert_eq!(error(&made_up), Outcome::Dropped(DropReason::IcmpOutOfWindow));
+    }
+
+    pub(super) fn what_the_cache_cannot_do_is_done_here_as_before(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let packet = |lab: &Lab| lab.client(1).seq(101).ack(501).payload(b"hi");
+        let (told, why) = lab.answer(packet(&lab).ttl(1));
+        assert_eq!((why, told.error.is_some()), (DropReason::TtlExceeded, true));
+        let (told, why) = lab.answer(packet(&lab).payload(&[7; 1_400]));
+        assert_eq!((why, told.error.is_some()), (DropReason::TooBig, true));
+        assert_eq!(lab.send(packet(&lab).tcp_options(&[1, 1, 1, 1])).route(), syn.route());
+        assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)), "options of TCP matter to nobody");
+    }
+}
