@@ -76,6 +76,7 @@ impl ClientCounts {
     }
 
     /// How many flows this worker counts. Adds up all its counters.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn flows(&self) -> u64 {
         let own = self.workers.get(self.own).and_then(OnceLock::get);
         let all = own.iter().flat_map(|counters| counters.rows.iter().flatten());

@@ -248,6 +248,7 @@ impl Forwarder {
     }
 
     /// Open flows as they are counted for their clients: those of passthrough. Adds up all counters.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn counted_for_clients(&self) -> u64 {
         self.workers.clients().flows()
     }
