@@ -134,7 +134,7 @@ impl Balancer {
         };
         let mut state = State::new(columns);
         if let Some(kernel) = &kernel {
-            // Frames are captured before the first news of the kernel's.
+            // Frames are captured before the kernel's first notification.
             state.set_network(kernel.network.clone());
         }
         if kernel.is_none() {

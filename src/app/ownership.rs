@@ -7,24 +7,24 @@ use anyhow::Context;
 
 use crate::config::Config;
 use crate::model::{Endpoint, Frontend, Mode};
-use crate::net::Claim;
+use crate::net::OwnedName;
 
 /// The frontends of packet modes that are ours.
 #[derive(Debug, Default)]
-pub(super) struct Ownership(BTreeMap<Endpoint, Claim>);
+pub(super) struct Ownership(BTreeMap<Endpoint, OwnedName>);
 
 impl Ownership {
-    /// Claims what is wanted and not ours yet. Errors leave nothing claimed.
+    /// Takes what is wanted and not ours yet. Errors leave nothing taken.
     pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Ownership> {
         let wanted: BTreeSet<Endpoint> =
             config.frontends_where(Mode::forwards_packets).flat_map(Frontend::endpoints).collect();
         let new: Vec<Endpoint> =
             wanted.into_iter().filter(|endpoint| !self.0.contains_key(endpoint)).collect();
-        let claims = Claim::all(&new).map_err(|refused| {
+        let names = OwnedName::take_all(&new).map_err(|refused| {
             let endpoint = new[refused.which];
             anyhow::Error::from(refused.error).context(format!("cannot forward packets to {endpoint}"))
         })?;
-        Ok(Ownership(new.into_iter().zip(claims).collect()))
+        Ok(Ownership(new.into_iter().zip(names).collect()))
     }
 
     /// How many there are: each is a descriptor.
@@ -44,13 +44,13 @@ impl Ownership {
     }
 }
 
-/// Claims the ports of our own that servers see.
-pub(super) fn snat(config: &Config, addresses: &[IpAddr]) -> anyhow::Result<Vec<Claim>> {
+/// Takes the ports of our own that servers see.
+pub(super) fn snat(config: &Config, addresses: &[IpAddr]) -> anyhow::Result<Vec<OwnedName>> {
     let ports = &config.passthrough.snat_ports;
     let (first, last) = (ports.start(), ports.end());
-    let claim = |ip: &IpAddr| {
-        Claim::new(format!("{ip} ports {first}-{last}"))
+    let take = |ip: &IpAddr| {
+        OwnedName::take(format!("{ip} ports {first}-{last}"))
             .with_context(|| format!("cannot use the passthrough.snat_ports {first}-{last} of {ip}"))
     };
-    addresses.iter().map(claim).collect()
+    addresses.iter().map(take).collect()
 }

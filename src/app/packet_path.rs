@@ -29,7 +29,7 @@ use crate::dataplane::{
 };
 use crate::forward::{FlowCache, PortSplit};
 use crate::model::{Interface, PacketSettings, Table, Wanted};
-use crate::net::{Claim, Netlink, ReservedPorts};
+use crate::net::{Netlink, OwnedName, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -50,7 +50,7 @@ pub(super) struct PacketPath {
     split: Option<PortSplit>,
     /// Draining frontends are among them.
     ownership: Ownership,
-    _snat_claims: Vec<Claim>,
+    _snat_names: Vec<OwnedName>,
     attachments: Attachments,
     /// What workers go by.
     sight: Arc<ArcSwap<Sight>>,
@@ -64,34 +64,34 @@ pub(super) struct PacketPath {
 }
 
 /// Ownership, guard, reserved ports and filters: no other process takes what is forwarded, nor does the host.
-struct Held {
+struct HostResources {
     ownership: Ownership,
-    snat_claims: Vec<Claim>,
+    snat_names: Vec<OwnedName>,
     guard: Option<Guard>,
     lasting: Option<LastingGuard>,
     reserved: Option<ReservedPorts>,
     filters: OwnHandle,
 }
 
-impl Held {
+impl HostResources {
     async fn take(
         config: &Config,
         kernel: &Kernel,
         interfaces: &[Interface],
         snat_addresses: &[IpAddr],
         selection: &Selection,
-    ) -> anyhow::Result<Held> {
+    ) -> anyhow::Result<HostResources> {
         let Kernel { netlink, table, .. } = kernel;
         // Before anything is done that another process would feel.
         let ownership = Ownership::default().missing(config)?;
-        let snat_claims = ownership::snat(config, snat_addresses)?;
+        let snat_names = ownership::snat(config, snat_addresses)?;
         let guard = guard(&config.passthrough, selection, interfaces)?;
         let reserved = reserve_ports(&config.passthrough, snat_addresses)?;
         // The guard is up: what they have forwarded so far does not get to the host's stack.
         stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(netlink, &table.interfaces).await?;
         let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
-        Ok(Held { ownership, snat_claims, guard, lasting, reserved, filters })
+        Ok(HostResources { ownership, snat_names, guard, lasting, reserved, filters })
     }
 }
 
@@ -108,8 +108,8 @@ impl PacketPath {
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
         let snat_addresses = snat_addresses(config, &kernel.network)?;
         let selection = selection(settings, &snat_addresses, with_backends(config));
-        let Held { ownership, snat_claims, guard, lasting, reserved, filters } =
-            Held::take(config, &kernel, &interfaces, &snat_addresses, &selection).await?;
+        let HostResources { ownership, snat_names, guard, lasting, reserved, filters } =
+            HostResources::take(config, &kernel, &interfaces, &snat_addresses, &selection).await?;
         let Kernel { netlink, table, .. } = kernel;
         let netlink = Arc::new(netlink);
         let lease = lasting.as_ref().map(LastingGuard::lease);
@@ -147,7 +147,7 @@ impl PacketPath {
             settings: settings.clone(),
             snat_addresses,
             ownership,
-            _snat_claims: snat_claims,
+            _snat_names: snat_names,
             attachments,
             sight,
             stats,
@@ -198,17 +198,17 @@ impl PacketPath {
         self.split.as_ref().map(|split| Snat { addresses: &self.snat_addresses, split })
     }
 
-    /// Claims what the configuration adds; it is ours with [`PacketPath::own`].
-    pub(super) fn claim(&self, config: &Config) -> Result<Ownership, String> {
+    /// Takes what the configuration adds; it is ours with [`PacketPath::own`].
+    pub(super) fn missing(&self, config: &Config) -> Result<Ownership, String> {
         self.ownership.missing(config).map_err(|error| format!("{error:#}"))
     }
 
-    /// How many frontends are claimed now.
-    pub(super) fn claims(&self) -> u64 {
+    /// How many frontends are owned now.
+    pub(super) fn owned(&self) -> u64 {
         self.ownership.len()
     }
 
-    /// Keeps what was claimed for as long as it is forwarded.
+    /// Keeps what was taken for as long as it is forwarded.
     pub(super) fn own(&mut self, ownership: Ownership) {
         self.ownership.add(ownership);
     }

@@ -71,7 +71,7 @@ impl Threads {
 /// What is to be served from now on, of each kind.
 pub(super) struct Ready {
     proxy: Option<proxy::Ready>,
-    claims: Option<Ownership>,
+    ownership: Option<Ownership>,
     logs: ReadyLogs,
 }
 
@@ -88,11 +88,11 @@ impl Paths {
             Some(kernel) => Some(PacketPath::start(parts, kernel, packet_workers).await?),
             None => None,
         };
-        let claims = packets.as_ref().map_or(0, PacketPath::claims);
+        let owned = packets.as_ref().map_or(0, PacketPath::owned);
         Ok(Paths {
             logs,
             packets,
-            proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, claims)?) },
+            proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, owned)?) },
         })
     }
 
@@ -205,10 +205,10 @@ impl DataPath for Paths {
 
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
         let logs = self.logs.prepare(config)?;
-        let claims = self.packets.as_ref().map(|packets| packets.claim(config)).transpose()?;
-        let new_claims = claims.as_ref().map_or(0, Ownership::len);
-        let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_claims)).transpose()?;
-        Ok(Ready { proxy, claims, logs })
+        let ownership = self.packets.as_ref().map(|packets| packets.missing(config)).transpose()?;
+        let new_owned = ownership.as_ref().map_or(0, Ownership::len);
+        let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_owned)).transpose()?;
+        Ok(Ready { proxy, ownership, logs })
     }
 
     async fn switch<T>(
@@ -226,8 +226,8 @@ impl DataPath for Paths {
         if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready.proxy) {
             proxy.open(ready);
         }
-        if let (Some(packets), Some(claims)) = (&mut self.packets, ready.claims) {
-            packets.own(claims);
+        if let (Some(packets), Some(ownership)) = (&mut self.packets, ready.ownership) {
+            packets.own(ownership);
         }
         self.on_snapshot(snapshot);
         published
@@ -247,7 +247,7 @@ impl DataPath for Paths {
             packets.on_snapshot(snapshot);
         }
         if let (Some(proxy), Some(packets)) = (&mut self.proxy, &self.packets) {
-            proxy.count_claims(packets.claims());
+            proxy.count_owned(packets.owned());
         }
     }
 }

@@ -29,15 +29,15 @@ pub(super) struct ProxyPath {
     open_files: u64,
     snapshot: Arc<ArcSwap<Snapshot>>,
     descriptors: Descriptors,
-    /// How many claims of packet modes were among the open files at the start, and those that have come since.
-    first_claims: u64,
-    new_claims: Reserved,
+    /// How many frontends of packet modes were among the open files at the start, and those that have come since.
+    first_owned: u64,
+    new_owned: Reserved,
 }
 
 impl ProxyPath {
     /// Starts a thread for each column; nothing is listened on yet. Packet modes have what they need already, so many
-    /// `claims` too: ports and descriptors that they have taken are not ours.
-    pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>, claims: u64) -> anyhow::Result<ProxyPath> {
+    /// `owned` too: ports and descriptors that they have taken are not ours.
+    pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>, owned: u64) -> anyhow::Result<ProxyPath> {
         let listeners = Workers::descriptors(&endpoints(parts.config), columns.len());
         let open_files = parts.open_files;
         let left = open_files.saturating_sub(limits::open_files());
@@ -63,8 +63,8 @@ impl ProxyPath {
             open_files,
             snapshot: parts.snapshot.clone(),
             descriptors,
-            first_claims: claims,
-            new_claims: Reserved::default(),
+            first_owned: owned,
+            new_owned: Reserved::default(),
         })
     }
 
@@ -79,13 +79,13 @@ impl ProxyPath {
         move |totals| totals.current_in(columns.clone())
     }
 
-    /// Binds what the configuration adds, where packet modes have just made so many new `claims`.
-    pub(super) fn prepare(&mut self, config: &Config, claims: u64) -> Result<Ready, String> {
+    /// Binds what the configuration adds, where packet modes have just made so many new frontends `owned`.
+    pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<Ready, String> {
         if let Some(refusal) = too_many_ports(config, self.columns.len(), self.open_files) {
             return Err(refusal);
         }
         let wanted = endpoints(config);
-        let (new, open) = (self.workers.missing(&wanted) + claims, self.open_now());
+        let (new, open) = (self.workers.missing(&wanted) + owned, self.open_now());
         let left = self.descriptors.left_beside(open);
         // At worst as few connections may be open as after a start with this file: none is cut for a port.
         if open > 0 && new > left {
@@ -98,9 +98,9 @@ impl ProxyPath {
         self.workers.prepare(&wanted).map_err(|error| error.to_string())
     }
 
-    /// Counts the claims that packet modes have now: each is a descriptor that connections cannot have.
-    pub(super) fn count_claims(&mut self, claims: u64) {
-        self.new_claims = self.descriptors.reserve(claims.saturating_sub(self.first_claims));
+    /// Counts the frontends that packet modes own now: each is a descriptor that connections cannot have.
+    pub(super) fn count_owned(&mut self, owned: u64) {
+        self.new_owned = self.descriptors.reserve(owned.saturating_sub(self.first_owned));
     }
 
     fn open_now(&self) -> u64 {

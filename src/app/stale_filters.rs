@@ -11,7 +11,7 @@ use log::{info, warn};
 
 use crate::dataplane::{LastingGuard, Offloader};
 use crate::model::{Endpoint, Interface};
-use crate::net::{self, BpfFilter, Claim, Netlink};
+use crate::net::{self, BpfFilter, Netlink, OwnedName};
 
 /// Where the handles of our filters begin. Nobody gets such a number who asks for none.
 const FIRST_HANDLE: u32 = 0x00c0_0001;
@@ -20,7 +20,7 @@ const FIRST_HANDLE: u32 = 0x00c0_0001;
 pub(super) struct OwnHandle {
     /// The number.
     pub(super) number: u32,
-    _claim: Claim,
+    _name: OwnedName,
 }
 
 impl OwnHandle {
@@ -37,10 +37,10 @@ impl OwnHandle {
                 number += 1;
                 continue;
             }
-            match claim(number) {
-                Ok(claim) => return Ok(OwnHandle { number, _claim: claim }),
+            match own(number) {
+                Ok(name) => return Ok(OwnHandle { number, _name: name }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => number += 1,
-                Err(error) => return Err(error).context("cannot claim a handle for filters"),
+                Err(error) => return Err(error).context("cannot take a handle for filters"),
             }
         }
     }
@@ -50,7 +50,7 @@ impl OwnHandle {
 struct StaleFilter {
     filter: BpfFilter,
     interface: String,
-    _claim: Arc<Claim>,
+    _name: Arc<OwnedName>,
 }
 
 impl StaleFilter {
@@ -224,21 +224,21 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
 
 /// Filters of ours on an interface whose process may be gone.
 struct Found {
-    /// They are nobody's as long as their claims are held.
+    /// They are nobody's as long as their names are held.
     left: Vec<StaleFilter>,
-    /// What another user has claimed, who may well run convey with capabilities; a line each.
+    /// What another user owns, who may well run convey with capabilities; a line each.
     in_use: Vec<String>,
 }
 
 async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Result<Found, net::Error> {
     let mut found = Found { left: Vec::new(), in_use: Vec::new() };
     // A process has one number for all of its filters.
-    let mut claims: BTreeMap<u32, Option<Arc<Claim>>> = BTreeMap::new();
+    let mut names: BTreeMap<u32, Option<Arc<OwnedName>>> = BTreeMap::new();
     for filter in netlink.ingress_filters(interface.index).await? {
         if !kinds.contain(&filter.name) {
             continue;
         }
-        if let Some(uid) = Claim::strangers(name_of(filter.handle)) {
+        if let Some(uid) = OwnedName::strangers(name_of(filter.handle)) {
             found.in_use.push(format!(
                 "filter {} (handle {:#x}) on {} stays: user {uid} has bound `@convey {}`, so it counts as in use (`sudo ss -xap | grep \
                  @convey` shows by which process)",
@@ -249,10 +249,9 @@ async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Resul
             ));
             continue;
         }
-        let claim =
-            claims.entry(filter.handle).or_insert_with_key(|handle| claim(*handle).ok().map(Arc::new));
-        if let Some(claim) = claim.clone() {
-            found.left.push(StaleFilter { filter, interface: interface.name.clone(), _claim: claim });
+        let name = names.entry(filter.handle).or_insert_with_key(|handle| own(*handle).ok().map(Arc::new));
+        if let Some(name) = name.clone() {
+            found.left.push(StaleFilter { filter, interface: interface.name.clone(), _name: name });
         }
     }
     Ok(found)
@@ -262,6 +261,6 @@ fn name_of(handle: u32) -> String {
     format!("filters {handle:#x}")
 }
 
-fn claim(handle: u32) -> io::Result<Claim> {
-    Claim::new(name_of(handle))
+fn own(handle: u32) -> io::Result<OwnedName> {
+    OwnedName::take(name_of(handle))
 }

@@ -22,7 +22,7 @@ pub(crate) fn stories() -> Vec<Story> {
         of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
         tables_are_read_while_neighbours_are_asked_for,
-        news_that_find_no_room_keep_no_neighbour_from_being_resolved,
+        notifications_that_find_no_room_keep_no_neighbour_from_being_resolved,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
         reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them,
@@ -212,7 +212,7 @@ fn packets_of_ipv6_are_as_long_as_its_routers_and_settings_say() {
             assert!(netlink.look_at_links(&mut table).await.unwrap());
             let hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
             assert_eq!(mtus(&hops), [Some(1500), Some(1300)]);
-            assert!(!netlink.look_at_links(&mut table).await.unwrap(), "that is no news");
+            assert!(!netlink.look_at_links(&mut table).await.unwrap(), "nothing has changed");
         });
     });
 }
@@ -338,8 +338,8 @@ fn tables_are_read_while_neighbours_are_asked_for() {
     });
 }
 
-/// As when clients are forged on the link. Whoever reads the news is busy, or slow.
-fn news_that_find_no_room_keep_no_neighbour_from_being_resolved() {
+/// As when clients are forged on the link. Whoever reads the notifications is busy, or slow.
+fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
     let (balancer, _server) = pair();
     let link = balancer.index("back");
     let batch = |number: u8, last: u8| {

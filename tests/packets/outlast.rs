@@ -25,7 +25,7 @@ pub(crate) fn stories() -> Vec<Story> {
         another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download,
         what_stays_is_taken_away_by_a_command,
         neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away,
-        what_another_user_has_claimed_counts_as_in_use,
+        what_another_user_owns_counts_as_in_use,
         a_start_takes_away_the_guards_of_its_own_frontends_only,
     ]
 }
@@ -128,7 +128,7 @@ fn neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_aw
     assert!(own.len() == 1 && own != left, "{own:?} instead of {left:?}");
 }
 
-fn what_another_user_has_claimed_counts_as_in_use(case: Case) {
+fn what_another_user_owns_counts_as_in_use(case: Case) {
     let (network, _servers) = balanced(case, Config::new(2));
     kill(&network);
     let script = "use Socket; $| = 1; socket(my $s, PF_UNIX, SOCK_DGRAM, 0);

@@ -32,9 +32,9 @@ pub(super) fn loops<'a>(
     servers: &[(&'a str, SocketAddr)],
     own: &BTreeSet<IpAddr>,
 ) -> Vec<Option<Loop<'a>>> {
-    let places = Places::new(frontends, servers, own);
-    let steps = places.steps(servers);
-    let loops = Ways::new(places.count, &steps).close(&steps);
+    let graph = Graph::new(frontends, servers, own);
+    let steps = graph.steps(servers);
+    let loops = Ways::new(graph.count, &steps).close(&steps);
     let mut found: Vec<Option<Loop<'a>>> = servers.iter().map(|_| None).collect();
     for (server, way) in loops {
         // The last step leads to where the first begins.
@@ -47,10 +47,10 @@ pub(super) fn loops<'a>(
 }
 
 /// A backend that is reached by a protocol; where a server keeps its client's port, at a certain one.
-type Place<'a> = (&'a str, Protocol, Option<u16>);
+type Node<'a> = (&'a str, Protocol, Option<u16>);
 
 /// Who listens where, and which backend that leads to.
-struct Places<'a, 'b> {
+struct Graph<'a, 'b> {
     frontends: &'b [Listens<'a>],
     listeners: HashMap<Endpoint, usize>,
     /// The addresses that are listened on.
@@ -58,13 +58,13 @@ struct Places<'a, 'b> {
     own: &'b BTreeSet<IpAddr>,
     /// Backends with a server that has no port.
     keeps_port: HashSet<&'a str>,
-    numbers: HashMap<Place<'a>, usize>,
+    numbers: HashMap<Node<'a>, usize>,
     /// How they are reached: protocol and port.
     of_backend: HashMap<&'a str, BTreeMap<usize, (Protocol, u16)>>,
     count: usize,
 }
 
-/// A server, as seen from a place: where its connections go on.
+/// An edge: where the connections of a node go on by a server.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     server: usize,
@@ -75,14 +75,14 @@ struct Step {
     listen: SocketAddr,
 }
 
-impl<'a, 'b> Places<'a, 'b> {
+impl<'a, 'b> Graph<'a, 'b> {
     fn new(
         frontends: &'b [Listens<'a>],
         servers: &[(&'a str, SocketAddr)],
         own: &'b BTreeSet<IpAddr>,
-    ) -> Places<'a, 'b> {
+    ) -> Graph<'a, 'b> {
         let without_port = servers.iter().filter(|(_, server)| server.port() == 0);
-        let mut places = Places {
+        let mut graph = Graph {
             frontends,
             listeners: HashMap::new(),
             addresses: HashSet::new(),
@@ -94,12 +94,12 @@ impl<'a, 'b> Places<'a, 'b> {
         };
         for (index, Listens { protocol, listen, backend, .. }) in frontends.iter().enumerate() {
             for addr in listen.iter().flat_map(Listen::addrs) {
-                places.listeners.insert(Endpoint { protocol: *protocol, addr }, index);
-                places.addresses.insert(addr.ip());
-                let place = places.place(index, addr.port());
-                let number = *places.numbers.entry(place).or_insert(places.count);
-                places.count = places.numbers.len();
-                places
+                graph.listeners.insert(Endpoint { protocol: *protocol, addr }, index);
+                graph.addresses.insert(addr.ip());
+                let node = graph.node(index, addr.port());
+                let number = *graph.numbers.entry(node).or_insert(graph.count);
+                graph.count = graph.numbers.len();
+                graph
                     .of_backend
                     .entry(*backend)
                     .or_default()
@@ -107,10 +107,10 @@ impl<'a, 'b> Places<'a, 'b> {
                     .or_insert((*protocol, addr.port()));
             }
         }
-        places
+        graph
     }
 
-    fn place(&self, frontend: usize, port: u16) -> Place<'a> {
+    fn node(&self, frontend: usize, port: u16) -> Node<'a> {
         let Listens { protocol, backend, .. } = &self.frontends[frontend];
         (backend, *protocol, self.keeps_port.contains(backend).then_some(port))
     }
@@ -123,7 +123,7 @@ impl<'a, 'b> Places<'a, 'b> {
         {
             for (from, (protocol, port)) in self.of_backend.get(backend).into_iter().flatten() {
                 if let Some((frontend, listen)) = self.listener(*protocol, at(*server, *port)) {
-                    let to = self.numbers[&self.place(frontend, listen.port())];
+                    let to = self.numbers[&self.node(frontend, listen.port())];
                     steps.push(Step { server: number, from: *from, to, frontend, listen });
                 }
             }
@@ -157,22 +157,22 @@ impl<'a, 'b> Places<'a, 'b> {
 
 /// Where connections go by the servers that were added.
 struct Ways {
-    /// Whether a place may be in a loop, with all servers.
+    /// Whether a node may be in a loop, with all servers.
     in_question: Vec<bool>,
-    /// The steps from each place.
+    /// The steps from each node.
     from: Vec<Vec<Step>>,
-    /// In which search a place was last reached, and by which step.
+    /// In which search a node was last reached, and by which step.
     reached: Vec<Option<(usize, Step)>>,
     searches: usize,
 }
 
 impl Ways {
-    /// None yet, between so many places. These are all the steps that there may be.
-    fn new(places: usize, steps: &[Step]) -> Ways {
-        let mut in_question = vec![true; places];
+    /// None yet, between so many nodes. These are all the steps that there may be.
+    fn new(nodes: usize, steps: &[Step]) -> Ways {
+        let mut in_question = vec![true; nodes];
         drop_ends(&mut in_question, steps.iter().map(|step| (step.from, step.to)));
         drop_ends(&mut in_question, steps.iter().map(|step| (step.to, step.from)));
-        Ways { in_question, from: vec![Vec::new(); places], reached: vec![None; places], searches: 0 }
+        Ways { in_question, from: vec![Vec::new(); nodes], reached: vec![None; nodes], searches: 0 }
     }
 
     /// Adds the steps server by server, but for those of servers that close a loop. Returns these, each with its way.
@@ -203,9 +203,8 @@ impl Ways {
                 next.extend_from_slice(&self.from[step.to]);
             }
         }
-        let by = |place: usize| {
-            self.reached[place].filter(|(search, _)| *search == self.searches).map(|(_, by)| by)
-        };
+        let by =
+            |node: usize| self.reached[node].filter(|(search, _)| *search == self.searches).map(|(_, by)| by);
         let mut way = vec![by(first.from)?];
         while way[way.len() - 1].from != first.from {
             way.push(by(way[way.len() - 1].from)?);
@@ -215,20 +214,20 @@ impl Ways {
     }
 }
 
-/// Takes out the places that lead nowhere, and those that only lead to such places. Each step is between two places.
-fn drop_ends(places: &mut [bool], steps: impl Iterator<Item = (usize, usize)>) {
-    let (mut onwards, mut before) = (vec![0_usize; places.len()], vec![Vec::new(); places.len()]);
-    for (from, to) in steps.filter(|(from, to)| places[*from] && places[*to]) {
+/// Takes out the nodes that lead nowhere, and those that only lead to such nodes. Each step is between two nodes.
+fn drop_ends(nodes: &mut [bool], steps: impl Iterator<Item = (usize, usize)>) {
+    let (mut onwards, mut before) = (vec![0_usize; nodes.len()], vec![Vec::new(); nodes.len()]);
+    for (from, to) in steps.filter(|(from, to)| nodes[*from] && nodes[*to]) {
         onwards[from] += 1;
         before[to].push(from);
     }
-    let mut ends: Vec<usize> = (0..places.len()).filter(|place| onwards[*place] == 0).collect();
+    let mut ends: Vec<usize> = (0..nodes.len()).filter(|node| onwards[*node] == 0).collect();
     while let Some(end) = ends.pop() {
-        places[end] = false;
-        for place in std::mem::take(&mut before[end]) {
-            onwards[place] -= 1;
-            if onwards[place] == 0 {
-                ends.push(place);
+        nodes[end] = false;
+        for node in std::mem::take(&mut before[end]) {
+            onwards[node] -= 1;
+            if onwards[node] == 0 {
+                ends.push(node);
             }
         }
     }
@@ -382,13 +381,13 @@ mod tests {
         let all: Vec<Listens<'_>> = all.collect();
         let mut servers: Vec<(&str, SocketAddr)> =
             (1..n).map(|n| (&*names[usize::from(n)], listen(n - 1))).collect();
-        let places = Places::new(&all, &servers, &BTreeSet::new()).count;
+        let nodes = Graph::new(&all, &servers, &BTreeSet::new()).count;
         let own = own();
         let ways = |servers: &[(&str, SocketAddr)]| {
-            let steps = Places::new(&all, servers, &own).steps(servers);
-            Ways::new(places, &steps).in_question.iter().filter(|is| **is).count()
+            let steps = Graph::new(&all, servers, &own).steps(servers);
+            Ways::new(nodes, &steps).in_question.iter().filter(|is| **is).count()
         };
-        assert_eq!((places, ways(&servers)), (usize::from(n), 0));
+        assert_eq!((nodes, ways(&servers)), (usize::from(n), 0));
         servers.insert(0, ("f2", listen(9)));
         assert_eq!(ways(&servers), 8, "from the tenth to the third");
         let found = loops(&all, &servers, &own);

@@ -17,12 +17,12 @@ pub(super) const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Digest {
     /// Changes of health, by backend and server of the file.
-    servers: BTreeMap<(String, String), Waiting>,
+    servers: BTreeMap<(String, String), PendingSummary>,
     pub(super) left_out: LeftOutDigest,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingSummary {
     /// When something was last told.
     told: Timestamp,
     summary: Option<Summary>,
@@ -43,34 +43,34 @@ impl Digest {
     /// Takes a change. Returns it if it is to be told now.
     pub(super) fn take(&mut self, change: HealthChange, now: Timestamp) -> Option<HealthChange> {
         let Some(name) = named(&change.server) else { return Some(change) };
-        let Some(waiting) = self.servers.get_mut(&name) else {
-            self.servers.insert(name, Waiting { told: now, summary: None });
+        let Some(pending) = self.servers.get_mut(&name) else {
+            self.servers.insert(name, PendingSummary { told: now, summary: None });
             return Some(change);
         };
-        let (lost, won) = waiting.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
+        let (lost, won) = pending.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
         let (lost, won) = match change.change {
             Change::Up | Change::Returned => (lost, won + 1),
             Change::Down | Change::Ejected(_) => (lost + 1, won),
         };
-        waiting.summary = Some(Summary { lost, won, last: change });
+        pending.summary = Some(Summary { lost, won, last: change });
         None
     }
 
     /// When there is something to tell.
     pub(super) fn due(&self) -> Option<Timestamp> {
-        let servers = self.servers.values().map(|waiting| waiting.told.after(PAUSE));
+        let servers = self.servers.values().map(|pending| pending.told.after(PAUSE));
         servers.chain(self.left_out.due()).min()
     }
 
     /// What is to be told now of servers' health.
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<Summary> {
         let mut told = Vec::new();
-        self.servers.retain(|_, waiting| {
-            if waiting.told.after(PAUSE) > now {
+        self.servers.retain(|_, pending| {
+            if pending.told.after(PAUSE) > now {
                 return true;
             }
-            waiting.told = now;
-            let summary = waiting.summary.take();
+            pending.told = now;
+            let summary = pending.summary.take();
             let is_quiet = summary.is_none();
             told.extend(summary);
             !is_quiet

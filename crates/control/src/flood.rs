@@ -187,9 +187,9 @@ mod tests {
                     }
                 }
                 self.syns.finished += self.on_their_way.remove(0);
-                if let Some(news) = self.watch.observe(self.syns, self.now) {
-                    self.is_limited = matches!(news, FloodEvent::Begins { .. });
-                    told.push((look / LOOKS, news));
+                if let Some(event) = self.watch.observe(self.syns, self.now) {
+                    self.is_limited = matches!(event, FloodEvent::Begins { .. });
+                    told.push((look / LOOKS, event));
                 }
             }
             told

@@ -8,10 +8,10 @@ use convey_model::Timestamp;
 
 /// What waits to be told, by backend and server of the file.
 #[derive(Debug, Default)]
-pub(super) struct LeftOutDigest(BTreeMap<(String, String), Waiting>);
+pub(super) struct LeftOutDigest(BTreeMap<(String, String), PendingLine>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingLine {
     /// When something was last told, if ever.
     told: Option<Timestamp>,
     /// The last address since, and how many there were.
@@ -28,37 +28,37 @@ impl LeftOutDigest {
     ) -> Vec<String> {
         for left_out in new {
             let name = (left_out.backend.clone(), left_out.name.clone());
-            let waiting = self.0.entry(name).or_default();
-            waiting.last = Some(left_out.clone());
-            waiting.count += 1;
+            let pending = self.0.entry(name).or_default();
+            pending.last = Some(left_out.clone());
+            pending.count += 1;
         }
-        self.tell(now, |waiting| waiting.told.is_none())
+        self.tell(now, |pending| pending.told.is_none())
     }
 
     /// When [`LeftOutDigest::on_time`] has something to do.
     pub(super) fn due(&self) -> Option<Timestamp> {
-        self.0.values().filter_map(Waiting::due).min()
+        self.0.values().filter_map(PendingLine::due).min()
     }
 
     /// The lines to tell now.
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<String> {
-        let is_due = |waiting: &Waiting| waiting.due().is_some_and(|due| due <= now);
-        self.0.retain(|_, waiting| waiting.count > 0 || !is_due(waiting));
+        let is_due = |pending: &PendingLine| pending.due().is_some_and(|due| due <= now);
+        self.0.retain(|_, pending| pending.count > 0 || !is_due(pending));
         self.tell(now, is_due)
     }
 
-    fn tell(&mut self, now: Timestamp, is_due: impl Fn(&Waiting) -> bool) -> Vec<String> {
-        let due = self.0.values_mut().filter(|waiting| is_due(waiting));
-        let lines = due.filter_map(|waiting| {
-            waiting.told = Some(now);
-            let count = std::mem::take(&mut waiting.count);
-            waiting.last.take().map(|last| last.line(count))
+    fn tell(&mut self, now: Timestamp, is_due: impl Fn(&PendingLine) -> bool) -> Vec<String> {
+        let due = self.0.values_mut().filter(|pending| is_due(pending));
+        let lines = due.filter_map(|pending| {
+            pending.told = Some(now);
+            let count = std::mem::take(&mut pending.count);
+            pending.last.take().map(|last| last.line(count))
         });
         lines.collect()
     }
 }
 
-impl Waiting {
+impl PendingLine {
     /// When something may be told again.
     fn due(&self) -> Option<Timestamp> {
         self.told.map(|told| told.after(PAUSE))

@@ -12,8 +12,8 @@ use convey_model::{Fault, Missing};
 const MAX_LISTED: usize = 8;
 
 /// Tells what has become of a name, in one line.
-pub(super) fn of_name(news: &NameChange) {
-    let NameChange { host, added, removed, addresses, fault, notes } = news;
+pub(super) fn of_name(change: &NameChange) {
+    let NameChange { host, added, removed, addresses, fault, notes } = change;
     let addresses = listed(addresses.iter().map(IpAddr::to_string));
     let changes =
         [(added, '+'), (removed, '-')].map(|(ips, sign)| listed(ips.iter().map(|ip| format!("{sign} {ip}"))));
@@ -47,8 +47,8 @@ pub(super) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
 }
 
 /// Tells what has become of a server.
-pub(super) fn of_server(news: &HealthChange) {
-    let HealthChange { server, change, reason, eligible, of } = news;
+pub(super) fn of_server(health: &HealthChange) {
+    let HealthChange { server, change, reason, eligible, of } = health;
     match change {
         Change::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
         Change::Down => warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)"),

@@ -130,7 +130,7 @@ impl<D: DataPath> Task<D> {
         lookups
             .into_iter()
             .filter_map(|lookup| self.state.learn(lookup, now))
-            .for_each(|news| of_name(&news));
+            .for_each(|change| of_name(&change));
         self.look_at_own_addresses();
         let left_out_before = self.state.left_out().clone();
         let snapshot = self.state.configure(config, now);
@@ -230,8 +230,8 @@ impl<D: DataPath> Task<D> {
 
     fn on_lookup(&mut self, lookup: Lookup) {
         let left_out_before = self.state.left_out().clone();
-        let Some(news) = self.state.on_lookup(lookup, (self.now)()) else { return };
-        of_name(&news);
+        let Some(change) = self.state.on_lookup(lookup, (self.now)()) else { return };
+        of_name(&change);
         self.tell_who_is_left_out(&left_out_before);
         self.schedule.set(self.state.probes());
     }

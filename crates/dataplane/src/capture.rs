@@ -46,7 +46,7 @@ pub struct CaptureHandle {
 pub enum Wake {
     /// There were frames, or errors, or both.
     Frames {
-        /// Frames that could not be read, and news that the interface went down. None is fatal.
+        /// Frames that could not be read, and messages that the interface went down. None is fatal.
         errors: u32,
     },
     /// [`CaptureHandle::stop`] was called.

@@ -34,7 +34,7 @@ impl Steering {
                     frame.set_lead(lead);
                     send(lead.worker, frame);
                 }
-                Later::Held => {}
+                Later::Queued => {}
                 Later::Full(_) => self.lost[1] += 1,
             }
             return;

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::flow::Flow;
-use super::queues::Held;
+use super::queues::Resource;
 use convey_model::{Addr, client_of};
 
 /// Counters in one of a worker's two rows: half as many as it has places for flows, of which each counts at four of a row.
@@ -53,7 +53,7 @@ impl ClientCounts {
         let Some(counters) = self.workers.get(self.own).and_then(OnceLock::get) else { return };
         let key = flow.client();
         let client = network_of(key.src);
-        for held in Held::all_of(flow) {
+        for held in Resource::all_of(flow) {
             for counter in counters.find(client, held, key.protocol) {
                 let before = counter.load(Relaxed);
                 debug_assert!(is_open || before > 0, "it was counted when it opened");
@@ -63,15 +63,15 @@ impl ClientCounts {
     }
 
     /// How many open flows of a client hold this. Each worker has its own places and ports, and all share slots.
-    pub(super) fn count(&self, client: Addr, held: Held, protocol: u8) -> u32 {
+    pub(super) fn count(&self, client: Addr, held: Resource, protocol: u8) -> u32 {
         let client = network_of(client);
         let smaller = |counters: &Counters| {
             counters.find(client, held, protocol).map(|counter| counter.load(Relaxed)).into_iter().min()
         };
         let at = |worker: &OnceLock<Counters>| worker.get().and_then(smaller).unwrap_or(0);
         match held {
-            Held::Place | Held::Port(..) => self.workers.get(self.own).map_or(0, at),
-            Held::FrontendSlot(_) | Held::ServerSlot(_) => self.workers.iter().map(at).sum(),
+            Resource::TableEntry | Resource::Port(..) => self.workers.get(self.own).map_or(0, at),
+            Resource::FrontendSlot(_) | Resource::ServerSlot(_) => self.workers.iter().map(at).sum(),
         }
     }
 
@@ -81,18 +81,18 @@ impl ClientCounts {
         let own = self.workers.get(self.own).and_then(OnceLock::get);
         let all = own.iter().flat_map(|counters| counters.rows.iter().flatten());
         let sum: u64 = all.map(|counter| u64::from(counter.load(Relaxed))).sum();
-        sum / (2 * Held::COUNT as u64)
+        sum / (2 * Resource::COUNT as u64)
     }
 }
 
 impl Counters {
     /// A client's counters for what its flows hold, one in each row.
-    fn find(&self, client: Addr, held: Held, protocol: u8) -> [&AtomicU32; 2] {
+    fn find(&self, client: Addr, held: Resource, protocol: u8) -> [&AtomicU32; 2] {
         let (kind, id, [a, b]) = match held {
-            Held::Place => (0, 0, [0; 2]),
-            Held::Port(addr, port) => (1, port.into(), addr.words()),
-            Held::FrontendSlot(id) => (2, id, [0; 2]),
-            Held::ServerSlot(id) => (3, id, [0; 2]),
+            Resource::TableEntry => (0, 0, [0; 2]),
+            Resource::Port(addr, port) => (1, port.into(), addr.words()),
+            Resource::FrontendSlot(id) => (2, id, [0; 2]),
+            Resource::ServerSlot(id) => (3, id, [0; 2]),
         };
         // All protocols share the slots.
         let protocol = if kind < 2 { protocol } else { 0 };

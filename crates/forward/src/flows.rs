@@ -8,7 +8,7 @@ use super::cache::Progress;
 use super::flow::{Class, Flow, NewFlow};
 use super::index::Index;
 use super::list::{List, TIMER};
-use super::queues::Held;
+use super::queues::Resource;
 use super::shares::{Occupancy, Share, Shares};
 use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::{Slot, Wheel, begin, tick, tick_from, ticks, time};
@@ -368,12 +368,12 @@ impl FlowTable {
     }
 
     /// How many flows of a kind and class hold this.
-    pub(super) fn count_of(&self, held: Held, kind: Share, class: Class) -> u32 {
+    pub(super) fn count_of(&self, held: Resource, kind: Share, class: Class) -> u32 {
         self.shares.count(held, kind, class)
     }
 
     /// The flow of this kind that holds this and has been in a class for longest: whoever wants what it holds may end it.
-    pub(super) fn first_of(&mut self, held: Held, kind: Share, class: Class) -> Option<FlowId> {
+    pub(super) fn first_of(&mut self, held: Resource, kind: Share, class: Class) -> Option<FlowId> {
         self.shares.first(&self.flows, held, kind, class).map(FlowId)
     }
 

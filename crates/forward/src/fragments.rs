@@ -68,7 +68,7 @@ pub enum Later<T> {
     /// Its first was here: it goes where that went.
     Follows(Lead, T),
     /// It waits.
-    Held,
+    Queued,
     /// Too many wait already.
     Full(T),
 }
@@ -140,7 +140,7 @@ impl<T> Fragments<T> {
                 if is_first {
                     self.waiting.push_back((since, key));
                 }
-                Later::Held
+                Later::Queued
             }
         }
     }
@@ -242,8 +242,8 @@ mod tests {
     #[test]
     fn those_that_came_too_early_follow_their_first() {
         let mut fragments = none_yet();
-        assert_eq!(fragments.later(key(1, 9), "c", at(0), none), Later::Held);
-        assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Held);
+        assert_eq!(fragments.later(key(1, 9), "c", at(0), none), Later::Queued);
+        assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Queued);
         let (part, held) = fragments.first(key(1, 9), (&flow(PORTS), 0), at(2), none);
         assert_eq!(held, ["c", "b"]);
         assert_eq!(fragments.later(key(1, 9), "d", at(3), none), Later::Follows(part, "d"));
@@ -268,7 +268,7 @@ mod tests {
         fragments.expire(at(9_999), none);
         assert!(matches!(fragments.later(key(1, 9), "b", at(9_999), none), Later::Follows(..)));
         fragments.expire(at(10_000), none);
-        assert_eq!(fragments.later(key(1, 9), "b", at(10_000), none), Later::Held);
+        assert_eq!(fragments.later(key(1, 9), "b", at(10_000), none), Later::Queued);
     }
 
     #[test]

@@ -18,11 +18,11 @@ const CLASSES: usize = 3;
 /// So many groups without a flow are kept, so that the next flow of the same frontend and server allocates nothing.
 const IDLE_GROUPS: usize = 1_024;
 
-/// What a flow holds that may run short.
+/// What a flow holds, and what may run short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Held {
-    /// A place in the table.
-    Place,
+pub(super) enum Resource {
+    /// An entry of the table.
+    TableEntry,
     /// A SNAT port towards a server's address and port. One server may have several numbers, as a member of several
     /// backends or by a new name.
     Port(Addr, u16),
@@ -38,7 +38,7 @@ pub(super) struct Queues {
     groups: Vec<Group>,
     group_numbers: HashMap<Owner, u32>,
     holders: Vec<Holder>,
-    holder_numbers: HashMap<Held, u32>,
+    holder_numbers: HashMap<Resource, u32>,
     /// Groups that there may be before those without a flow are forgotten.
     most_groups: usize,
     open: u32,
@@ -103,13 +103,13 @@ impl Queues {
     }
 
     /// How many flows of a class hold this.
-    pub(super) fn len(&self, held: Held, class: Class) -> u32 {
+    pub(super) fn len(&self, held: Resource, class: Class) -> u32 {
         let holder = self.holder_numbers.get(&held);
         holder.map_or(0, |number| self.holders[*number as usize].fronts[class as usize].len)
     }
 
     /// The flow that holds this and has been in a class for longest.
-    pub(super) fn first(&mut self, flows: &[Flow], held: Held, class: Class) -> Option<u32> {
+    pub(super) fn first(&mut self, flows: &[Flow], held: Resource, class: Class) -> Option<u32> {
         let number = *self.holder_numbers.get(&held)?;
         let heap = &mut self.holders[number as usize].fronts[class as usize].heap;
         while let Some(mut front) = heap.peek_mut() {
@@ -209,7 +209,7 @@ impl Queues {
     }
 }
 
-impl Held {
+impl Resource {
     /// Whether a flow holds it.
     pub(super) fn is_held_by(self, flow: &Flow) -> bool {
         Owner::of(flow).holds().contains(&self)
@@ -219,17 +219,17 @@ impl Held {
     pub(super) const COUNT: usize = Owner::HOLDS;
 
     /// All that a flow holds.
-    pub(super) fn all_of(flow: &Flow) -> [Held; Held::COUNT] {
+    pub(super) fn all_of(flow: &Flow) -> [Resource; Resource::COUNT] {
         Owner::of(flow).holds()
     }
 
     /// Its place in [`Owner::holds`].
     fn index(self) -> usize {
         match self {
-            Held::Place => 0,
-            Held::Port(..) => 1,
-            Held::FrontendSlot(_) => 2,
-            Held::ServerSlot(_) => 3,
+            Resource::TableEntry => 0,
+            Resource::Port(..) => 1,
+            Resource::FrontendSlot(_) => 2,
+            Resource::ServerSlot(_) => 3,
         }
     }
 }
@@ -243,9 +243,14 @@ impl Owner {
         Owner { frontend: flow.frontend_id(), server: flow.server_id(), addr, port }
     }
 
-    fn holds(&self) -> [Held; Owner::HOLDS] {
+    fn holds(&self) -> [Resource; Owner::HOLDS] {
         let Owner { frontend, server, addr, port } = *self;
-        [Held::Place, Held::Port(addr, port), Held::FrontendSlot(frontend), Held::ServerSlot(server)]
+        [
+            Resource::TableEntry,
+            Resource::Port(addr, port),
+            Resource::FrontendSlot(frontend),
+            Resource::ServerSlot(server),
+        ]
     }
 }
 

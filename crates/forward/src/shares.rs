@@ -3,7 +3,7 @@
 
 use super::flow::{Class, Flow};
 use super::flows::Full;
-use super::queues::{Held, Queues};
+use super::queues::{Queues, Resource};
 use super::state::View;
 use super::workers::Workers;
 use convey_model::{Timestamp, UDP};
@@ -142,7 +142,7 @@ impl Shares {
     /// Whether more questions wait for an answer than were answered: then they are forged, and give way before who was answered.
     /// Else they are those of clients that wait, and a question that was answered is mostly over.
     fn most_wait(&self, kind: Share) -> bool {
-        let count = |class| self.count(Held::Place, kind, class);
+        let count = |class| self.count(Resource::TableEntry, kind, class);
         kind.is_udp() && count(Class::HalfOpen) > count(Class::Closing)
     }
 
@@ -152,12 +152,12 @@ impl Shares {
     }
 
     /// How many flows of a kind and class hold this.
-    pub(super) fn count(&self, held: Held, kind: Share, class: Class) -> u32 {
+    pub(super) fn count(&self, held: Resource, kind: Share, class: Class) -> u32 {
         self.queues[kind.index()].len(held, class)
     }
 
     /// The flow of this kind that holds this and has been in a class for longest.
-    pub(super) fn first(&mut self, flows: &[Flow], held: Held, kind: Share, class: Class) -> Option<u32> {
+    pub(super) fn first(&mut self, flows: &[Flow], held: Resource, kind: Share, class: Class) -> Option<u32> {
         self.queues[kind.index()].first(flows, held, class)
     }
 
@@ -212,7 +212,8 @@ impl Shares {
                 continue;
             }
             let queues = &mut self.queues[kind.index()];
-            let first = classes(kind).iter().find_map(|class| queues.first(flows, Held::Place, *class));
+            let first =
+                classes(kind).iter().find_map(|class| queues.first(flows, Resource::TableEntry, *class));
             let excess = self.excess(kind);
             found = found.max(first.map(|id| (excess, kind.0, id)));
         }

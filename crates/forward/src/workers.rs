@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::clients::ClientCounts;
 use super::flow::{Class, Flow};
-use super::queues::Held;
+use super::queues::Resource;
 use super::state::View;
 use convey_model::Timestamp;
 
@@ -130,14 +130,14 @@ impl Workers {
     }
 
     /// How many slots count as taken that are about to be given back. To be asked before how many are taken.
-    pub(super) fn leaving(&self, held: Held) -> u32 {
+    pub(super) fn leaving(&self, held: Resource) -> u32 {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return 0 };
         let of = |counts: &Counts| counts.leaving[kind][id as usize % PLACES].load(Acquire);
         shared.counts.iter().map(of).fold(0, u32::saturating_add)
     }
 
     /// How many flows of the others may give way for a slot, as far as is known.
-    pub(super) fn others(&self, held: Held) -> Others {
+    pub(super) fn others(&self, held: Resource) -> Others {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else {
             return Others::default();
         };
@@ -151,7 +151,7 @@ impl Workers {
 
     /// Asks the others to give back a slot of a frontend or server; no more than `most` of it are asked for at once. Returns
     /// whether they will hear of it.
-    pub(super) fn ask(&self, held: Held, most: u32, now: Timestamp) -> bool {
+    pub(super) fn ask(&self, held: Resource, most: u32, now: Timestamp) -> bool {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return false };
         let (name, at) = (packed::name(kind, id), packed::at(now));
         let mut is_heard = false;
@@ -214,7 +214,7 @@ impl Workers {
 
 impl Request {
     /// What is asked for.
-    pub(super) fn held(self) -> Held {
+    pub(super) fn held(self) -> Resource {
         packed::held(self.entry)
     }
 
@@ -237,18 +237,18 @@ impl Counts {
     }
 }
 
-fn kind_and_id(held: Held) -> Option<(usize, u32)> {
+fn kind_and_id(held: Resource) -> Option<(usize, u32)> {
     match held {
-        Held::FrontendSlot(id) => Some((0, id)),
-        Held::ServerSlot(id) => Some((1, id)),
-        Held::Place | Held::Port(..) => None,
+        Resource::FrontendSlot(id) => Some((0, id)),
+        Resource::ServerSlot(id) => Some((1, id)),
+        Resource::TableEntry | Resource::Port(..) => None,
     }
 }
 
 /// A request in 64 bits: 32 for the number of a frontend or server, 1 for which of these, 8 for how many slots, 23 for the time
 /// in milliseconds.
 mod packed {
-    use super::{Duration, Held, Timestamp};
+    use super::{Duration, Resource, Timestamp};
 
     pub(super) const MAX_SLOTS: u32 = 0xff;
     pub(super) const ONE_SLOT: u64 = 1 << SLOTS;
@@ -277,9 +277,9 @@ mod packed {
         slots(entry) > 0 && entry % ONE_SLOT == name
     }
 
-    pub(super) fn held(entry: u64) -> Held {
+    pub(super) fn held(entry: u64) -> Resource {
         let id = entry as u32;
-        if entry >> 32 & 1 == 0 { Held::FrontendSlot(id) } else { Held::ServerSlot(id) }
+        if entry >> 32 & 1 == 0 { Resource::FrontendSlot(id) } else { Resource::ServerSlot(id) }
     }
 
     /// No later than `now`, though another worker's may be a little ahead.
@@ -294,14 +294,14 @@ mod packed {
 mod tests {
     use super::*;
 
-    const SLOT: Held = Held::ServerSlot(7);
+    const SLOT: Resource = Resource::ServerSlot(7);
 
     fn at(millis: u64) -> Timestamp {
         Timestamp(millis * 1_000_000)
     }
 
     /// What this worker sees is asked for, and when.
-    fn asked(worker: &Workers, now: u64) -> Vec<(Held, Timestamp)> {
+    fn asked(worker: &Workers, now: u64) -> Vec<(Resource, Timestamp)> {
         worker.requests().map(|request| (request.held(), request.at(at(now)))).collect()
     }
 
@@ -322,12 +322,12 @@ mod tests {
         assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
         assert_eq!(asked(&workers[1], 9), [(SLOT, at(2))]);
         for id in 1..MAX_REQUESTS as u32 {
-            assert!(workers[0].ask(Held::FrontendSlot(id), 1, at(9)));
+            assert!(workers[0].ask(Resource::FrontendSlot(id), 1, at(9)));
         }
-        assert!(!workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
+        assert!(!workers[0].ask(Resource::FrontendSlot(0), 1, at(9)));
         let of_slot = workers[1].requests().find(|request| request.held() == SLOT).unwrap();
         workers[1].withdraw(of_slot);
-        assert!(workers[0].ask(Held::FrontendSlot(0), 1, at(9)));
+        assert!(workers[0].ask(Resource::FrontendSlot(0), 1, at(9)));
         workers[1].requests().for_each(|request| workers[1].withdraw(request));
         assert!(!workers[0].are_asking());
     }
@@ -348,9 +348,9 @@ mod tests {
         workers[1].leave(3, 7);
         workers[2].leave(4, 7);
         let leaving = |held| workers[0].leaving(held);
-        assert_eq!([SLOT, Held::FrontendSlot(3), Held::FrontendSlot(7)].map(leaving), [2, 1, 0]);
+        assert_eq!([SLOT, Resource::FrontendSlot(3), Resource::FrontendSlot(7)].map(leaving), [2, 1, 0]);
         workers[1].have_left(3, 7);
-        assert_eq!([SLOT, Held::FrontendSlot(3)].map(leaving), [1, 0]);
+        assert_eq!([SLOT, Resource::FrontendSlot(3)].map(leaving), [1, 0]);
     }
 
     #[test]

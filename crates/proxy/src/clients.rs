@@ -17,7 +17,7 @@ use share_queue::ShareQueue;
 #[derive(Debug, Default)]
 pub struct Clients {
     /// Workers seldom meet at one.
-    shards: [Mutex<HashMap<Key, Held>>; 16],
+    shards: [Mutex<HashMap<Key, ClientUsage>>; 16],
     hasher: RandomState,
     /// Connections of TCP that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
@@ -49,7 +49,7 @@ pub(super) struct Left {
 
 /// What one client has.
 #[derive(Debug, Default, Clone, Copy)]
-struct Held {
+struct ClientUsage {
     /// Connections and UDP sessions.
     all: u32,
     /// Of these, the UDP sessions that give way to any new one.
@@ -134,7 +134,7 @@ impl Clients {
     /// or the number of this client's connections has changed.
     pub(super) fn call_next(&self, frontend: &Frontend, client: IpAddr) {
         let (id, of) = (frontend.live.id, client_of(client));
-        let may = |all| has_room(frontend, Held { all, questions: 0 });
+        let may = |all| has_room(frontend, ClientUsage { all, questions: 0 });
         self.beyond.call_next(id, of, || self.has_at(id, of), may);
     }
 
@@ -185,25 +185,25 @@ impl Clients {
         self: &Arc<Self>,
         key: Key,
         frontend: &Frontend,
-        may: impl FnOnce(Held) -> bool,
+        may: impl FnOnce(ClientUsage) -> bool,
     ) -> Option<Count> {
         let is_question = frontend.config.protocol == Protocol::Udp;
         let mut shard = self.shard(&key);
         let held = shard.get(&key).copied().unwrap_or_default();
         may(held).then(|| {
             let questions = held.questions + u32::from(is_question);
-            shard.insert(key, Held { all: held.all + 1, questions });
+            shard.insert(key, ClientUsage { all: held.all + 1, questions });
             Count { all: self.clone(), key, is_question }
         })
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Held>> {
+    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, ClientUsage>> {
         let shard = &self.shards[self.hasher.hash_one(key) as usize % self.shards.len()];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl ClientUsage {
     /// Whether one more fits. A client's own questions leave nothing for others.
     fn fits(self, left: u64) -> bool {
         fits(self.all, left.saturating_sub(self.questions.into()))
@@ -241,7 +241,7 @@ impl Drop for Count {
 }
 
 /// Whether a client that has so many at a frontend may have one more there.
-fn has_room(frontend: &Frontend, held: Held) -> bool {
+fn has_room(frontend: &Frontend, held: ClientUsage) -> bool {
     if let Some(most) = frontend.config.max_connections_per_client {
         return held.all < most;
     }

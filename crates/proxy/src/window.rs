@@ -7,7 +7,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::tcp_info::tcp_info;
-use super::window_budget::{Held, WindowSlot};
+use super::window_budget::{BlockedBytes, WindowSlot};
 use convey_model::client_of;
 
 /// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
@@ -46,7 +46,7 @@ enum WindowState {
     Unlimited { _slot: Box<WindowSlot> },
     /// It flowed without limit until it was blocked. It holds what it was given then, and gets no more until that has been
     /// taken.
-    Blocked { _held: Held },
+    Blocked { _held: BlockedBytes },
 }
 
 impl Window {
@@ -84,7 +84,7 @@ impl Window {
             return;
         }
         let Ok(buffer) = SockRef::from(from).recv_buffer_size() else { return };
-        let held = if is_blocked { Held::charge(buffer as u64) } else { None };
+        let held = if is_blocked { BlockedBytes::charge(buffer as u64) } else { None };
         if held.is_some() != is_blocked || limit(from).is_err() {
             return;
         }

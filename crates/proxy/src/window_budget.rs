@@ -43,7 +43,7 @@ pub(super) struct WindowSlot {
 
 /// So many bytes are held by a blocked direction.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct BlockedBytes {
     bytes: u64,
 }
 
@@ -85,17 +85,17 @@ impl Drop for WindowSlot {
     }
 }
 
-impl Held {
+impl BlockedBytes {
     /// Charges so many bytes, if there is room for them.
-    pub(super) fn charge(bytes: u64) -> Option<Held> {
+    pub(super) fn charge(bytes: u64) -> Option<BlockedBytes> {
         BUDGET.with_borrow_mut(|budget| {
             budget.held_free = budget.held_free.checked_sub(bytes)?;
-            Some(Held { bytes })
+            Some(BlockedBytes { bytes })
         })
     }
 }
 
-impl Drop for Held {
+impl Drop for BlockedBytes {
     fn drop(&mut self) {
         BUDGET.with_borrow_mut(|budget| budget.held_free += self.bytes);
     }

@@ -200,7 +200,7 @@ impl ServerLive {
     }
 
     /// A client's connection that began in `row` failed. Returns how many have in a row; `None` if that row is
-    /// over, and the news old.
+    /// over, and the failure stale.
     pub fn connect_failed(&self, row: u32) -> Option<u32> {
         (row == self.row()).then(|| self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1))
     }

@@ -43,7 +43,7 @@ impl State {
         self.up
     }
 
-    /// Whether any news has confirmed it yet.
+    /// Whether any outcome has confirmed it yet.
     pub fn is_proven(&self) -> bool {
         self.proven
     }
@@ -67,7 +67,7 @@ impl State {
         if self.against < needed { None } else { self.turn(success) }
     }
 
-    /// Takes the news that clients have failed in a row, and that a probe has confirmed it: see
+    /// Takes note that clients have failed in a row, and that a probe has confirmed it: see
     /// [`Doubt`](super::Doubt).
     pub fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<Change> {
         if !self.up {

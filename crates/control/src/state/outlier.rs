@@ -10,7 +10,7 @@ use convey_model::{
 };
 
 impl State {
-    /// Takes the news that clients could not connect, or were reset without an answer, several times in a row. A server
+    /// Takes note that clients could not connect, or were reset without an answer, several times in a row. A server
     /// goes down for it only if a probe confirms it: see [`State::take_doubts`]. One is ejected for it at once, unless
     /// anybody could have made it up. Of a server that keeps clients' ports anybody can ask one that is closed.
     pub fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {

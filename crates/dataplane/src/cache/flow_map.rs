@@ -64,7 +64,7 @@ impl FlowMap {
     /// The entry of this key, as the kernel has it now.
     pub fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>> {
         let mut entry = FlowEntry::default();
-        let mut element = Element {
+        let mut element = ElementAttributes {
             map: self.0.as_raw_fd() as u32,
             reserved: 0,
             key: (&raw const *key) as u64,
@@ -78,9 +78,9 @@ impl FlowMap {
         }
     }
 
-    fn batch(&self, keys: &[FlowKey]) -> Batch {
+    fn batch(&self, keys: &[FlowKey]) -> BatchAttributes {
         let (count, map) = (keys.len() as u32, self.0.as_raw_fd() as u32);
-        Batch { keys: keys.as_ptr() as u64, count, map, ..Batch::default() }
+        BatchAttributes { keys: keys.as_ptr() as u64, count, map, ..BatchAttributes::default() }
     }
 }
 
@@ -130,7 +130,7 @@ fn done_of(done: usize, len: usize) -> usize {
 
 /// `union bpf_attr` of the calls for one element.
 #[repr(C)]
-struct Element {
+struct ElementAttributes {
     map: u32,
     reserved: u32,
     key: u64,
@@ -141,7 +141,7 @@ struct Element {
 /// `union bpf_attr` of the calls for many.
 #[repr(C)]
 #[derive(Default)]
-struct Batch {
+struct BatchAttributes {
     in_batch: u64,
     out_batch: u64,
     keys: u64,
@@ -153,7 +153,7 @@ struct Batch {
     flags: u64,
 }
 
-impl Batch {
+impl BatchAttributes {
     fn call(mut self, command: c_long) -> Result<(), Ended> {
         bpf(command, &mut self).map_err(|error| (self.count as usize, error))
     }
@@ -161,8 +161,8 @@ impl Batch {
 
 /// What of `union bpf_attr` a command takes.
 trait Attributes {}
-impl Attributes for Element {}
-impl Attributes for Batch {}
+impl Attributes for ElementAttributes {}
+impl Attributes for BatchAttributes {}
 
 fn bpf<A: Attributes>(command: c_long, attributes: &mut A) -> io::Result<()> {
     #[expect(unsafe_code, reason = "no crate has these calls")]

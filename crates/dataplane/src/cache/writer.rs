@@ -67,7 +67,7 @@ pub(super) struct Writer<M = FlowMap> {
     epoch: u64,
     counter_ids: CounterIds,
     /// Owners of the flows of this worker that are in the cache.
-    held: HashMap<FlowOwners, Held>,
+    held: HashMap<FlowOwners, OwnerEntries>,
     /// Those of `held` whose last key is among what is to be removed, unless more came since.
     idle: HashSet<FlowOwners>,
     changes: Changes,
@@ -79,7 +79,7 @@ pub(super) struct Writer<M = FlowMap> {
 
 /// What this worker has in the cache of some owners.
 #[derive(Debug, Default)]
-struct Held {
+struct OwnerEntries {
     /// As long as there was none left, its keys are not in the cache.
     counter_id: Option<u16>,
     /// Keys that were put in and not removed.
@@ -124,7 +124,7 @@ impl<M: Flows + Debug + Send> Writer<M> {
         }
         for owners in self.idle.drain() {
             if self.held.get(&owners).is_some_and(|held| held.keys == 0)
-                && let Some(Held { counter_id: Some(id), .. }) = self.held.remove(&owners)
+                && let Some(OwnerEntries { counter_id: Some(id), .. }) = self.held.remove(&owners)
             {
                 self.counter_ids.release(id);
             }

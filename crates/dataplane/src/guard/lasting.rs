@@ -220,10 +220,10 @@ impl Default for Terms {
 #[derive(Debug, Clone)]
 pub struct Lease {
     terms: Terms,
-    held: Arc<Mutex<Option<Held>>>,
+    held: Arc<Mutex<Option<LeaseMap>>>,
 }
 
-struct Held {
+struct LeaseMap {
     map: Array<MapData, LeaseEntry>,
     renewed: bool,
 }
@@ -238,7 +238,7 @@ impl Lease {
     }
 
     fn begin(&self, map: Array<MapData, LeaseEntry>) {
-        *self.held() = Some(Held { map, renewed: false });
+        *self.held() = Some(LeaseMap { map, renewed: false });
     }
 
     /// Begins the time after the process. Returns whether the guard has been in force.
@@ -252,7 +252,7 @@ impl Lease {
 
     fn hold(&self, terms: Terms) {
         let mut held = self.held();
-        let Some(Held { map, renewed }) = held.as_mut() else { return };
+        let Some(LeaseMap { map, renewed }) = held.as_mut() else { return };
         let time = clock_gettime(ClockId::Monotonic);
         let now = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
         let at = |later: Duration| (now + later).as_nanos() as u64;
@@ -261,13 +261,13 @@ impl Lease {
         *renewed = true;
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+    fn held(&self) -> MutexGuard<'_, Option<LeaseMap>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for LeaseMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("renewed", &self.renewed).finish_non_exhaustive()
+        f.debug_struct("LeaseMap").field("renewed", &self.renewed).finish_non_exhaustive()
     }
 }

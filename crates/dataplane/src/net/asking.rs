@@ -37,8 +37,8 @@ const MAX_REMEMBERED: usize = 8_192;
 pub struct Asking {
     /// By rank, the oldest first.
     waiting: [VecDeque<(Timestamp, Wanted)>; RANKS],
-    lately: HashMap<Place, Seen>,
-    before: HashMap<Place, Seen>,
+    lately: HashMap<NeighbourKey, Seen>,
+    before: HashMap<NeighbourKey, Seen>,
     /// When `lately` was begun.
     since: Timestamp,
     /// Time that is left for clients, in nanoseconds.
@@ -48,7 +48,7 @@ pub struct Asking {
 }
 
 /// Interface and address.
-type Place = (u32, IpAddr);
+type NeighbourKey = (u32, IpAddr);
 
 /// Servers and routers, without a limit.
 const OURS: usize = 0;
@@ -113,7 +113,7 @@ impl Asking {
             }
             // It may wait twice, since its SYN came again.
             let was_asked = |wanted: &Wanted| {
-                let asked = lately.get(&place(*wanted)).and_then(|seen| seen.asked);
+                let asked = lately.get(&key(*wanted)).and_then(|seen| seen.asked);
                 asked.is_some_and(|asked| !is_over(asked))
             };
             while waiting.back().is_some_and(|(_, wanted)| was_asked(wanted)) {
@@ -142,19 +142,19 @@ impl Asking {
     }
 
     fn remember(&mut self, wanted: Wanted, seen: Seen) {
-        let place = place(wanted);
-        if self.lately.len() < MAX_REMEMBERED || self.lately.contains_key(&place) {
-            self.lately.insert(place, seen);
+        let key = key(wanted);
+        if self.lately.len() < MAX_REMEMBERED || self.lately.contains_key(&key) {
+            self.lately.insert(key, seen);
         }
     }
 
     fn seen(&self, wanted: Wanted) -> Option<Seen> {
-        let place = place(wanted);
-        self.lately.get(&place).or(self.before.get(&place)).copied()
+        let key = key(wanted);
+        self.lately.get(&key).or(self.before.get(&key)).copied()
     }
 }
 
-fn place(Wanted { interface, ip, .. }: Wanted) -> Place {
+fn key(Wanted { interface, ip, .. }: Wanted) -> NeighbourKey {
     (interface, ip)
 }
 

@@ -2,11 +2,11 @@
 //! names have.
 
 mod asking;
-mod claim;
 mod driver;
 mod filters;
 mod netlink;
-mod news;
+mod notifications;
+mod owned_name;
 mod packet_sockets;
 mod peer;
 mod port_ranges;
@@ -16,10 +16,10 @@ mod table;
 mod unix_sockets;
 
 pub use asking::Asking;
-pub use claim::Claim;
 pub use driver::driver;
 pub use filters::BpfFilter;
 pub use netlink::Netlink;
+pub use owned_name::OwnedName;
 pub use port_ranges::PortRanges;
 pub use requests::Error;
 pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};

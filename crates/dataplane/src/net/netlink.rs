@@ -20,7 +20,7 @@ use rtnetlink::{MulticastGroup, RouteMessageBuilder};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use tokio::task::JoinSet;
 
-use super::news::{News, Pending};
+use super::notifications::{Notifications, Pending};
 use super::requests::{Error, Requests};
 use super::table;
 use convey_model::{Interface, Table, Wanted};
@@ -36,11 +36,11 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Neigh,
 ];
 
-/// Bytes of news that may wait for us: some thousand neighbours' at once. What finds no room is lost, and to read
+/// Bytes of notifications that may wait for us: some thousand neighbours' at once. What finds no room is lost, and to read
 /// everything anew takes seconds where there are a million routes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Before news are subscribed to again. They come thick and fast if they were lost.
+/// Before notifications are subscribed to again. They come thick and fast if they were lost.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The same if that fails.
@@ -54,7 +54,7 @@ pub struct Netlink {
     pub(super) lists: Requests,
     /// For neighbours that are asked for.
     asks: Requests,
-    news: Arc<News>,
+    notifications: Arc<Notifications>,
     _tasks: JoinSet<()>,
 }
 
@@ -62,26 +62,28 @@ impl Netlink {
     /// Opens the connections. Changes from now on are heard of.
     pub fn open() -> io::Result<Netlink> {
         let subscription = Subscription::open()?;
-        let news = Arc::new(News::default());
+        let notifications = Arc::new(Notifications::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(listen(subscription, news.clone()));
-        Ok(Netlink { lists: Requests::open()?, asks: Requests::open()?, news, _tasks: tasks })
+        tasks.spawn(listen(subscription, notifications.clone()));
+        Ok(Netlink { lists: Requests::open()?, asks: Requests::open()?, notifications, _tasks: tasks })
     }
 
     /// Waits until something has changed since the last call; many changes are told as one. Most are only a
     /// neighbour's timer.
     pub async fn changed(&self) {
-        self.news.told().await;
+        self.notifications.told().await;
     }
 
     /// Brings a table up to date, and returns whether packets take other ways now. Neighbours are as they were heard of;
-    /// the tables are read for everything else, and if news were lost. On error the table is as before, and the next
+    /// the tables are read for everything else, and if notifications were lost. On error the table is as before, and the next
     /// call tries again.
     pub async fn update(&self, table: &mut Table) -> Result<bool, Error> {
         let before = table.clone();
-        match self.news.take() {
-            Pending::Neighbours(news) => news.into_iter().for_each(|news| table::set(table, news)),
-            Pending::Any => *table = self.table().await.inspect_err(|_| self.news.anything())?,
+        match self.notifications.take() {
+            Pending::Neighbours(changes) => {
+                changes.into_iter().for_each(|change| table::set(table, change));
+            }
+            Pending::Any => *table = self.table().await.inspect_err(|_| self.notifications.anything())?,
         }
         Ok(*table != before)
     }
@@ -206,13 +208,13 @@ impl Subscription {
     }
 }
 
-/// Hears of changes for as long as somebody waits for news. When some were lost, a new socket takes the place of the old
+/// Hears of changes for as long as somebody waits for notifications. When some were lost, a new socket takes the place of the old
 /// one, and then everything is read anew.
-async fn listen(mut subscription: Subscription, news: Arc<News>) {
+async fn listen(mut subscription: Subscription, notifications: Arc<Notifications>) {
     loop {
         while let Some(message) = subscription.messages.next().await {
             let are_lost = matches!(message.payload, NetlinkPayload::Overrun(_));
-            news.hear(&message);
+            notifications.hear(&message);
             if are_lost {
                 break;
             }
@@ -223,11 +225,11 @@ async fn listen(mut subscription: Subscription, news: Arc<News>) {
                 Ok(subscription) => break subscription,
                 Err(error) => {
                     warn!("cannot hear of changes to routes and neighbours: {error}");
-                    news.anything();
+                    notifications.anything();
                     tokio::time::sleep(RETRY).await;
                 }
             }
         };
-        news.anything();
+        notifications.anything();
     }
 }

@@ -1,4 +1,4 @@
-//! A netlink socket for requests alone. News of changes, of which there may be any number, take another one: the kernel
+//! A netlink socket for requests alone. Notifications of changes, of which there may be any number, take another one: the kernel
 //! drops answers that find the receive buffer full.
 
 use std::io;

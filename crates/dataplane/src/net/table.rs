@@ -41,8 +41,8 @@ pub(super) fn new(
     Table { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
 }
 
-/// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that is
-/// news.
+/// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that
+/// has changed.
 pub(super) fn look_at(table: &mut Table, links: &[LinkMessage]) -> bool {
     let mut is_changed = false;
     for link in links {
@@ -57,9 +57,9 @@ pub(super) fn look_at(table: &mut Table, links: &[LinkMessage]) -> bool {
 }
 
 /// Takes in what has become of a neighbour.
-pub(super) fn set(table: &mut Table, news: NeighbourChange) {
-    let (place, neighbours) = ((news.interface, news.ip), &mut table.neighbours);
-    match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), news.now) {
+pub(super) fn set(table: &mut Table, change: NeighbourChange) {
+    let (place, neighbours) = ((change.interface, change.ip), &mut table.neighbours);
+    match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), change.now) {
         (Ok(at), Some(neighbour)) => neighbours[at] = neighbour,
         (Ok(at), None) => drop(neighbours.remove(at)),
         (Err(at), Some(neighbour)) => neighbours.insert(at, neighbour),
@@ -245,7 +245,7 @@ impl NeighbourChange {
 
     /// It is gone.
     pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourChange> {
-        NeighbourChange::new(message).map(|news| NeighbourChange { now: None, ..news })
+        NeighbourChange::new(message).map(|change| NeighbourChange { now: None, ..change })
     }
 }
 

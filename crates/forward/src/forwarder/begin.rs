@@ -342,12 +342,12 @@ impl Forwarder {
 }
 
 /// The connection slots that a flow has taken at its frontend and its server.
-pub(super) struct Slots<'a> {
+pub(super) struct TakenSlots<'a> {
     pub(super) frontend: &'a Frontend,
     pub(super) server: &'a Server,
 }
 
-impl Slots<'_> {
+impl TakenSlots<'_> {
     pub(super) fn give_back(self) {
         self.frontend.slots.release();
         self.server.slots.release();

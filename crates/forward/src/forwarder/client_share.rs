@@ -14,7 +14,7 @@ use super::give_way::is_crowd;
 use super::{Forwarder, Stop};
 use crate::flow::Class;
 use crate::plan::{Frontend, Plan, Server};
-use crate::queues::Held;
+use crate::queues::Resource;
 use crate::shares::Occupancy;
 use crate::{Direction, End, Flow, FlowId, FlowState, NatPorts, Share, View};
 use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
@@ -94,24 +94,24 @@ impl Forwarder {
     }
 
     /// Of what its client has its share; `None` if it has of nothing, or needs none.
-    fn beyond(&self, claim: &Claim<'_>) -> Option<Held> {
+    fn beyond(&self, claim: &Claim<'_>) -> Option<Resource> {
         self.beyond_share(claim).filter(|_| !claim.frontend.trusts(claim.client.ip()))
     }
 
-    fn beyond_share(&self, claim: &Claim<'_>) -> Option<Held> {
+    fn beyond_share(&self, claim: &Claim<'_>) -> Option<Resource> {
         let Claim { protocol, port, frontend, server, .. } = *claim;
         let limits = (frontend.max_connections, server.max_connections);
         // Who has its share of one server's slots is to get another server, as where that one is full; it has chosen already.
         let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
         let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
         let rooms = [
-            (Held::Place, Some(self.flows.occupancy(share(frontend)))),
+            (Resource::TableEntry, Some(self.flows.occupancy(share(frontend)))),
             (
-                Held::Port(port.0, port.1),
+                Resource::Port(port.0, port.1),
                 self.ports.as_ref().map(|ports: &NatPorts| ports.occupancy(port, protocol)),
             ),
-            (Held::FrontendSlot(frontend.id), slots(limits.0, &frontend.slots)),
-            (Held::ServerSlot(server.id), slots(of_server, &server.slots)),
+            (Resource::FrontendSlot(frontend.id), slots(limits.0, &frontend.slots)),
+            (Resource::ServerSlot(server.id), slots(of_server, &server.slots)),
         ];
         let short = rooms.into_iter().find(|(held, room)| {
             // While there is so much that one client could hold all that is taken, nobody needs to be looked up.
@@ -122,26 +122,28 @@ impl Forwarder {
         short.map(|(held, _)| held)
     }
 
-    fn is_too_much(&self, claim: &Claim<'_>, held: Held, room: Occupancy) -> bool {
+    fn is_too_much(&self, claim: &Claim<'_>, held: Resource, room: Occupancy) -> bool {
         let yielding = self.yielding(held, claim.protocol, room.used.saturating_add(room.free));
         let left = room.free.saturating_add(yielding).saturating_add(claim.own);
         !fits(self.others_of_client(claim, held), left.into())
     }
 
     /// How many other open flows of its client hold this.
-    fn others_of_client(&self, claim: &Claim<'_>, held: Held) -> u32 {
+    fn others_of_client(&self, claim: &Claim<'_>, held: Resource) -> u32 {
         let all = self.workers.clients().count(claim.client, held, claim.protocol);
         all.saturating_sub(claim.own)
     }
 
     /// What flows hold that would give way now is left. Else SYNs that somebody forges would take everybody's share away.
-    fn yielding(&self, held: Held, protocol: u8, all: u32) -> u32 {
+    fn yielding(&self, held: Resource, protocol: u8, all: u32) -> u32 {
         let count = |share, class| self.flows.count_of(held, share, class);
         let own = Share::new(View::BothSides, protocol);
         let (over, begun) = match held {
-            Held::Place | Held::Port(..) => (count(own, Class::Closing), count(own, Class::HalfOpen)),
+            Resource::TableEntry | Resource::Port(..) => {
+                (count(own, Class::Closing), count(own, Class::HalfOpen))
+            }
             // A connection that is over has given its slots back.
-            Held::FrontendSlot(_) | Held::ServerSlot(_) => {
+            Resource::FrontendSlot(_) | Resource::ServerSlot(_) => {
                 let udp = Share::all().filter(|share| share.is_udp());
                 let answered: u32 = udp.map(|share| count(share, Class::Closing)).sum();
                 let begun: u32 = Share::all().map(|share| count(share, Class::HalfOpen)).sum();

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::Forwarder;
 use super::adopt::share;
-use super::begin::Slots;
+use super::begin::TakenSlots;
 use super::cached::MAX_ASKED;
 use super::refuse::Stop;
 use crate::flow::Class;
 use crate::plan::{Frontend, Plan, Server};
-use crate::queues::Held;
+use crate::queues::Resource;
 use crate::workers::Others;
 use crate::{Direction, End, Flow, FlowId, Full, Share, View, Workers};
 use convey_model::{Addr, DropReason, FlowKey, Shortage, Timestamp};
@@ -47,7 +47,7 @@ const MAX_FAREWELLS: usize = 4;
 /// Connection slots that have run out.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
-    held: Held,
+    held: Resource,
     slots: &'a convey_model::Slots,
     limit: u32,
 }
@@ -63,7 +63,7 @@ impl Wanted<'_> {
 /// What flows may give way for.
 #[derive(Clone, Copy)]
 struct Scarce {
-    held: Held,
+    held: Resource,
     shortage: Shortage,
     /// How many there are.
     all: u32,
@@ -83,7 +83,7 @@ impl Forwarder {
     /// Ends a flow for its SNAT port towards a server. Returns whether there was one to be ended.
     pub(super) fn free_port(&mut self, server: (Addr, u16), protocol: u8, now: Timestamp) -> bool {
         let scarce = Scarce {
-            held: Held::Port(server.0, server.1),
+            held: Resource::Port(server.0, server.1),
             shortage: Shortage::SnatPorts,
             all: self.ports.as_ref().map_or(0, |ports| ports.towards(&server.0)),
             others: Others::default(),
@@ -99,10 +99,10 @@ impl Forwarder {
         (frontend, server): (&'a Frontend, &'a Server),
         limited: bool,
         now: Timestamp,
-    ) -> Result<Slots<'a>, Stop> {
+    ) -> Result<TakenSlots<'a>, Stop> {
         let limits = [frontend.max_connections, server.max_connections];
         let slots = [&frontend.slots, &server.slots];
-        let held = [Held::FrontendSlot(frontend.id), Held::ServerSlot(server.id)];
+        let held = [Resource::FrontendSlot(frontend.id), Resource::ServerSlot(server.id)];
         let mut wanted = [None; 2];
         for n in 0..2 {
             if !slots[n].try_take(limits[n].filter(|_| limited)) {
@@ -111,7 +111,7 @@ impl Forwarder {
                 wanted[n] = Some(Wanted { held: held[n], slots: slots[n], limit });
             }
         }
-        let taken = Slots { frontend, server };
+        let taken = TakenSlots { frontend, server };
         if self.free_slots(wanted, share(frontend), now) {
             return Ok(taken);
         }
@@ -128,7 +128,7 @@ impl Forwarder {
         let pool = &frontend.pool;
         let is_client = |server: &Server| frontend.is_dsr() && Addr::from(server.addr.ip()) == key.src;
         let weight = |index: usize| {
-            let held = Held::ServerSlot(pool.servers[index].id);
+            let held = Resource::ServerSlot(pool.servers[index].id);
             let of_share = |share: Share| {
                 let more: &[Class] = if share.is_udp() { &[Class::Closing, Class::Doubtful] } else { &[] };
                 let classes = [Class::HalfOpen].iter().chain(more);
@@ -298,7 +298,7 @@ impl Forwarder {
     /// so the next that was not is mostly the one that has been idle for longest.
     pub(super) fn find_idle(
         &mut self,
-        held: Held,
+        held: Resource,
         share: Share,
         class: Class,
         now: Timestamp,
@@ -352,7 +352,7 @@ impl Forwarder {
     pub(super) fn end_stream(&mut self, new: Share, full: Full, now: Timestamp) -> Result<(), Full> {
         for share in Share::all().filter(|share| share.is_udp()) {
             if self.flows.may_evict(share, new)
-                && let Some(id) = self.find_idle(Held::Place, share, Class::Doubtful, now)
+                && let Some(id) = self.find_idle(Resource::TableEntry, share, Class::Doubtful, now)
             {
                 self.evict(id, Shortage::Table, now);
                 return Ok(());
@@ -416,17 +416,17 @@ pub(super) fn is_crowd(half_open: u32, all: u32) -> bool {
 }
 
 /// What is wanted of the frontend or server that has this slot; `None` if it is gone or has no limit.
-fn wanted(held: Held, plan: &Plan) -> Option<Wanted<'_>> {
+fn wanted(held: Resource, plan: &Plan) -> Option<Wanted<'_>> {
     let (slots, limit) = match held {
-        Held::FrontendSlot(id) => {
+        Resource::FrontendSlot(id) => {
             let frontend = plan.frontends.iter().find(|frontend| frontend.id == id)?;
             (&frontend.slots, frontend.max_connections)
         }
-        Held::ServerSlot(id) => {
+        Resource::ServerSlot(id) => {
             let server = plan.servers.get(&id)?;
             (&server.slots, server.max_connections)
         }
-        Held::Place | Held::Port(..) => return None,
+        Resource::TableEntry | Resource::Port(..) => return None,
     };
     limit.map(|limit| Wanted { held, slots, limit })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Share;
 use crate::flow::Class;
-use crate::queues::Held;
+use crate::queues::Resource;
 use convey_model::Timestamp;
 
 /// A look costs 64 flows. In a shortage every packet would take one, and none would find more than the last.
@@ -19,7 +19,7 @@ const PLACES: usize = 256;
 pub(super) struct InUse(Box<[Option<(Search, Timestamp)>]>);
 
 /// What was wanted, of which kind and class.
-type Search = (Held, Share, Class);
+type Search = (Resource, Share, Class);
 
 impl InUse {
     pub(super) fn new() -> InUse {
@@ -27,13 +27,13 @@ impl InUse {
     }
 
     /// Notes that all flows that could give way for this are in use.
-    pub(super) fn note(&mut self, held: Held, share: Share, class: Class, now: Timestamp) {
+    pub(super) fn note(&mut self, held: Resource, share: Share, class: Class, now: Timestamp) {
         let search = (held, share, class);
         self.0[place(&search)] = Some((search, now));
     }
 
     /// Whether all were a moment ago.
-    pub(super) fn are_all(&self, held: Held, share: Share, class: Class, now: Timestamp) -> bool {
+    pub(super) fn are_all(&self, held: Resource, share: Share, class: Class, now: Timestamp) -> bool {
         let search = (held, share, class);
         self.0[place(&search)].is_some_and(|(known, at)| known == search && now.since(at) < MOMENT)
     }
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn what_was_not_found_is_looked_for_again_after_a_moment() {
         let share = Share::new(View::BothSides, UDP);
-        let (slot, other) = (Held::ServerSlot(1), Held::ServerSlot(2));
+        let (slot, other) = (Resource::ServerSlot(1), Resource::ServerSlot(2));
         let at = |millis: u64| Timestamp(millis * 1_000_000);
         let mut in_use = InUse::new();
         in_use.note(slot, share, Class::Doubtful, at(1_000));

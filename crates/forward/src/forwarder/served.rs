@@ -10,7 +10,7 @@ use crate::{End, Flow, NatPorts, View};
 use convey_model::{Addr, Draining, DsrKind, Endpoint, Listen, OnDown, UDP};
 
 /// An address, a port and a protocol, as flows have them.
-type Place = (Addr, u16, u8);
+type FlowEndpoint = (Addr, u16, u8);
 
 /// The port of a server that has none of its own: its flows keep that of the frontend.
 const ANY_PORT: u16 = 0;
@@ -33,8 +33,8 @@ pub(super) struct Served {
     /// Where that listens.
     drained: Arc<PortRanges<(Addr, u8)>>,
     /// Those where connections go on without us.
-    outlasting: HashSet<Place>,
-    servers: HashSet<Place>,
+    outlasting: HashSet<FlowEndpoint>,
+    servers: HashSet<FlowEndpoint>,
     /// Ids of the servers that are down.
     down: HashSet<u32>,
     /// Those of them whose connections end with that.
@@ -84,8 +84,8 @@ impl Served {
             asked: asked.collect(),
             listen: listen.chain(still).collect(),
             draining: draining.clone(),
-            outlasting: plan.outlasting.iter().copied().map(place).collect(),
-            servers: servers.chain(draining.servers.iter().copied()).map(place).collect(),
+            outlasting: plan.outlasting.iter().copied().map(flow_endpoint).collect(),
+            servers: servers.chain(draining.servers.iter().copied()).map(flow_endpoint).collect(),
             down: plan.pools.iter().flat_map(down).collect(),
             reset: ByView { both_sides: reset(View::BothSides), client_side: reset(View::ClientSide) },
             ways: plan.pools.iter().flat_map(way).collect(),
@@ -159,10 +159,10 @@ impl Served {
 }
 
 fn one_port(endpoint: &Endpoint) -> ((Addr, u8), RangeInclusive<u16>) {
-    let (addr, port, protocol) = place(*endpoint);
+    let (addr, port, protocol) = flow_endpoint(*endpoint);
     ((addr, protocol), port..=port)
 }
 
-fn place(endpoint: Endpoint) -> Place {
+fn flow_endpoint(endpoint: Endpoint) -> FlowEndpoint {
     (endpoint.addr.ip().into(), endpoint.addr.port(), endpoint.protocol as u8)
 }

@@ -211,7 +211,7 @@ impl World {
         let could = |open: &Connection| {
             let all = self.all.has_at(self.frontend.live.id, client_of(open.client));
             let is_first = open.waiting.as_ref().is_some_and(Waiting::is_first);
-            is_first && has_room(&self.frontend, Held { all, questions: 0 })
+            is_first && has_room(&self.frontend, ClientUsage { all, questions: 0 })
         };
         let is_full = self.open.iter().any(|open| open.waiting.is_none() && !open.has_slot);
         !is_full && self.open.iter().any(could)

@@ -17,7 +17,7 @@ use super::inbound::{Inbound, NoHeader};
 use super::send::{Run, To, is_refusal};
 use super::session::Session;
 use super::slot::SessionSlot;
-use super::socket::{self, BATCH, Batch, Datagrams};
+use super::socket::{self, BUFFERS, Datagrams, ReceiveBuffers};
 use super::sockets::Listening;
 use super::table::{Key, Table};
 use crate::lines::Event;
@@ -112,7 +112,7 @@ impl Relay {
     pub(super) fn forward(&mut self) -> bool {
         let snapshot = self.load_snapshot();
         let moment = Moment { snapshot: &snapshot, now: self.now() };
-        BATCH.with_borrow_mut(|batch| {
+        BUFFERS.with_borrow_mut(|batch| {
             let Ok(received) = batch.receive(self.listening.state(), self.listening.socket()) else {
                 return true;
             };
@@ -121,7 +121,7 @@ impl Relay {
                 taken += 1;
                 SESSIONS.with_borrow_mut(|sessions| self.forward_all(sessions, datagrams, moment));
             }
-            taken < Batch::SIZE
+            taken < ReceiveBuffers::SIZE
         })
     }
 
@@ -363,7 +363,7 @@ impl Relay {
         let Some((key, session)) = sessions.get_mut(number) else { return true };
         let (socket, to) = (self.listening.socket(), To::Client(key.peer(), key.asked));
         let mut taken = 0;
-        let heard = BATCH.with_borrow_mut(|batch| {
+        let heard = BUFFERS.with_borrow_mut(|batch| {
             let mut received = batch.receive(self.listening.state(), session.socket())?.peekable();
             while let Some(first) = received.next() {
                 let mut run = Run::of(first);
@@ -394,7 +394,7 @@ impl Relay {
                 return false; // answers may have come before
             }
         }
-        taken < Batch::SIZE
+        taken < ReceiveBuffers::SIZE
     }
 
     fn dropped(&self, reason: Counter, n: u64) {

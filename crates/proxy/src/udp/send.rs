@@ -11,7 +11,7 @@ use std::ptr;
 use quinn_udp::EcnCodepoint;
 use socket2::SockAddr;
 
-use super::socket::{Batch, Datagrams};
+use super::socket::{Datagrams, ReceiveBuffers};
 
 /// Where datagrams go.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ const MAX_DATAGRAMS: u64 = 64;
 
 /// What is sent on with one system call: datagrams of one length, but for the last, which may be shorter.
 pub(super) struct Run<'a> {
-    parts: [IoSlice<'a>; Batch::SIZE],
+    parts: [IoSlice<'a>; ReceiveBuffers::SIZE],
     len: usize,
     bytes: usize,
     datagrams: u64,
@@ -46,7 +46,7 @@ impl<'a> Run<'a> {
     pub(super) fn of(datagrams: Datagrams<'a>) -> Run<'a> {
         let stride = datagrams.stride();
         let mut run = Run {
-            parts: [IoSlice::new(&[]); Batch::SIZE],
+            parts: [IoSlice::new(&[]); ReceiveBuffers::SIZE],
             len: 0,
             bytes: 0,
             datagrams: 0,
@@ -65,7 +65,7 @@ impl<'a> Run<'a> {
         let fits = self.is_open
             && is_alike
             && datagrams.meta.ecn == self.ecn
-            && self.len < Batch::SIZE
+            && self.len < ReceiveBuffers::SIZE
             && self.bytes + datagrams.bytes.len() <= MAX_BYTES
             && self.datagrams + datagrams.count() <= MAX_DATAGRAMS;
         if fits {
@@ -242,14 +242,14 @@ mod tests {
     struct Receiver {
         socket: UdpSocket,
         state: UdpSocketState,
-        batch: Batch,
+        batch: ReceiveBuffers,
     }
 
     impl Receiver {
         fn new(addr: &str) -> Receiver {
             let socket = UdpSocket::bind(addr).unwrap();
             let state = prepare(&socket).unwrap();
-            Receiver { socket, state, batch: Batch::new() }
+            Receiver { socket, state, batch: ReceiveBuffers::new() }
         }
 
         fn addr(&self) -> SocketAddr {

@@ -19,7 +19,7 @@ use super::send::each_of;
 /// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
 
-/// Prepares a listening socket for [`Batch::receive`].
+/// Prepares a listening socket for [`ReceiveBuffers::receive`].
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
     // That forbids fragments and asks for times. What we send on is as long as its sender made it, and may need them.
@@ -47,11 +47,11 @@ pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
 
 thread_local! {
     /// Nothing stays in it: the listeners of a thread share one.
-    pub(super) static BATCH: RefCell<Batch> = RefCell::new(Batch::new());
+    pub(super) static BUFFERS: RefCell<ReceiveBuffers> = RefCell::new(ReceiveBuffers::new());
 }
 
 /// Room for what one system call receives.
-pub(super) struct Batch {
+pub(super) struct ReceiveBuffers {
     bytes: Box<[u8]>,
     metas: [RecvMeta; BATCH_SIZE],
 }
@@ -63,12 +63,15 @@ pub(super) struct Datagrams<'a> {
     pub(super) meta: &'a RecvMeta,
 }
 
-impl Batch {
+impl ReceiveBuffers {
     /// How many [`Datagrams`] it has room for.
     pub(super) const SIZE: usize = BATCH_SIZE;
 
-    pub(super) fn new() -> Batch {
-        Batch { bytes: vec![0; LARGEST * BATCH_SIZE].into(), metas: [RecvMeta::default(); BATCH_SIZE] }
+    pub(super) fn new() -> ReceiveBuffers {
+        ReceiveBuffers {
+            bytes: vec![0; LARGEST * BATCH_SIZE].into(),
+            metas: [RecvMeta::default(); BATCH_SIZE],
+        }
     }
 
     /// Receives what has come, as much as there is room for; `state` may be that of another socket.
@@ -157,7 +160,7 @@ mod tests {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let socket = connect(server).unwrap();
         socket.send(b"anybody?").unwrap();
-        let mut batch = Batch::new();
+        let mut batch = ReceiveBuffers::new();
         let refused = loop {
             match batch.receive(&state, &socket).map(|_| ()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

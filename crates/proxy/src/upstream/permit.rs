@@ -18,7 +18,7 @@ pub(crate) struct Permit {
     pub(super) protocol: Protocol,
     /// When the client came; `None` once its session goes on with another permit.
     began: Option<Instant>,
-    /// Of the server's connects: tells whether a failure is old news.
+    /// Of the server's connects: tells whether a failure is stale.
     pub(super) row: u32,
     is_open: bool,
     /// Whether health has been told how the client fared.

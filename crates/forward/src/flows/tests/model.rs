@@ -47,9 +47,14 @@ fn new_flow(client: u16) -> NewFlow {
 }
 
 /// What the flow of a client holds.
-fn held_by(client: u16) -> [Held; 4] {
+fn held_by(client: u16) -> [Resource; 4] {
     let NewFlow { server: FlowKey { src, src_port, .. }, frontend_id, server_id, .. } = new_flow(client);
-    [Held::Place, Held::Port(src, src_port), Held::FrontendSlot(frontend_id), Held::ServerSlot(server_id)]
+    [
+        Resource::TableEntry,
+        Resource::Port(src, src_port),
+        Resource::FrontendSlot(frontend_id),
+        Resource::ServerSlot(server_id),
+    ]
 }
 
 impl Known {

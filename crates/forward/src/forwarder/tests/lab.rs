@@ -283,7 +283,7 @@ impl Lab {
         let (lead, frames) = if let Kind::LaterFragment { .. } = key.kind {
             match self.fragments.later(whole, bytes.to_vec(), self.now, drop) {
                 Later::Follows(lead, frame) => (lead, vec![frame]),
-                Later::Held => return Vec::new(),
+                Later::Queued => return Vec::new(),
                 Later::Full(_) => return vec![Outcome::Dropped(DropReason::FragmentQueueFull)],
             }
         } else {

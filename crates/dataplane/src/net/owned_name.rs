@@ -18,40 +18,40 @@ use super::unix_sockets::named;
 /// Anybody may bind such a name. So it is no name that is fought for: every process binds its own, and then looks for
 /// others. Those of root and of its own user count, and those of a user who captures packets, for which privileges are needed.
 #[derive(Debug)]
-pub struct Claim {
+pub struct OwnedName {
     _socket: UnixDatagram,
 }
 
-/// Why something cannot be claimed.
+/// Why something cannot be owned.
 #[derive(Debug)]
 pub struct Refused {
-    /// Which of those that were to be claimed.
+    /// Which of those that were to be owned.
     pub which: usize,
-    /// Why not; `AddrInUse` if it is claimed already.
+    /// Why not; `AddrInUse` if another process owns it.
     pub error: io::Error,
 }
 
-impl Claim {
-    /// Claims what the name says.
+impl OwnedName {
+    /// Takes what the name says.
     ///
     /// # Errors
-    /// `AddrInUse` if a process of root's, of our own user or of one who captures packets has claimed it, even if only at the
+    /// `AddrInUse` if a process of root's, of our own user or of one who captures packets owns it, even if only since the
     /// same moment.
-    pub fn new(name: impl Display) -> io::Result<Claim> {
-        let mut claims = Claim::all(&[name]).map_err(|refused| refused.error)?;
-        claims.pop().ok_or_else(|| unreachable!("one was claimed"))
+    pub fn take(name: impl Display) -> io::Result<OwnedName> {
+        let mut owned = OwnedName::take_all(&[name]).map_err(|refused| refused.error)?;
+        owned.pop().ok_or_else(|| unreachable!("one was taken"))
     }
 
-    /// Claims all of it. Errors leave nothing claimed.
-    pub fn all(names: &[impl Display]) -> Result<Vec<Claim>, Refused> {
+    /// Takes all of it. Errors leave nothing taken.
+    pub fn take_all(names: &[impl Display]) -> Result<Vec<OwnedName>, Refused> {
         let names: Vec<String> = names.iter().map(|name| format!("convey {name}")).collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
         let refused = |which| move |error| Refused { which, error };
-        let mut claims = Vec::new();
+        let mut owned = Vec::new();
         for (which, name) in names.iter().enumerate() {
-            claims.push(Claim::numbered(name).map_err(refused(which))?);
+            owned.push(OwnedName::numbered(name).map_err(refused(which))?);
         }
         let others = match named(b"\0convey ") {
             Ok(others) => others,
@@ -59,10 +59,10 @@ impl Claim {
             Err(_) => return alone(&names),
         };
         // There may be tens of thousands: one for each port of a range.
-        let ours: HashSet<&[u8]> = claims.iter().map(|(_, full)| full.as_bytes()).collect();
+        let ours: HashSet<&[u8]> = owned.iter().map(|(_, full)| full.as_bytes()).collect();
         let wanted: HashMap<&[u8], usize> =
             names.iter().enumerate().map(|(which, name)| (name.as_bytes(), which)).collect();
-        // Read after our own names are bound: whoever claims later sees them.
+        // Read after our own names are bound: whoever takes it later sees them.
         let capturing = capturing().unwrap_or_default();
         let mut strangers = Strangers::default();
         for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {
@@ -75,10 +75,10 @@ impl Claim {
             }
         }
         strangers.tell();
-        Ok(claims.into_iter().map(|(claim, _)| claim).collect())
+        Ok(owned.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The user who has claimed what the name says, where it is neither root nor our own user: the claim of such a one is
+    /// The user who owns what the name says, where it is neither root nor our own user: the ownership of such a one is
     /// heeded only where nothing is lost by it. `None` if there is none, or the kernel does not tell.
     pub fn strangers(name: impl Display) -> Option<u32> {
         let name = format!("convey {name}");
@@ -89,34 +89,34 @@ impl Claim {
     }
 
     /// A name of our own for it, and how it is written.
-    fn numbered(name: &str) -> io::Result<(Claim, String)> {
+    fn numbered(name: &str) -> io::Result<(OwnedName, String)> {
         let full = format!("{name} #{:016x}", fastrand::u64(..));
-        Ok((Claim::bound(&full)?, full))
+        Ok((OwnedName::bound(&full)?, full))
     }
 
-    fn bound(name: &str) -> io::Result<Claim> {
-        Ok(Claim { _socket: UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)? })
+    fn bound(name: &str) -> io::Result<OwnedName> {
+        Ok(OwnedName { _socket: UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)? })
     }
 }
 
-/// Claims the names themselves.
-fn alone(names: &[String]) -> Result<Vec<Claim>, Refused> {
-    let claim = |(which, name): (usize, &String)| {
-        Claim::bound(name).map_err(|error| match error.kind() {
+/// Takes the names themselves.
+fn alone(names: &[String]) -> Result<Vec<OwnedName>, Refused> {
+    let take = |(which, name): (usize, &String)| {
+        OwnedName::bound(name).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => Refused { which, error: taken() },
             _ => Refused { which, error },
         })
     };
-    names.iter().enumerate().map(claim).collect()
+    names.iter().enumerate().map(take).collect()
 }
 
-/// What a socket claims, whatever its number.
+/// What the owner of a socket owns, whatever its number.
 fn without_number(socket: &[u8]) -> &[u8] {
     let number = socket.windows(2).position(|two| two == b" #");
     &socket[..number.unwrap_or(socket.len())]
 }
 
-/// Whether the socket claims what the name says; without a number, as versions did that had none.
+/// Whether the owner of the socket owns what the name says; without a number, as versions did that had none.
 fn is_of(socket: &[u8], name: &str) -> bool {
     let rest = socket.strip_prefix(name.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" #"))
@@ -132,7 +132,7 @@ fn taken() -> io::Error {
 
 const TAKEN: &str = "another process on this host does already (`sudo ss -xap | grep @convey` shows which)";
 
-/// Users whose claims do not count. They could claim anything, and keep convey from starting.
+/// Users whose names do not count. They could bind any, and keep convey from starting.
 #[derive(Default)]
 struct Strangers(Option<(u32, String, usize)>);
 
@@ -165,30 +165,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_claimed_is_free_again_when_given_up() {
+    fn what_is_owned_is_free_again_when_given_up() {
         let name = format!("test {}", std::process::id());
-        let claim = Claim::new(&name).unwrap();
-        let error = Claim::new(&name).unwrap_err();
+        let owned = OwnedName::take(&name).unwrap();
+        let error = OwnedName::take(&name).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::AddrInUse, TAKEN));
-        let _other = Claim::new(format!("{name} b")).unwrap();
-        drop(claim);
-        Claim::new(&name).unwrap();
+        let _other = OwnedName::take(format!("{name} b")).unwrap();
+        drop(owned);
+        OwnedName::take(&name).unwrap();
     }
 
     #[test]
-    fn all_are_claimed_or_none() {
+    fn all_are_owned_or_none() {
         let [a, b] = ["a", "b"].map(|name| format!("test of all {} {name}", std::process::id()));
-        let held = Claim::new(&b).unwrap();
-        assert_eq!(Claim::all(&[&a, &b]).unwrap_err().which, 1);
+        let held = OwnedName::take(&b).unwrap();
+        assert_eq!(OwnedName::take_all(&[&a, &b]).unwrap_err().which, 1);
         drop(held);
-        assert_eq!(Claim::all(&[&a, &b]).unwrap().len(), 2);
+        assert_eq!(OwnedName::take_all(&[&a, &b]).unwrap().len(), 2);
     }
 
     #[test]
-    fn a_claim_without_a_number_counts_too() {
+    fn a_name_without_a_number_counts_too() {
         let name = format!("test of the old {}", std::process::id());
-        let _old = Claim::bound(&format!("convey {name}")).unwrap();
-        assert_eq!(Claim::new(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let _old = OwnedName::bound(&format!("convey {name}")).unwrap();
+        assert_eq!(OwnedName::take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(is_of(b"convey 10.0.0.1:80 #12", "convey 10.0.0.1:80"));
         assert!(!is_of(b"convey 10.0.0.1:8080 #12", "convey 10.0.0.1:80"));
     }

@@ -1,4 +1,4 @@
-//! What the kernel has told of, until somebody asks.
+//! Notifications of the kernel (rtnetlink), until somebody takes them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,12 +8,12 @@ use tokio::sync::Notify;
 
 use super::table::NeighbourChange;
 
-/// News of neighbours that are kept; where there are more, reading the whole table is cheaper.
+/// Notifications about neighbours that are kept. Where there are more, reading the whole table is cheaper.
 const MAX_EVENTS: usize = 4_096;
 
-/// The news since they were last taken.
+/// The notifications since they were last taken.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Notifications {
     told: Notify,
     pending: Mutex<Pending>,
 }
@@ -33,7 +33,7 @@ impl Default for Pending {
     }
 }
 
-impl News {
+impl Notifications {
     /// Takes in a message. One that says that others were lost means anything.
     pub(super) fn hear(&self, message: &NetlinkMessage<RouteNetlinkMessage>) {
         let neighbour = match &message.payload {
@@ -61,12 +61,12 @@ impl News {
         self.told.notify_one();
     }
 
-    /// Waits for news since this was last called.
+    /// Waits for a notification since this was last called.
     pub(super) async fn told(&self) {
         self.told.notified().await;
     }
 
-    /// The news since this was last called.
+    /// What has changed since this was last called.
     pub(super) fn take(&self) -> Pending {
         std::mem::take(&mut *self.pending())
     }
