@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{LogLevel, Stats};
@@ -35,6 +36,22 @@ pub struct Cli {
     /// What every command takes.
     #[command(flatten)]
     pub options: Options,
+}
+
+impl Cli {
+    /// Reads the command line of this process. Ends it if that is wrong, or asks for help.
+    pub fn read() -> Cli {
+        Cli::try_parse().unwrap_or_else(|error| without_usage(error).exit())
+    }
+}
+
+/// Of options that are missing or do not go together, clap's line of usage shows some, which would be wrong, too.
+fn without_usage(mut error: clap::Error) -> clap::Error {
+    let contradicts = [ErrorKind::ArgumentConflict, ErrorKind::MissingRequiredArgument, ErrorKind::UnknownArgument];
+    if contradicts.contains(&error.kind()) {
+        error.remove(ContextKind::Usage);
+    }
+    error
 }
 
 /// What to do instead of running the balancer.
@@ -278,6 +295,19 @@ mod tests {
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn no_line_of_usage_contradicts_the_error() {
+        for (line, told) in [
+            ("convey -c a.toml -l 1 -s x", "cannot be used with"),
+            ("convey --servers hosts.txt", "were not provided"),
+            ("convey --confg x", "a similar argument exists: '--config'"),
+        ] {
+            let error = without_usage(parse(line).unwrap_err()).to_string();
+            assert!(error.contains(told) && !error.contains("Usage:"), "{error}");
+        }
+        assert!(without_usage(parse("convey chek").unwrap_err()).to_string().contains("Usage: convey"));
     }
 
     #[test]

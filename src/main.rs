@@ -3,13 +3,12 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use convey::app;
 use convey::cli::Cli;
 use convey::logging::Log;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read();
     let log = Log::start(cli.options.log_level);
     let ran = app::run(&cli, &log);
     let code = ran.unwrap_or_else(|failure| {

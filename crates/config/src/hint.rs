@@ -15,6 +15,40 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
+/// What other load balancers call it (HAProxy, nginx, Envoy, IPVS), the word here, and what else is to be set.
+const ELSEWHERE: [(&str, &str, &str); 20] = [
+    ("leastconn", "least_connections", ""),
+    ("least_conn", "least_connections", ""),
+    ("least_request", "least_connections", ""),
+    ("lc", "least_connections", ""),
+    ("wlc", "least_connections", ""),
+    ("rr", "round_robin", ""),
+    ("wrr", "round_robin", ""),
+    ("static-rr", "round_robin", ""),
+    ("random", "power_of_two", ""),
+    ("p2c", "power_of_two", ""),
+    ("source", "ring", " with hash = \"source\""),
+    ("ip_hash", "ring", " with hash = \"source\""),
+    ("sh", "maglev", " with hash = \"source\""),
+    ("mh", "maglev", " with hash = \"source\""),
+    ("hash", "ring", ""),
+    ("nat", "passthrough", ""),
+    ("masq", "passthrough", ""),
+    ("dr", "dsr", " with dsr = \"l2\" for the backend"),
+    ("stream", "proxy", ""),
+    ("ping", "none", ""),
+];
+
+/// The same for a word of a few, which may have another name elsewhere.
+pub(super) fn did_you_mean_or_elsewhere(word: &str, names: &[&str]) -> String {
+    let lower = word.to_lowercase();
+    let known = ELSEWHERE.iter().find(|(elsewhere, name, _)| *elsewhere == lower && names.contains(name));
+    match known {
+        Some((_, name, more)) => format!("; did you mean `{name}`{more}?"),
+        None => did_you_mean(word, names.iter().copied()),
+    }
+}
+
 /// `; did you mean ...?` to append to a message, or nothing.
 pub(super) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
@@ -32,5 +66,19 @@ mod tests {
         assert_eq!(nearest("listen_address", keys), Some("listen_addr"));
         assert_eq!(nearest("timeout", keys), None);
         assert_eq!(nearest("", keys), None);
+    }
+
+    #[test]
+    fn a_word_of_another_load_balancer_is_translated_where_it_fits() {
+        let algorithms = ["round_robin", "least_connections", "power_of_two", "ring", "maglev"];
+        for (word, told) in [
+            ("leastconn", "; did you mean `least_connections`?"),
+            ("Source", "; did you mean `ring` with hash = \"source\"?"),
+            ("random", "; did you mean `power_of_two`?"),
+            ("rnig", "; did you mean `ring`?"),
+            ("nat", ""),
+        ] {
+            assert_eq!(did_you_mean_or_elsewhere(word, &algorithms), told, "{word}");
+        }
     }
 }

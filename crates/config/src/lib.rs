@@ -3,6 +3,8 @@
 
 mod describe;
 mod diff;
+mod duplicates;
+mod encoding;
 mod file;
 pub mod files;
 #[cfg(feature = "test-util")]
@@ -125,14 +127,15 @@ impl Loaded {
 /// Reads and validates a file.
 ///
 /// # Errors
-/// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with everything that is
+/// [`LoadError::Unreadable`] if there is nothing to read, [`LoadError::Invalid`] with everything that is
 /// wrong with the text.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     parse(&path.display().to_string(), &read(path)?).map_err(LoadError::Invalid)
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {
-    files::read_text(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })
+    let bytes = files::read(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+    encoding::decode(&path.display().to_string(), bytes).map_err(|problem| LoadError::Invalid(vec![problem]))
 }
 
 /// Validates the text of a file; `file` is what problems call it.

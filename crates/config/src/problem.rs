@@ -1,12 +1,15 @@
 //! What is wrong with a file, and where.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 use toml::de;
+
+use super::duplicates::Keys;
 
 /// One thing that is wrong with a configuration file (or odd, if it is a warning).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +26,14 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// What is wrong at a byte of a text as such.
+    pub(super) fn at(file: &str, text: &str, at: usize, message: String) -> Problem {
+        let (line, column) = position(text, at);
+        Problem { file: file.to_owned(), line, column, key: String::new(), message }
+    }
+}
+
 impl fmt::Display for Problem {
     /// One line: `config.toml:3:1: frontends.web: unknown key`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,7 +48,7 @@ impl fmt::Display for Problem {
 /// Why a file cannot be used.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// There is no text: no such file, no permission, not UTF-8.
+    /// There is nothing to read: no such file, no permission, no regular file, too long.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The file as the user named it.
@@ -88,15 +99,20 @@ impl<'a> Report<'a> {
     pub(super) fn new(file: &'a str, text: &'a str, syntax_errors: &[de::Error]) -> Self {
         let mut report =
             Report { file, text, lost_at: None, errors: RefCell::default(), warnings: RefCell::default() };
+        let duplicates = Duplicates::of(text, syntax_errors);
         let mut problems = Vec::new();
-        for error in syntax_errors.iter().take(MAX_PROBLEMS) {
+        for error in syntax_errors.iter().filter(|error| !duplicates.follows(error)).take(MAX_PROBLEMS) {
             let span = error.span().unwrap_or(0..0);
-            let found = text.get(span.clone()).unwrap_or_default();
-            // The parser drops the second value and carries on: the only error it cannot get lost on.
-            let duplicate = error.message() == "duplicate key";
-            let message = if duplicate { format!("duplicate key `{found}`") } else { error.message().into() };
+            let is_duplicate = is_duplicate(error);
+            let message = if is_duplicate {
+                let found = text.get(span.clone()).unwrap_or_default();
+                duplicates.message(found, span.start, text)
+            } else {
+                error.message().to_owned()
+            };
             let problem = report.problem(&Place { key: String::new(), at: span.start }, message);
-            if !duplicate {
+            // The parser drops the second value and carries on: the only error it cannot get lost on.
+            if !is_duplicate {
                 report.lost_at = Some(report.lost_at.map_or(problem.line, |line| line.min(problem.line)));
             }
             problems.push(problem);
@@ -156,6 +172,43 @@ impl<'a> Report<'a> {
     fn problem(&self, place: &Place, message: String) -> Problem {
         let (line, column) = position(self.text, place.at);
         Problem { file: self.file.to_owned(), line, column, key: place.key.clone(), message }
+    }
+}
+
+fn is_duplicate(error: &de::Error) -> bool {
+    error.message() == "duplicate key"
+}
+
+/// The keys that stand in a text twice.
+struct Duplicates {
+    keys: Keys,
+    /// Where the second ones begin.
+    second: HashSet<usize>,
+}
+
+impl Duplicates {
+    fn of(text: &str, errors: &[de::Error]) -> Duplicates {
+        let second = errors.iter().filter(|error| is_duplicate(error));
+        let second: HashSet<usize> = second.filter_map(|error| Some(error.span()?.start)).collect();
+        // Most texts have none.
+        let keys = if second.is_empty() { Keys::default() } else { Keys::of(text) };
+        Duplicates { keys, second }
+    }
+
+    /// Whether this is a key of a table whose header is one of them: that says enough.
+    fn follows(&self, error: &de::Error) -> bool {
+        let header = error.span().and_then(|span| self.keys.header(span.start));
+        is_duplicate(error) && header.is_some_and(|header| self.second.contains(&header))
+    }
+
+    fn message(&self, found: &str, second: usize, text: &str) -> String {
+        match self.keys.first(second) {
+            Some(first) => {
+                let (line, _) = position(text, first);
+                format!("duplicate key `{found}`: it is in line {line} already; keep one of them")
+            }
+            None => format!("duplicate key `{found}`"),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! was found and what is allowed.
 
 use std::fmt::{self, Display};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ pub(super) fn choice<T: Copy>(
         let word = value.as_str().unwrap_or_default();
         all.iter().copied().find(|one| name(*one) == word).ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
-            let meant = hint::did_you_mean(word, names.iter().copied());
+            let meant = hint::did_you_mean_or_elsewhere(word, &names);
             not_allowed(value, &names.join(", ")) + &meant
         })
     }
@@ -278,11 +278,26 @@ fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, Stri
     if let Ok(addr) = text.parse() {
         return concrete(addr, value, allowed);
     }
-    if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+    if let Some(meant) = in_brackets(text) {
+        let why = format!("an IPv6 address with a port has brackets: did you mean `{meant}`?");
+        Err(format!("{why} Found {}; allowed: {allowed}", found(value)))
+    } else if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
         refuse("the port is missing")
     } else {
         Err(not_allowed(value, allowed))
     }
+}
+
+/// A bare IPv6 address as it is written where a port follows. Its last group may be the port, or ports.
+fn in_brackets(text: &str) -> Option<String> {
+    let is_address = |text: &str| text.parse::<Ipv6Addr>().is_ok();
+    let is_port = |text: &str| text.parse::<u16>().is_ok_and(|port| port != 0);
+    if let Some((ip, ports)) = text.rsplit_once(':').filter(|(ip, _)| is_address(ip))
+        && ports.splitn(2, '-').all(is_port)
+    {
+        return Some(format!("[{ip}]:{ports}"));
+    }
+    is_address(text).then(|| format!("[{text}]:PORT"))
 }
 
 /// The address, if it has a port and is written as usual.

@@ -294,10 +294,43 @@ fn a_duplicate_key_does_not_hide_other_errors() {
     assert_eq!(
         errors(&format!("{GOOD}weight = 1\nweight = 2\nbackup = 3\n")),
         [
-            "config.toml:8:1: duplicate key `weight`",
+            "config.toml:8:1: duplicate key `weight`: it is in line 7 already; keep one of them",
             "config.toml:9:10: backends.web.servers.a.backup: found 3; allowed: true, false",
         ]
     );
+}
+
+#[test]
+fn a_table_that_stands_there_twice_is_told_once_with_both_lines() {
+    let again = "[frontends.web]\nlisten_addr = \"10.0.0.1:81\"\nbackend = \"web\"\n";
+    assert_eq!(
+        errors(&format!("{GOOD}{again}[backends.web]\nservers.a.addr = \"10.0.0.3:80\"\n")),
+        [
+            "config.toml:7:12: duplicate key `web`: it is in line 2 already; keep one of them",
+            "config.toml:11:9: duplicate key `a`: it is in line 5 already; keep one of them",
+        ]
+    );
+}
+
+#[test]
+fn what_other_load_balancers_call_an_algorithm_is_translated() {
+    for (word, meant) in [
+        ("leastconn", "least_connections`"),
+        ("source", "ring` with hash = \"source\""),
+        ("random", "power_of_two`"),
+    ] {
+        let error = error_after(&format!("[backends.web]\nalgorithm = \"{word}\"\n"));
+        assert!(error.ends_with(&format!("; did you mean `{meant}?")), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_says_where() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("latin1.toml");
+    fs::write(&path, b"# one\nname = \"caf\xe9\"\n").expect("writable");
+    let error = load(&path).expect_err("Latin-1").to_string();
+    assert_eq!(error, format!("{}:2:12: byte 0xe9 is not UTF-8; save the file as UTF-8", path.display()));
 }
 
 #[test]

@@ -7,7 +7,13 @@ fn a_listen_address_is_an_ip_address_and_a_port() {
     let cases = [
         ("\"10.0.0.1\"", "the port is missing, found \"10.0.0.1\""),
         ("\"[::1]\"", "the port is missing, found \"[::1]\""),
-        ("\"::\"", "the port is missing, found \"::\""),
+        ("\"::\"", "an IPv6 address with a port has brackets: did you mean `[::]:PORT`? Found \"::\""),
+        ("\"::1:80\"", "an IPv6 address with a port has brackets: did you mean `[::1]:80`? Found \"::1:80\""),
+        (
+            "\"1:2:3:4:5:6:7:8:80-90\"",
+            "an IPv6 address with a port has brackets: did you mean `[1:2:3:4:5:6:7:8]:80-90`? \
+             Found \"1:2:3:4:5:6:7:8:80-90\"",
+        ),
         ("\"10.0.0.1:0\"", "a port is 1 to 65535, found \"10.0.0.1:0\""),
         ("\"10.0.0.1:65536\"", "found \"10.0.0.1:65536\""),
         ("\"10.0.0.256:80\"", "found \"10.0.0.256:80\""),
@@ -57,10 +63,9 @@ fn a_server_address_is_that_of_one_machine() {
 /// The end of such an address could be meant as the port.
 #[test]
 fn an_ipv6_address_without_a_port_is_in_brackets_too() {
-    for value in ["2001:db8::2", "2001:db8::2:80"] {
+    for (value, meant) in [("2001:db8::2", "[2001:db8::2]:PORT"), ("2001:db8::2:80", "[2001:db8::2]:80")] {
         let error = error_with("10.0.0.2:80", value);
-        let missing =
-            format!("backends.web.servers.a.addr: the port is missing, found \"{value}\"; allowed: IP:port");
+        let missing = format!("has brackets: did you mean `{meant}`? Found \"{value}\"; allowed: IP:port");
         assert!(error.contains(&missing), "{error}");
     }
 }

@@ -1,0 +1,186 @@
+//! Where the keys of a text stand: for the line of the first one of two. Pure.
+
+use std::collections::HashMap;
+
+use toml_parser::Source;
+use toml_parser::parser::{Event, EventKind, RecursionGuard, parse_document};
+
+/// As deep as the reader of values goes.
+const MAX_DEPTH: u32 = 80;
+
+/// The keys of a text, by where they begin.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    all: HashMap<usize, Key>,
+    /// Where each path is first given a value or a header.
+    defined: HashMap<Path, usize>,
+    /// Where each path is first a part of another.
+    mentioned: HashMap<Path, usize>,
+}
+
+type Path = Vec<String>;
+
+#[derive(Debug)]
+struct Key {
+    path: Path,
+    /// Where the last key of the table's header begins.
+    header: Option<usize>,
+}
+
+impl Keys {
+    /// Reads them. What is no TOML has no keys.
+    pub(super) fn of(text: &str) -> Keys {
+        let mut events: Vec<Event> = Vec::new();
+        let tokens = Source::new(text).lex().into_vec();
+        parse_document(&tokens, &mut RecursionGuard::new(&mut events, MAX_DEPTH), &mut ());
+        let mut reader = Reader { text, ..Reader::default() };
+        events.iter().for_each(|event| reader.take(event));
+        reader.keys
+    }
+
+    /// Where the key that begins at `second` has stood before.
+    pub(super) fn first(&self, second: usize) -> Option<usize> {
+        let path = &self.all.get(&second)?.path;
+        let before = |places: &HashMap<Path, usize>| places.get(path).copied().filter(|at| *at < second);
+        before(&self.defined).or_else(|| before(&self.mentioned))
+    }
+
+    /// Where the header begins of the table that the key at `at` is in.
+    pub(super) fn header(&self, at: usize) -> Option<usize> {
+        self.all.get(&at)?.header
+    }
+}
+
+/// Follows the structure of a text.
+#[derive(Default)]
+struct Reader<'a> {
+    text: &'a str,
+    keys: Keys,
+    table: Path,
+    /// Where the last key of its header begins.
+    header: Option<usize>,
+    in_header: bool,
+    /// The keys before the next `=` or `]`, and where the last of them begins.
+    parts: Path,
+    at: usize,
+    /// What the value is for that comes next.
+    value: Option<Path>,
+    /// The inline tables and arrays that are open.
+    open: Vec<Path>,
+    /// How many items of arrays there have been.
+    items: usize,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, event: &Event) {
+        match event.kind() {
+            EventKind::StdTableOpen | EventKind::ArrayTableOpen => {
+                self.parts.clear();
+                self.open.clear();
+                self.value = None;
+                self.header = None;
+                self.in_header = true;
+            }
+            EventKind::StdTableClose => self.end_header(),
+            EventKind::ArrayTableClose => {
+                self.end_header();
+                self.table = self.item(self.table.clone());
+            }
+            EventKind::SimpleKey => self.key(event.span().start(), event.span().end()),
+            EventKind::KeyValSep => {
+                let path = self.path();
+                self.keys.defined.entry(path.clone()).or_insert(self.at);
+                self.parts.clear();
+                self.value = Some(path);
+            }
+            EventKind::InlineTableOpen => {
+                let path = self.value.take().unwrap_or_else(|| self.item(self.around().clone()));
+                self.open.push(path);
+            }
+            EventKind::ArrayOpen => {
+                let path = self.value.take().unwrap_or_else(|| self.around().clone());
+                let path = self.item(path);
+                self.open.push(path);
+            }
+            EventKind::InlineTableClose | EventKind::ArrayClose => {
+                self.open.pop();
+                self.parts.clear();
+            }
+            EventKind::Scalar => self.value = None,
+            EventKind::ValueSep | EventKind::Newline => self.parts.clear(),
+            _ => {}
+        }
+    }
+
+    fn key(&mut self, start: usize, end: usize) {
+        let name = self.text.get(start..end).unwrap_or_default();
+        self.parts.push(name.trim_matches(['"', '\'']).to_owned());
+        self.at = start;
+        let path = self.path();
+        self.keys.mentioned.entry(path.clone()).or_insert(start);
+        let header = if self.in_header { None } else { self.header };
+        self.keys.all.insert(start, Key { path, header });
+    }
+
+    fn end_header(&mut self) {
+        self.table = std::mem::take(&mut self.parts);
+        self.keys.defined.entry(self.table.clone()).or_insert(self.at);
+        (self.header, self.in_header) = (Some(self.at), false);
+    }
+
+    /// The keys before the next `=` or `]`, from the root on.
+    fn path(&self) -> Path {
+        let around = if self.in_header { &[][..] } else { self.around() };
+        around.iter().chain(&self.parts).cloned().collect()
+    }
+
+    /// The table that a key would be in.
+    fn around(&self) -> &Path {
+        self.open.last().unwrap_or(&self.table)
+    }
+
+    /// An item of an array, in which keys are others than in the next one.
+    fn item(&mut self, mut array: Path) -> Path {
+        self.items += 1;
+        array.push(format!("\n{}", self.items));
+        array
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The line of the first one of the key that a text ends with, or that has a `^` after it.
+    fn first(text: &str) -> Option<usize> {
+        let end = text.find('^').expect("a mark");
+        let bare = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let start = text[..end].rfind(|c| !bare(c)).map_or(0, |at| at + 1);
+        let first = Keys::of(&text.replace('^', "")).first(start)?;
+        Some(text[..first].matches('\n').count() + 1)
+    }
+
+    #[test]
+    fn the_first_one_of_a_key_is_found_in_whatever_way_it_is_written() {
+        for (text, line) in [
+            ("a = 1\na^ = 2", Some(1)),
+            ("[t]\na = 1\n[u]\na = 1\na^ = 2", Some(4)),
+            ("[t.u]\n[t]\n[v]\n[t^]", Some(2)),
+            ("[t]\nu.v.w = 1\n[t.u.v^]", Some(2)),
+            ("t = { a = 1 }\n[t^]", Some(1)),
+            ("t = { a = 1,\n a^ = 2 }", Some(1)),
+            ("l = [{ a = 1 }, { a^ = 2 }]", None),
+            ("[[l]]\na = 1\n[[l]]\na^ = 1", None),
+            ("t.a = 1\n\"t\".a^ = 1", Some(1)),
+            ("x = \"\"\"\na = 1\n\"\"\"\na^ = 2", None),
+            ("a^ = 1", None),
+        ] {
+            assert_eq!(first(text), line, "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_without_end_is_no_matter() {
+        Keys::of(&format!("a = {}", "[".repeat(100_000)));
+    }
+}
