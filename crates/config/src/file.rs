@@ -12,6 +12,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 pub(super) use self::server::Server;
+use super::document::INCLUDE;
+use super::include;
 use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
@@ -104,6 +106,7 @@ impl File {
         const NO_FRONTEND: &str = "there is none; write [frontends.NAME] with listen_addr and backend";
         let mut root = Table::root(root.get_ref(), report);
         root.require("frontends", NO_FRONTEND);
+        root.any_number(INCLUDE, |value| include::check(&string(value)?));
         let frontends = root.table("frontends");
         if frontends.is_empty() {
             report.missing(&frontends.place, NO_FRONTEND);

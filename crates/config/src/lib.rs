@@ -3,6 +3,7 @@
 
 mod describe;
 mod diff;
+mod document;
 mod duplicates;
 mod encoding;
 mod file;
@@ -10,6 +11,7 @@ pub mod files;
 #[cfg(feature = "test-util")]
 pub mod fixture;
 mod hint;
+mod include;
 mod list;
 mod logs;
 mod loops;
@@ -18,8 +20,10 @@ mod problem;
 mod reader;
 mod reload;
 mod resolved;
+mod texts;
 mod validate;
 mod values;
+mod variables;
 pub mod watch;
 
 pub use describe::describe;
@@ -33,10 +37,10 @@ pub use resolved::LeftOut;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use toml::de::DeTable;
-
+use self::document::Document;
 use self::file::File;
 use self::problem::Report;
+use self::texts::Texts;
 use convey_model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
 
 /// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
@@ -101,20 +105,24 @@ pub struct Loaded {
 /// What a configuration was read from: later problems point into it.
 #[derive(Debug)]
 struct Source {
-    name: String,
-    text: String,
+    texts: Texts,
     file: File,
 }
 
 impl Loaded {
+    fn new(texts: Texts, file: File, warnings: Vec<Problem>) -> Loaded {
+        let config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(file.mode));
+        Loaded { config, warnings, source: Source { texts, file } }
+    }
+
     /// The same file, its frontends that do not say their mode in this one: that of the command line. If all say
     /// theirs, and not all the same, that is odd.
     pub fn with_default_mode(mut self, mode: Mode) -> Loaded {
-        let Source { name, text, file } = &self.source;
+        let Source { texts, file } = &self.source;
         self.config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(mode));
         let said: Option<Vec<_>> = file.frontends.iter().map(|frontend| frontend.mode.as_ref()).collect();
         if let Some(other) = said.into_iter().flatten().find(|said| said.value != mode) {
-            let report = Report::new(name, text, &[]);
+            let report = Report::new(texts);
             let message =
                 format!("every frontend says its mode: {} on the command line has no effect", mode.name());
             report.warning(&other.place, message);
@@ -124,13 +132,24 @@ impl Loaded {
     }
 }
 
-/// Reads and validates a file.
+/// Reads and validates a file, and those that it includes.
 ///
 /// # Errors
 /// [`LoadError::Unreadable`] if there is nothing to read, [`LoadError::Invalid`] with everything that is
 /// wrong with the text.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    parse(&path.display().to_string(), &read(path)?).map_err(LoadError::Invalid)
+    let text = read(path)?;
+    let patterns = include::patterns(&text);
+    let mut texts = Texts::one(&path.display().to_string(), &text);
+    let included = include::files(path, &patterns);
+    for (count, file) in included.iter().enumerate() {
+        let text = read(file)?;
+        if count >= include::MAX_FILES || (texts.len() + text.len()) as u64 > files::MAX_SIZE {
+            return Err(LoadError::TooMuch { path: file.clone() });
+        }
+        texts.push(&file.display().to_string(), &text);
+    }
+    parse_texts(texts).map_err(LoadError::Invalid)
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {
@@ -138,26 +157,31 @@ fn read(path: &Path) -> Result<String, LoadError> {
     encoding::decode(&path.display().to_string(), bytes).map_err(|problem| LoadError::Invalid(vec![problem]))
 }
 
-/// Validates the text of a file; `file` is what problems call it.
+/// Validates the text of a file; `file` is what problems call it. What it includes is not read.
 ///
 /// # Errors
 /// Everything that is wrong, in the order of the file. After a syntax error the rest of the text is
 /// guesswork: from there on only further syntax errors are reported.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (root, syntax_errors) = DeTable::parse_recoverable(text);
-    let report = Report::new(file, text, &syntax_errors);
-    let read = File::read(&root, &report);
-    finish(file, text, read, report)
+    parse_texts(Texts::one(file, text))
 }
 
-/// Checks what was read of a text, each value right by itself.
-fn finish(name: &str, text: &str, file: File, report: Report<'_>) -> Result<Loaded, Vec<Problem>> {
-    validate::check(&file, &report);
-    let warnings = report.finish()?;
-    let config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(file.mode));
-    let source = Source { name: name.to_owned(), text: text.to_owned(), file };
-    Ok(Loaded { config, warnings, source })
+fn parse_texts(texts: Texts) -> Result<Loaded, Vec<Problem>> {
+    let (file, warnings) = {
+        let document = Document::parse(&texts, &|name| std::env::var(name));
+        let report = Report::of(&texts, &document);
+        document.report(&report);
+        let file = File::read(&document.root, &report);
+        let warnings = check(&file, report)?;
+        (file, warnings)
+    };
+    Ok(Loaded::new(texts, file, warnings))
+}
+
+/// Checks what was read of a text, each value right by itself. Returns what is odd.
+fn check(file: &File, report: Report<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
+    validate::check(file, &report);
+    report.finish()
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use toml::de::DeValue;
 use super::file::File;
 use super::problem::{Place, Placed, Report};
 use super::values::server_with_port;
-use super::{LoadError, Loaded, Problem, Stats, finish, read};
+use super::texts::Texts;
+use super::{LoadError, Loaded, Problem, Stats, check, read};
 
 /// What a list of servers leaves open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +31,9 @@ pub fn load_list(path: &Path, list: List) -> Result<Loaded, LoadError> {
 }
 
 fn parse(name: &str, text: &str, list: List) -> Result<Loaded, Vec<Problem>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let report = Report::new(name, text, &[]);
+    let texts = Texts::one(name, text);
+    let text = texts.parts().next().map_or("", |(_, text)| text);
+    let report = Report::new(&texts);
     let mut servers: Vec<Placed<_>> = Vec::new();
     let mut lines: HashMap<String, Place> = HashMap::new();
     for (at, entry) in entries(text) {
@@ -40,7 +42,7 @@ fn parse(name: &str, text: &str, list: List) -> Result<Loaded, Vec<Problem>> {
             Err(message) => report.error(&place, message),
             Ok(value) => match lines.get(&value.to_string()) {
                 Some(first) => {
-                    report.warning(&place, format!("{value} is in line {} already", report.line(first)));
+                    report.warning(&place, format!("{value} is in {} already", report.line(first, &place)));
                 }
                 None => {
                     lines.insert(value.to_string(), place.clone());
@@ -57,7 +59,8 @@ fn parse(name: &str, text: &str, list: List) -> Result<Loaded, Vec<Problem>> {
     }
     let listen = Placed { value: list.listen, place: Place { key: "--listen".to_owned(), at: 0 } };
     let file = File::of_list(listen, Stats { listen: list.stats }, servers, &report);
-    finish(name, text, file, report)
+    let warnings = check(&file, report)?;
+    Ok(Loaded::new(texts, file, warnings))
 }
 
 /// What stands in the lines, without blanks and comments, and where it begins.

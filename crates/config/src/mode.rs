@@ -36,7 +36,7 @@ pub struct Network<'a> {
 /// Everything that cannot work, in the order of the file.
 pub fn validate_mode(loaded: &Loaded, network: &Network<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
     let (source, config) = (&loaded.source, &loaded.config);
-    let report = Report::new(&source.name, &source.text, &[]);
+    let report = Report::new(&source.texts);
     for (backend, chosen) in source.file.backends.iter().zip(&config.backends) {
         if backend.algorithm.is_none() {
             validate::algorithm_fits(backend, chosen.algorithm, &report);

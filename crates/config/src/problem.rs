@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use thiserror::Error;
 use toml::de;
 
+use super::document::Document;
 use super::duplicates::Keys;
+use super::texts::{Spot, Texts, position};
 
 /// One thing that is wrong with a configuration file (or odd, if it is a warning).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +58,15 @@ pub enum LoadError {
         /// What the system said.
         source: io::Error,
     },
+    /// The files that the file includes are too many, or too long.
+    #[error(
+        "cannot read {}: with it the configuration would have more than {} files, or {} MiB",
+        path.display(), super::include::MAX_FILES, super::files::MAX_SIZE >> 20
+    )]
+    TooMuch {
+        /// The first one that is too much.
+        path: PathBuf,
+    },
     /// There is no thread to read it.
     #[error("cannot read the file: there is no thread to be had")]
     NoThread,
@@ -87,41 +98,67 @@ const MAX_PROBLEMS: usize = 100;
 
 /// Collects problems while a file is read and checked.
 pub(super) struct Report<'a> {
-    file: &'a str,
-    text: &'a str,
-    /// Line of the first syntax error that leaves the parser guessing what the rest of the file means.
-    lost_at: Option<usize>,
+    texts: &'a Texts,
+    /// Of each text the line of the first syntax error that leaves the parser guessing what the rest means.
+    lost_at: Vec<Option<usize>>,
+    /// Where values from the environment are.
+    expanded: HashSet<usize>,
+    /// Where values are that nobody knows; that is reported already.
+    unknown: HashSet<usize>,
     errors: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(file: &'a str, text: &'a str, syntax_errors: &[de::Error]) -> Self {
-        let mut report =
-            Report { file, text, lost_at: None, errors: RefCell::default(), warnings: RefCell::default() };
-        let duplicates = Duplicates::of(text, syntax_errors);
-        let mut problems = Vec::new();
-        for error in syntax_errors.iter().filter(|error| !duplicates.follows(error)).take(MAX_PROBLEMS) {
-            let span = error.span().unwrap_or(0..0);
-            let is_duplicate = is_duplicate(error);
-            let message = if is_duplicate {
-                let found = text.get(span.clone()).unwrap_or_default();
-                duplicates.message(found, span.start, text)
-            } else {
-                error.message().to_owned()
-            };
-            let problem = report.problem(&Place { key: String::new(), at: span.start }, message);
-            // The parser drops the second value and carries on: the only error it cannot get lost on.
-            if !is_duplicate {
-                report.lost_at = Some(report.lost_at.map_or(problem.line, |line| line.min(problem.line)));
+    /// Of texts in which the parser found nothing wrong.
+    pub(super) fn new(texts: &'a Texts) -> Self {
+        let (errors, warnings) = (RefCell::default(), RefCell::default());
+        let (expanded, unknown) = Default::default();
+        Report { texts, lost_at: vec![None; texts.parts().count()], expanded, unknown, errors, warnings }
+    }
+
+    /// Of texts and what the parser made of them.
+    pub(super) fn of(texts: &'a Texts, document: &Document<'_>) -> Self {
+        let mut report = Report::new(texts);
+        (report.expanded, report.unknown) = (document.expanded.clone(), document.unknown());
+        let mut all = Vec::new();
+        for (part, ((start, text), (_, errors))) in texts.parts().zip(&document.syntax_errors).enumerate() {
+            let duplicates = Duplicates::of(text, errors);
+            let mut problems = Vec::new();
+            for error in errors.iter().filter(|error| !duplicates.follows(error)).take(MAX_PROBLEMS) {
+                let span = error.span().unwrap_or(0..0);
+                let is_duplicate = is_duplicate(error);
+                let message = if is_duplicate {
+                    let found = text.get(span.clone()).unwrap_or_default();
+                    duplicates.message(found, span.start, text)
+                } else {
+                    error.message().to_owned()
+                };
+                let problem = report.problem(&Place { key: String::new(), at: start + span.start }, message);
+                // The parser drops the second value and carries on: the only error it cannot get lost on.
+                if !is_duplicate {
+                    let line = report.lost_at[part].map_or(problem.line, |line| line.min(problem.line));
+                    report.lost_at[part] = Some(line);
+                }
+                problems.push(problem);
             }
-            problems.push(problem);
+            problems.sort();
+            // What else the parser says about a line follows from the first thing.
+            problems.dedup_by_key(|problem| problem.line);
+            all.extend(problems);
         }
-        problems.sort();
-        // What else the parser says about a line follows from the first thing.
-        problems.dedup_by_key(|problem| problem.line);
-        report.errors = RefCell::new(problems);
+        report.errors = RefCell::new(all);
         report
+    }
+
+    /// Whether the value at `place` is from the environment: then it may be a number in quotes.
+    pub(super) fn is_expanded(&self, place: &Place) -> bool {
+        self.expanded.contains(&place.at)
+    }
+
+    /// Whether nobody knows the value at `place`, for a variable is missing: that is reported already.
+    pub(super) fn is_unknown(&self, place: &Place) -> bool {
+        self.unknown.contains(&place.at)
     }
 
     /// Something is wrong with what stands at `place`.
@@ -131,7 +168,8 @@ impl<'a> Report<'a> {
             return;
         }
         let problem = self.problem(place, message.into());
-        if self.lost_at.is_none_or(|line| problem.line < line) {
+        let lost_at = self.lost_at[self.texts.spot(place.at).part];
+        if lost_at.is_none_or(|line| problem.line < line) {
             errors.push(problem);
         }
     }
@@ -139,7 +177,7 @@ impl<'a> Report<'a> {
     /// Something is not in the file; `place` is where it should have been. Not believed after a syntax
     /// error, which may have swallowed it.
     pub(super) fn missing(&self, place: &Place, message: impl Into<String>) {
-        if self.lost_at.is_none() {
+        if self.lost_at.iter().all(Option::is_none) {
             self.error(place, message);
         }
     }
@@ -152,9 +190,10 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The line of a place, from 1.
-    pub(super) fn line(&self, place: &Place) -> usize {
-        position(self.text, place.at).0
+    /// The line of a place, from 1, in words; with its file unless the place that it is told at is in the same.
+    pub(super) fn line(&self, place: &Place, told_at: &Place) -> String {
+        let Spot { file, part, line, .. } = self.texts.spot(place.at);
+        if part == self.texts.spot(told_at.at).part { format!("line {line}") } else { format!("{file}, line {line}") }
     }
 
     /// The warnings of a file without errors, or its errors.
@@ -170,8 +209,8 @@ impl<'a> Report<'a> {
     }
 
     fn problem(&self, place: &Place, message: String) -> Problem {
-        let (line, column) = position(self.text, place.at);
-        Problem { file: self.file.to_owned(), line, column, key: place.key.clone(), message }
+        let Spot { file, line, column, .. } = self.texts.spot(place.at);
+        Problem { file: file.to_owned(), line, column, key: place.key.clone(), message }
     }
 }
 
@@ -212,31 +251,14 @@ impl Duplicates {
     }
 }
 
-/// Line and column of a byte, both from 1.
-fn position(text: &str, at: usize) -> (usize, usize) {
-    let before = &text.as_bytes()[..at.min(text.len())];
-    let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
-    let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
-    // A byte of the form 10xxxxxx continues a character.
-    let column = before[line_start..].iter().filter(|&&b| b & 0xc0 != 0x80).count() + 1;
-    (line, column)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn columns_count_characters_as_an_editor_does() {
-        assert_eq!(position("a\nb = \"äöü\" x", 2), (2, 1));
-        let text = "a\nb = \"äöü\" x";
-        assert_eq!(position(text, text.len() - 1), (2, 11));
-        assert_eq!(position(text, text.len() + 9), (2, 12));
-    }
-
-    #[test]
     fn of_problems_without_end_a_hundred_are_told() {
-        let report = Report::new("test.toml", "", &[]);
+        let texts = Texts::one("test.toml", "");
+        let report = Report::new(&texts);
         for n in 0..1_000 {
             report.warning(&Place { key: n.to_string(), at: 0 }, "odd");
             report.error(&Place { key: n.to_string(), at: 0 }, "wrong");

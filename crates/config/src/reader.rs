@@ -216,7 +216,17 @@ impl<'a> Table<'a> {
         value: &Spanned<DeValue<'_>>,
         parse: &impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Option<Placed<T>> {
-        match parse(value.get_ref()) {
+        if self.report.is_unknown(&place) {
+            return None;
+        }
+        let parsed = parse(value.get_ref()).or_else(|message| {
+            // What the environment says has to be in quotes.
+            let text = value.get_ref().as_str().filter(|_| self.report.is_expanded(&place));
+            let bare = text.and_then(|text| DeValue::parse(text).ok()).map(Spanned::into_inner);
+            let bare = bare.filter(|bare| !matches!(bare, DeValue::Array(_) | DeValue::Table(_)));
+            bare.and_then(|bare| parse(&bare).ok()).ok_or(message)
+        });
+        match parsed {
             Ok(value) => Some(Placed { value, place }),
             Err(message) => {
                 self.report.error(&place, message);
@@ -227,7 +237,7 @@ impl<'a> Table<'a> {
 }
 
 /// The dotted path of a key, quoted where TOML would quote it.
-fn join(path: &str, key: &str) -> String {
+pub(super) fn join(path: &str, key: &str) -> String {
     let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let key = if bare { key.to_owned() } else { format!("{key:?}") };
     if path.is_empty() { key } else { format!("{path}.{key}") }

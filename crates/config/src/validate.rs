@@ -78,8 +78,8 @@ fn listen_addresses(file: &File, report: &Report<'_>) {
             |listen: &Endpoint| listen.protocol == Protocol::Tcp && overlap(listen.addr, file.stats.listen);
         // The first port of a range that is in the way says enough.
         if let Some((listen, first)) = endpoints().find_map(|listen| Some((listen, *taken.get(&listen)?))) {
-            let line = report.line(first);
-            report.error(place, format!("{listen} is taken by {} (line {line})", first.key));
+            let line = report.line(first, place);
+            report.error(place, format!("{listen} is taken by {} ({line})", first.key));
         } else if let Some(listen) = endpoints().find(is_statistics) {
             report.error(place, format!("{listen} is taken by the statistics ({})", file.stats.listen));
         }
@@ -172,8 +172,8 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
     for addr in addrs {
         let text = addr.value.to_string();
         if let Some(first) = seen.get(&text) {
-            let line = report.line(first);
-            report.warning(&addr.place, format!("{text} is also {} (line {line})", first.key));
+            let line = report.line(first, &addr.place);
+            report.warning(&addr.place, format!("{text} is also {} ({line})", first.key));
         }
         seen.entry(text).or_insert(&addr.place);
     }

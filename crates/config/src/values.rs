@@ -74,17 +74,19 @@ pub(super) fn port(value: &DeValue<'_>) -> Result<u16, String> {
     port.filter(|port| *port != 0).ok_or_else(|| not_allowed(value, "a port from 1 to 65535"))
 }
 
-/// A number of seconds, at least `min` and at most a year.
+/// A number of seconds, or a text such as `500ms`; at least `min` and at most a year.
 pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration, String> {
     move |value| {
         let seconds = match value {
             DeValue::Integer(_) => as_integer(value).map(Duration::from_secs),
             DeValue::Float(n) => n.as_str().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()),
+            DeValue::String(text) => humantime::parse_duration(text).ok(),
             _ => None,
         };
         let range = min..=Duration::from_secs(MAX_SECONDS.into());
         seconds.filter(|seconds| range.contains(seconds)).ok_or_else(|| {
-            not_allowed(value, &format!("seconds from {} to {MAX_SECONDS}", min.as_secs_f64()))
+            let min = min.as_secs_f64();
+            not_allowed(value, &format!("seconds from {min} to {MAX_SECONDS}, or a time such as \"2s\" or \"500ms\""))
         })
     }
 }

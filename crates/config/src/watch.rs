@@ -1,5 +1,6 @@
 //! Notices when the content of a file changes, however it is saved: written in place, replaced by a rename, or swapped
-//! behind a symbolic link. It looks at the file's metadata, and reads the file when that has changed.
+//! behind a symbolic link. It looks at the file's metadata, and reads the file when that has changed. The same goes for the
+//! files that it includes.
 
 use std::fs;
 use std::io;
@@ -9,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::files;
+use crate::{files, include};
 
 /// From one look to the next. What has changed is read once it has stayed the same for so long: the save is over then.
 const LOOK: Duration = Duration::from_millis(200);
@@ -27,14 +28,13 @@ pub struct Watch {
     _stop: Sender<()>,
 }
 
-/// Calls `on_change`, from a thread of its own, within a second of every change of the file's content since this call. A
-/// file that stays missing or empty counts as one change. To miss nothing, begin watching before the file is first loaded.
+/// Calls `on_change`, from a thread of its own, within a second of every change of the file's content, or that of files that
+/// it includes, since this call. A file that stays missing or empty counts as one change. To miss nothing, begin watching before the file is first loaded.
 ///
 /// # Errors
 /// If there is no thread to be had.
 pub fn watch(path: &Path, on_change: impl Fn() + Send + 'static) -> io::Result<Watch> {
-    let path = std::path::absolute(path)?;
-    let mut watched = Watched { stamp: stamp(&path), known: content(&path), looks: 0, restless: 0, path };
+    let mut watched = Watched::new(&std::path::absolute(path)?);
     let (stop, stopped) = channel();
     thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
         while !is_stopped(&stopped) {
@@ -51,27 +51,50 @@ fn is_stopped(stopped: &Receiver<()>) -> bool {
     stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout)
 }
 
-/// The file as it was last seen.
+/// The file, and those that it includes, as they were last seen.
 struct Watched {
     path: PathBuf,
-    stamp: Option<Stamp>,
+    /// What it includes.
+    patterns: Vec<String>,
+    stamps: Stamps,
     /// Looks since then that saw the same.
     looks: u32,
     /// Looks in a row that saw something else each.
     restless: u32,
     /// The content that was last told of.
-    known: Option<Vec<u8>>,
+    known: Content,
 }
 
-/// What of a file changes with each save: device, inode, length, and the time of the last change in nanoseconds.
-type Stamp = (u64, u64, u64, i64, i64);
+/// What of a file changes with each save: device, inode, length, and the time of the last change in nanoseconds. `None`
+/// without a file.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+/// Those of the file and of each file that it includes.
+type Stamps = Vec<(PathBuf, Stamp)>;
+
+/// What they hold; `None` of a file in which there is nothing to load.
+type Content = Vec<(PathBuf, Option<Vec<u8>>)>;
 
 impl Watched {
+    /// As it is now.
+    fn new(path: &Path) -> Watched {
+        let mut watched = Watched::unseen(path);
+        watched.patterns = watched.patterns_now();
+        watched.stamps = watched.stamps_now();
+        watched.known = watched.content_now();
+        watched
+    }
+
+    fn unseen(path: &Path) -> Watched {
+        let (patterns, stamps, known) = Default::default();
+        Watched { path: path.to_owned(), patterns, stamps, looks: 0, restless: 0, known }
+    }
+
     /// Whether there is a new content.
     fn look(&mut self) -> bool {
-        let stamp = stamp(&self.path);
-        if stamp != self.stamp {
-            (self.stamp, self.looks, self.restless) = (stamp, 0, self.restless + 1);
+        let stamps = self.stamps_now();
+        if stamps != self.stamps {
+            (self.stamps, self.looks, self.restless) = (stamps, 0, self.restless + 1);
             if self.restless < MAX_RESTLESS_LOOKS {
                 return false;
             }
@@ -81,22 +104,57 @@ impl Watched {
         if self.looks > READING_LOOKS {
             return false;
         }
-        let content = content(&self.path);
-        let is_new = content != self.known && (content.is_some() || self.looks == ABSENT_LOOKS);
+        let patterns = self.patterns_now();
+        if patterns != self.patterns {
+            // Which files there are is known at the next look.
+            self.patterns = patterns;
+        }
+        let content = self.content_now();
+        let is_new = content != self.known && (!self.lacks(&content) || self.looks == ABSENT_LOOKS);
         if is_new {
             self.known = content;
         }
         is_new
     }
+
+    /// Whether a file is missing or empty that was not when it was last told of.
+    fn lacks(&self, content: &Content) -> bool {
+        let is_there = |of: &Content, path: &Path| of.iter().any(|(file, text)| file == path && text.is_some());
+        self.path_is_empty(content)
+            || self.known.iter().any(|(file, text)| text.is_some() && !is_there(content, file))
+    }
+
+    fn path_is_empty(&self, content: &Content) -> bool {
+        content.first().is_none_or(|(_, text)| text.is_none())
+    }
+
+    /// The file, and those that it includes.
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        [self.path.clone()].into_iter().chain(include::files(&self.path, &self.patterns))
+    }
+
+    fn stamps_now(&self) -> Stamps {
+        self.files().map(|file| (file.clone(), stamp(&file))).collect()
+    }
+
+    fn content_now(&self) -> Content {
+        self.files().map(|file| (file.clone(), content(&file))).collect()
+    }
+
+    /// Those of a file that is away for a moment stay.
+    fn patterns_now(&self) -> Vec<String> {
+        match content(&self.path) {
+            Some(content) => include::patterns(&String::from_utf8_lossy(&content)),
+            None => self.patterns.clone(),
+        }
+    }
 }
 
-/// `None` without a file.
-fn stamp(path: &Path) -> Option<Stamp> {
+fn stamp(path: &Path) -> Stamp {
     let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino(), found.len(), found.ctime(), found.ctime_nsec()))
 }
 
-/// `None` if there is nothing to load.
 fn content(path: &Path) -> Option<Vec<u8>> {
     files::read(path).ok().filter(|content| !content.is_empty())
 }
@@ -265,14 +323,14 @@ mod tests {
     fn a_slow_save_is_told_once_it_is_over() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("config.toml");
-        let mut watched = unseen(&path);
+        let mut watched = Watched::unseen(&path);
         let mut file = fs::File::create(&path).expect("writable");
         for part in ["a", "slow", "save"] {
             file.write_all(part.as_bytes()).expect("writable");
             assert!(!watched.look(), "it has just changed");
         }
         assert!(watched.look());
-        assert_eq!(watched.known.as_deref(), Some(&b"aslowsave"[..]));
+        assert_eq!(watched.known, [(path, Some(b"aslowsave".to_vec()))]);
         assert!(!watched.look() && !watched.look(), "once");
     }
 
@@ -281,29 +339,25 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("config.toml");
         fs::write(&path, "one").expect("writable");
-        let mut watched = unseen(&path);
+        let mut watched = Watched::unseen(&path);
         assert!(!watched.look() && watched.look());
         fs::write(&path, "two").expect("writable");
         // The file system tells times by the second.
-        watched.stamp = stamp(&path);
+        watched.stamps = watched.stamps_now();
         assert!(watched.look());
-        assert_eq!(watched.known.as_deref(), Some(&b"two"[..]));
+        assert_eq!(watched.known, [(path, Some(b"two".to_vec()))]);
     }
 
     #[test]
     fn a_file_that_changes_at_each_look_is_read_all_the_same() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("config.toml");
-        let mut watched = unseen(&path);
+        let mut watched = Watched::unseen(&path);
         let told = (1..=20).filter(|n| {
             fs::write(&path, "x".repeat(*n)).expect("writable");
             watched.look()
         });
         assert_eq!(told.collect::<Vec<_>>(), [5, 10, 15, 20]);
-    }
-
-    fn unseen(path: &Path) -> Watched {
-        Watched { stamp: None, known: None, looks: 0, restless: 0, path: path.to_owned() }
     }
 
     #[test]
@@ -324,6 +378,41 @@ mod tests {
         fs::create_dir(story.at("etc")).expect("writable");
         story.next_told_is("two");
         story.next_told_is("three");
+    }
+
+    #[test]
+    fn files_that_are_included_are_watched_and_so_are_those_that_come_and_go() {
+        const MAIN: &str = "include = ['conf.d/*.toml']";
+        let story = Story::begin(|root| {
+            fs::create_dir(root.join("etc/conf.d")).expect("writable");
+            fs::write(root.join("etc/conf.d/a.toml"), "one").expect("writable");
+            fs::write(root.join(CONFIG), MAIN).expect("writable");
+        });
+        for (path, text) in [("a", "two"), ("b", "new"), ("b", "newer")] {
+            story.write(&format!("etc/conf.d/{path}.toml"), text);
+            story.is_told_of(Some(MAIN));
+        }
+        story.write("etc/conf.d/.a.toml.swp", "an editor's");
+        story.is_told_nothing_for(LONG_ENOUGH);
+        fs::remove_file(story.at("etc/conf.d/b.toml")).expect("there");
+        story.is_told_of(Some(MAIN));
+        fs::create_dir(story.at("etc/other")).expect("writable");
+        story.next_told_is("include = 'other/*'");
+        story.write("etc/other/c", "three");
+        story.is_told_of(Some("include = 'other/*'"));
+    }
+
+    #[test]
+    fn an_included_file_that_is_truncated_before_it_is_written_reloads_once() {
+        let story = Story::begin(|root| {
+            fs::write(root.join("etc/a.toml"), "one").expect("writable");
+            fs::write(root.join(CONFIG), "include = 'a.toml'").expect("writable");
+        });
+        story.write("etc/a.toml", "");
+        story.is_told_nothing_for(LOOK + LOOK / 2);
+        story.write("etc/a.toml", "two");
+        story.is_told_of(Some("include = 'a.toml'"));
+        story.is_told_nothing_for(LONG_ENOUGH);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The language of the file, as its users meet it.
 
 mod accepted;
+mod environment;
+mod include;
 mod modes;
 mod proxy_headers;
 mod refused;

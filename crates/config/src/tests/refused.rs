@@ -37,7 +37,7 @@ idle = -1
         errors(text),
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr; did you mean `proxy`?",
-            "config.toml:2:1: colour: unknown key (allowed here: backends, dns, frontends, log, mode, passthrough, stats, timeouts)",
+            "config.toml:2:1: colour: unknown key (allowed here: backends, dns, frontends, include, log, mode, passthrough, stats, timeouts)",
             "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: accept_proxy, backend, listen_addr, max_connections, max_connections_per_client, mode, protocol, trusted_clients, trusted_proxies)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
@@ -52,7 +52,7 @@ idle = -1
             "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; add it, or set health_check.port to use the port that each client connects to",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
             "config.toml:21:8: stats.port: found \"http\"; allowed: a port from 1 to 65535",
-            "config.toml:23:8: timeouts.idle: found -1; allowed: seconds from 0.001 to 31536000",
+            "config.toml:23:8: timeouts.idle: found -1; allowed: seconds from 0.001 to 31536000, or a time such as \"2s\" or \"500ms\"",
         ]
     );
 }
@@ -112,7 +112,7 @@ fn a_number_out_of_range_is_refused_with_the_range() {
         ),
         (
             "[passthrough.timeouts]\nclosed = 0",
-            "8:10: passthrough.timeouts.closed: found 0; allowed: seconds from 0.001 to 31536000",
+            "8:10: passthrough.timeouts.closed: found 0; allowed: seconds from 0.001 to 31536000, or a time such as \"2s\" or \"500ms\"",
         ),
         (
             "[backends.web]\non_down = \"kep\"",
@@ -124,7 +124,7 @@ fn a_number_out_of_range_is_refused_with_the_range() {
         ),
         (
             "[passthrough]\ncapture_stats_interval = 0.5",
-            "8:26: passthrough.capture_stats_interval: found 0.5; allowed: seconds from 1 to 31536000",
+            "8:26: passthrough.capture_stats_interval: found 0.5; allowed: seconds from 1 to 31536000, or a time such as \"2s\" or \"500ms\"",
         ),
     ];
     for (lines, expected) in cases {
@@ -139,18 +139,18 @@ fn a_number_out_of_range_is_refused_with_the_range() {
 #[test]
 fn a_time_is_a_sensible_number_of_seconds() {
     for wrong in
-        ["0", "0.0", "-0.0", "-1", "1e-9", "nan", "-nan", "inf", "-inf", "1e999", "31536001", "\"5s\""]
+        ["0", "0.0", "-0.0", "-1", "1e-9", "nan", "-nan", "inf", "-inf", "1e999", "31536001", "\"5 parsecs\"", "\"-1s\"", "\"0s\"", "\"\""]
     {
         assert_eq!(
             error_after(&format!("[timeouts]\nconnect = {wrong}")),
             format!(
-                "config.toml:8:11: timeouts.connect: found {wrong}; allowed: seconds from 0.001 to 31536000"
+                "config.toml:8:11: timeouts.connect: found {wrong}; allowed: seconds from 0.001 to 31536000, or a time such as \"2s\" or \"500ms\""
             )
         );
     }
     assert_eq!(
         error_after("[timeouts]\ndrain = -1"),
-        "config.toml:8:9: timeouts.drain: found -1; allowed: seconds from 0 to 31536000"
+        "config.toml:8:9: timeouts.drain: found -1; allowed: seconds from 0 to 31536000, or a time such as \"2s\" or \"500ms\""
     );
 }
 
@@ -196,7 +196,7 @@ fn a_file_without_a_frontend_serves_nobody() {
     assert_eq!(
         errors("[frontend.web]"),
         ["config.toml:1:2: frontend: unknown key; did you mean `frontends`? \
-          (allowed here: backends, dns, frontends, log, mode, passthrough, stats, timeouts)"]
+          (allowed here: backends, dns, frontends, include, log, mode, passthrough, stats, timeouts)"]
     );
     assert_eq!(errors("frontends = 3"), ["config.toml:1:13: frontends: found 3; allowed: a table"]);
     assert_eq!(errors("[[frontends]]"), ["config.toml:1:1: frontends: found an array; allowed: a table"]);

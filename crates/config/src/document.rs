@@ -1,0 +1,146 @@
+//! What the parser makes of the texts of a configuration: one table, its variables replaced. Pure.
+
+use std::collections::HashSet;
+
+use toml::Spanned;
+use toml::de::{self, DeTable, DeValue};
+
+use super::problem::{Place, Report};
+use super::reader::join;
+use super::texts::Texts;
+use super::variables::{Lookup, expand};
+
+/// A key of the file alone.
+pub(super) const INCLUDE: &str = "include";
+
+/// All texts as one.
+pub(super) struct Document<'a> {
+    pub(super) root: Spanned<DeTable<'a>>,
+    /// What is no TOML, by where its text begins.
+    pub(super) syntax_errors: Vec<(usize, Vec<de::Error>)>,
+    /// Where values from the environment are.
+    pub(super) expanded: HashSet<usize>,
+    /// What is wrong with the texts as one.
+    faults: Vec<Fault>,
+}
+
+enum Fault {
+    /// A key that another text has.
+    Twice { second: Place, first: Place },
+    /// An included file that includes others.
+    Nested(Place),
+    Variable(Place, String),
+}
+
+impl<'a> Document<'a> {
+    /// Parses the texts; variables are what `lookup` says.
+    pub(super) fn parse(texts: &'a Texts, lookup: Lookup<'_>) -> Document<'a> {
+        let (mut root, mut syntax_errors) = (DeTable::new(), Vec::new());
+        let mut walk = Walk { lookup, start: 0, expanded: HashSet::new(), faults: Vec::new() };
+        for (start, text) in texts.parts() {
+            let (table, errors) = DeTable::parse_recoverable(text);
+            syntax_errors.push((start, errors));
+            walk.start = start;
+            let mut table = walk.table(table.into_inner(), "");
+            if start == 0 {
+                root = table;
+                continue;
+            }
+            if let Some((key, _)) = table.remove_entry(INCLUDE) {
+                walk.faults.push(Fault::Nested(Place { key: INCLUDE.to_owned(), at: key.span().start }));
+            }
+            walk.merge(&mut root, table, "");
+        }
+        let Walk { expanded, faults, .. } = walk;
+        Document { root: Spanned::new(0..0, root), syntax_errors, expanded, faults }
+    }
+
+    /// Where values are that nobody knows, for a variable is missing.
+    pub(super) fn unknown(&self) -> HashSet<usize> {
+        let of_variable = |fault: &Fault| match fault {
+            Fault::Variable(place, _) => Some(place.at),
+            Fault::Twice { .. } | Fault::Nested(_) => None,
+        };
+        self.faults.iter().filter_map(of_variable).collect()
+    }
+
+    /// Reports what is wrong with the texts as one.
+    pub(super) fn report(&self, report: &Report<'_>) {
+        for fault in &self.faults {
+            match fault {
+                Fault::Twice { second, first } => {
+                    let line = report.line(first, second);
+                    report.error(second, format!("is in {line} already; keep one of them"));
+                }
+                Fault::Nested(place) => report.error(place, "only the main file includes others"),
+                Fault::Variable(place, message) => report.error(place, message.as_str()),
+            }
+        }
+    }
+}
+
+struct Walk<'l> {
+    lookup: Lookup<'l>,
+    /// Where the text begins.
+    start: usize,
+    expanded: HashSet<usize>,
+    faults: Vec<Fault>,
+}
+
+impl Walk<'_> {
+    /// A table with its places among all texts, its variables replaced.
+    fn table<'a>(&mut self, table: DeTable<'a>, path: &str) -> DeTable<'a> {
+        let entries = table.into_iter().map(|(key, value)| {
+            let path = join(path, key.get_ref());
+            (self.moved(key), self.value(value, &path))
+        });
+        entries.collect()
+    }
+
+    fn value<'a>(&mut self, value: Spanned<DeValue<'a>>, path: &str) -> Spanned<DeValue<'a>> {
+        let mut value = self.moved(value);
+        let at = value.span().start;
+        let found = std::mem::replace(value.get_mut(), DeValue::Boolean(false));
+        *value.get_mut() = match found {
+            DeValue::Table(table) => DeValue::Table(self.table(table, path)),
+            DeValue::Array(items) => {
+                DeValue::Array(items.into_iter().map(|item| self.value(item, path)).collect())
+            }
+            DeValue::String(text) => match expand(&text, self.lookup) {
+                Ok(None) => DeValue::String(text),
+                Ok(Some(text)) => {
+                    self.expanded.insert(at);
+                    DeValue::String(text.into())
+                }
+                Err(message) => {
+                    self.faults.push(Fault::Variable(Place { key: path.to_owned(), at }, message));
+                    DeValue::String(text)
+                }
+            },
+            other => other,
+        };
+        value
+    }
+
+    fn moved<T>(&self, found: Spanned<T>) -> Spanned<T> {
+        let span = found.span();
+        Spanned::new(span.start + self.start..span.end + self.start, found.into_inner())
+    }
+
+    /// Adds what is in `from`; tables of the same name become one.
+    fn merge<'a>(&mut self, into: &mut DeTable<'a>, from: DeTable<'a>, path: &str) {
+        for (key, value) in from {
+            let name = key.get_ref().as_ref();
+            let place = |at| Place { key: join(path, name), at };
+            let Some((first, _)) = into.get_key_value(name) else {
+                into.insert(key, value);
+                continue;
+            };
+            let (first, second) = (place(first.span().start), place(key.span().start));
+            match (into.get_mut(name).map(Spanned::get_mut), value.into_inner()) {
+                (Some(DeValue::Table(into)), DeValue::Table(from)) => self.merge(into, from, &second.key),
+                _ => self.faults.push(Fault::Twice { second, first }),
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The files that a configuration includes: `include = ["conf.d/*.toml"]`.
+
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern, glob_with};
+use toml::de::{DeTable, DeValue};
+
+use super::document::INCLUDE;
+use super::variables::expand;
+
+/// The most files that a configuration may include.
+pub(super) const MAX_FILES: usize = 1_000;
+
+/// As shells do it: `*` is no hidden file and no `/`.
+const LIKE_A_SHELL: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+/// The patterns of a text, those left out that are wrong.
+pub(super) fn patterns(text: &str) -> Vec<String> {
+    if !text.contains(INCLUDE) {
+        return Vec::new();
+    }
+    let (root, _) = DeTable::parse_recoverable(text);
+    let pattern = |value: &DeValue<'_>| {
+        let text = value.as_str()?;
+        let text = expand(text, &|name| std::env::var(name)).ok()?.unwrap_or_else(|| text.to_owned());
+        check(&text).is_ok().then_some(text)
+    };
+    match root.get_ref().get(INCLUDE).map(|value| value.get_ref()) {
+        Some(DeValue::Array(items)) => items.iter().filter_map(|item| pattern(item.get_ref())).collect(),
+        Some(one) => pattern(one).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// What the patterns of the file at `path` stand for: sorted, each file once, and at most one more than [`MAX_FILES`]. A
+/// pattern without wildcards stands for itself, whether or not there is such a file.
+pub(super) fn files(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let mut files = Vec::new();
+    for pattern in patterns {
+        if !has_wildcards(pattern) {
+            files.push(directory.join(pattern));
+            continue;
+        }
+        let full = Path::new(&Pattern::escape(&directory.to_string_lossy())).join(pattern);
+        let found = glob_with(&full.to_string_lossy(), LIKE_A_SHELL).into_iter().flatten();
+        files.extend(found.filter_map(Result::ok).take(MAX_FILES + 1));
+    }
+    files.sort();
+    files.dedup();
+    files.truncate(MAX_FILES + 1);
+    files
+}
+
+/// Whether this is a pattern.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check(pattern: &str) -> Result<(), String> {
+    if pattern.is_empty() {
+        return Err("found \"\"; allowed: a file, or a pattern such as \"conf.d/*.toml\"".to_owned());
+    }
+    if pattern.contains("**") {
+        return Err(format!("found {pattern:?}; `**` is not supported, name each folder"));
+    }
+    Pattern::new(pattern).map(drop).map_err(|error| format!("found {pattern:?}; {}", error.msg))
+}
+
+fn has_wildcards(pattern: &str) -> bool {
+    pattern.contains(['*', '?', '['])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn patterns_stand_for_files_as_in_a_shell() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir_all(at("we[ir]d/conf.d/more")).unwrap();
+        for name in ["b.toml", "a.toml", ".a.toml.swp", ".hidden.toml", "a.toml~", "more/c.toml"] {
+            fs::write(at("we[ir]d/conf.d").join(name), "").unwrap();
+        }
+        let main = at("we[ir]d/config.toml");
+        let found = |patterns: &[&str]| -> Vec<String> {
+            let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
+            let files = files(&main, &patterns).into_iter();
+            let short = |file: PathBuf| {
+                file.strip_prefix(at("we[ir]d")).unwrap().to_string_lossy().into_owned()
+            };
+            files.map(short).collect()
+        };
+        assert_eq!(found(&["conf.d/*.toml"]), ["conf.d/a.toml", "conf.d/b.toml"]);
+        assert_eq!(found(&["conf.d/a.toml", "conf.d/?.toml"]), ["conf.d/a.toml", "conf.d/b.toml"]);
+        assert_eq!(found(&["conf.d/*/*.toml"]), ["conf.d/more/c.toml"]);
+        assert_eq!(found(&["none.toml", "none/*"]), ["none.toml"], "who names a file means it");
+    }
+
+    #[test]
+    fn the_patterns_of_a_text_are_one_or_several() {
+        for (text, found) in [
+            ("include = 'a.toml'", vec!["a.toml"]),
+            ("include = ['a', 3, '**/b', 'c[', '${CONVEY_NO_SUCH_VARIABLE:-d}']\n[broken", vec!["a", "d"]),
+            ("[t]\ninclude = 'a'", vec![]),
+            ("", vec![]),
+        ] {
+            assert_eq!(patterns(text), found, "{text}");
+        }
+    }
+}

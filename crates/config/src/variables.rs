@@ -1,0 +1,102 @@
+//! `${VAR}` and `${VAR:-default}` in values. Pure: who calls says what a variable is.
+
+use std::env::VarError;
+
+/// Tells what an environment variable is.
+pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
+
+/// The text with its variables replaced; `None` if it has none. `$${` is `${`.
+///
+/// # Errors
+/// What is wrong with a variable, in words for an operator.
+pub(super) fn expand(text: &str, lookup: Lookup<'_>) -> Result<Option<String>, String> {
+    if !text.contains("${") {
+        return Ok(None);
+    }
+    let (mut expanded, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find("${") {
+        let (before, inside) = (&rest[..at], &rest[at + 2..]);
+        if let Some(before) = before.strip_suffix('$') {
+            expanded += &format!("{before}${{");
+            rest = inside;
+            continue;
+        }
+        let Some((variable, after)) = inside.split_once('}') else {
+            return Err("`${` has no `}`; write $${ for the characters themselves".to_owned());
+        };
+        expanded += &format!("{before}{}", value(variable, lookup)?);
+        rest = after;
+    }
+    Ok(Some(expanded + rest))
+}
+
+/// As a shell does it: the default holds for an empty variable, too.
+fn value(variable: &str, lookup: Lookup<'_>) -> Result<String, String> {
+    let (name, default) = match variable.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (variable, None),
+    };
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(is_word) || name.starts_with(|c: char| c.is_ascii_digit()) {
+        let name: String = name.chars().take(60).collect();
+        return Err(format!(
+            "found ${{{}}}; allowed: ${{NAME}} or ${{NAME:-default}}, the name of letters, digits and _; write $${{ for the \
+             characters themselves",
+            name.escape_debug()
+        ));
+    }
+    match (lookup(name), default) {
+        (Ok(value), Some(default)) if value.is_empty() => Ok(default.to_owned()),
+        (Ok(value), _) => Ok(value),
+        (Err(VarError::NotPresent), Some(default)) => Ok(default.to_owned()),
+        (Err(VarError::NotPresent), None) => Err(format!(
+            "the environment variable {name} is not set; set it, or write ${{{name}:-default}}"
+        )),
+        (Err(VarError::NotUnicode(_)), _) => Err(format!("the environment variable {name} is not UTF-8")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str) -> Result<Option<String>, String> {
+        expand(text, &|name| match name {
+            "IP" => Ok("10.0.0.1".to_owned()),
+            "EMPTY" => Ok(String::new()),
+            "RAW" => Err(VarError::NotUnicode("x".into())),
+            _ => Err(VarError::NotPresent),
+        })
+    }
+
+    #[test]
+    fn variables_are_replaced_as_a_shell_does() {
+        for (text, found) in [
+            ("${IP}:80", Some("10.0.0.1:80")),
+            ("${IP}${IP:-x}", Some("10.0.0.110.0.0.1")),
+            ("${NONE:-[::1]:80}", Some("[::1]:80")),
+            ("${NONE:-}x${EMPTY:-y}", Some("xy")),
+            ("a${EMPTY}b", Some("ab")),
+            ("$${IP} $$${IP}", Some("${IP} $${IP}")),
+            ("$IP $ {IP} }", None),
+        ] {
+            assert_eq!(expanded(text), Ok(found.map(str::to_owned)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_variable_is_told() {
+        for (text, told) in [
+            ("${NONE}", "variable NONE is not set; set it, or write ${NONE:-default}"),
+            ("${RAW:-x}", "variable RAW is not UTF-8"),
+            ("${IP", "has no `}`"),
+            ("${}", "found ${}; allowed: ${NAME} or ${NAME:-default}"),
+            ("${1}", "found ${1}; allowed"),
+            ("${a\nb}", "found ${a\\nb}; allowed"),
+            ("${IP:+x}", "found ${IP:+x}; allowed"),
+        ] {
+            let error = expanded(text).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+    }
+}
