@@ -16,7 +16,11 @@ unknown = 1
 unknown = 1
 listen_addr = '10.0.0.1:80'
 backend = 'web'
+[frontends.web.timeouts]
+unknown = 1
 [backends.web]
+unknown = 1
+[backends.web.timeouts]
 unknown = 1
 [backends.web.health_check]
 unknown = 1
@@ -145,7 +149,9 @@ const TABLES: &str = "
 [frontends.web]
 listen_addr = '10.0.0.1:80'
 backend = 'web'
+[frontends.web.timeouts]
 [backends.web]
+[backends.web.timeouts]
 [backends.web.health_check]
 kind = 'http'
 [backends.web.outlier_detection]
@@ -196,6 +202,14 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[backends.NAME.servers.NAME] weight", "7"),
     ("[backends.NAME.servers.NAME] backup", "true"),
     ("[backends.NAME.servers.NAME] max_connections", "7"),
+    ("[frontends.NAME.timeouts] connect", "7"),
+    ("[frontends.NAME.timeouts] idle", "7"),
+    ("[frontends.NAME.timeouts] tcp_user_timeout", "7"),
+    ("[frontends.NAME.timeouts] udp_idle", "7"),
+    ("[backends.NAME.timeouts] connect", "7"),
+    ("[backends.NAME.timeouts] idle", "7"),
+    ("[backends.NAME.timeouts] tcp_user_timeout", "7"),
+    ("[backends.NAME.timeouts] udp_idle", "7"),
     ("[timeouts] connect", "7"),
     ("[timeouts] idle", "7"),
     ("[timeouts] tcp_user_timeout", "7"),

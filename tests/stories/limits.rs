@@ -1,7 +1,7 @@
 //! Places that are all taken, and how long anything may last.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ stories!("limits":
     with_one_server_dead_and_the_other_full_clients_wait,
     an_idle_connection_is_closed_and_counted,
     a_connection_that_talks_is_not_idle,
+    a_frontend_and_a_backend_have_time_limits_of_their_own,
 );
 
 fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
@@ -203,6 +204,27 @@ fn a_connection_that_talks_is_not_idle() {
     }
     ping(&mut talking).unwrap();
     assert!(ping(&mut idle).is_err());
+}
+
+fn a_frontend_and_a_backend_have_time_limits_of_their_own() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let other = SocketAddr::new(lab.vip().ip(), lab.vip().port() + 1);
+    let more = format!("[frontends.patient]\nlisten_addr = \"{other}\"\nbackend = \"pool\"\n");
+    let setup = Setup::new(&lab).frontend("timeouts.idle = \"200ms\"").server("a", lab.server(1), "").and(&more);
+    let balancer = Balancer::start(&lab, &setup.clone().timeouts("idle = 3600"));
+    let (mut hasty, mut patient) = (connect(lab.vip()), connect(other));
+    [&mut hasty, &mut patient].map(|stream| ping(stream).unwrap());
+    assert!(was_reset(&mut hasty));
+    ping(&mut patient).unwrap();
+    assert_eq!(balancer.stat("/frontends/patient/ended/idle_timeout"), 0);
+
+    balancer.save(&setup.frontend("").timeouts("idle = 3600").backend("timeouts.idle = 0.2"));
+    balancer.wait_for_log("backend pool: timeouts.idle unset -> 0.2s");
+    let mut of_backend = connect(other);
+    ping(&mut of_backend).unwrap();
+    assert!(was_reset(&mut of_backend), "new connections go by it");
+    ping(&mut patient).unwrap();
 }
 
 pub(crate) fn vec_of(n: usize, make: impl Fn() -> TcpStream) -> Vec<TcpStream> {

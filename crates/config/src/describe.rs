@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::diff::{list, or};
 use super::{Config, Log};
 use convey_model::{
-    Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, ProbeKind, Protocol,
+    Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind, Protocol,
     Server, ServerAddr, ServerSettings, Timeouts,
 };
 
@@ -88,11 +88,12 @@ fn frontend_row(frontend: &Frontend) -> [String; 4] {
         true => format!(", PROXY header from {}", list(&frontend.trusted_proxies)),
         false => String::new(),
     };
+    let times = own_timeouts(", ", &frontend.timeouts);
     [
         format!("frontend {}", frontend.name),
         format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
         listen.join(", "),
-        format!("-> backend {}{limit}{per_client}{proxies}", frontend.backend),
+        format!("-> backend {}{limit}{per_client}{proxies}{times}", frontend.backend),
     ]
 }
 
@@ -130,10 +131,18 @@ fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
         )
     });
     let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
+    let times = own_timeouts("; ", &backend.timeouts);
     format!(
-        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{header}{note})\n",
+        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{header}{times}{note})\n",
         backend.name
     )
+}
+
+/// Nothing, unless some are set.
+fn own_timeouts(before: &str, own: &OwnTimeouts) -> String {
+    let set = own.named().into_iter().filter_map(|(name, time)| Some(format!("{name} {:?}", time?)));
+    let set: Vec<String> = set.collect();
+    if set.is_empty() { String::new() } else { format!("{before}{}", set.join(", ")) }
 }
 
 /// Nothing, unless it was chosen.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::{Config, logs};
 use convey_model::{
-    Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, PacketSettings, ProbeKind,
-    ProxyVersion, Timeouts,
+    Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, OwnTimeouts, PacketSettings,
+    ProbeKind, ProxyVersion, Timeouts,
 };
 
 /// A line for each thing that differs; none exactly when both are equal.
@@ -80,6 +80,7 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
         trusted_clients,
         accept_proxy,
         trusted_proxies,
+        timeouts,
     } = old;
     let mut changes: Vec<String> = change("mode", mode.name(), new.mode.name()).into_iter().collect();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
@@ -100,6 +101,7 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
     changes.extend(change("accept_proxy", *accept_proxy, new.accept_proxy));
     let [before, after] = [trusted_proxies, &new.trusted_proxies].map(|networks| list_or(networks, "none"));
     changes.extend(change("trusted_proxies", before, after));
+    changes.extend(own_timeout_changes(timeouts, &new.timeouts));
     changes
 }
 
@@ -115,6 +117,7 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
         on_down,
         dsr,
         send_proxy,
+        timeouts,
         servers: _,
         named: _,
     } = old;
@@ -131,6 +134,7 @@ fn backend(old: &Backend, new: &Backend) -> Vec<String> {
     let versions = [*send_proxy, new.send_proxy].map(|version| or(version.map(ProxyVersion::name), "none"));
     let [before, after] = versions;
     changes.extend(change("send_proxy", before, after));
+    changes.extend(own_timeout_changes(timeouts, &new.timeouts));
     changes
 }
 
@@ -186,6 +190,14 @@ fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
     changes.extend(duration("udp_idle", *udp_idle, new.udp_idle));
     changes.extend(duration("drain", *drain, new.drain));
     changes
+}
+
+fn own_timeout_changes(old: &OwnTimeouts, new: &OwnTimeouts) -> Vec<String> {
+    let shown = |time: Option<Duration>| or(time.map(|time| format!("{}s", time.as_secs_f64())), "unset");
+    let pairs = old.named().into_iter().zip(new.named());
+    pairs
+        .filter_map(|((name, old), (_, new))| change(&format!("timeouts.{name}"), shown(old), shown(new)))
+        .collect()
 }
 
 fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {

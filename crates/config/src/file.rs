@@ -2,6 +2,7 @@
 //! them. What follows from several of them together is left to `validate`.
 
 mod server;
+mod timeouts;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 pub(super) use self::server::Server;
+pub(super) use self::timeouts::{OwnLimits, TimeLimits};
 use super::document::INCLUDE;
 use super::include;
 use super::problem::{Place, Placed, Report};
@@ -23,7 +25,7 @@ use super::values::{
 use super::{Config, Log, Stats, logs};
 use convey_model::{
     self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
-    OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion, Timeouts,
+    OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -45,16 +47,6 @@ pub(super) struct File {
 struct Dns {
     name_servers: Vec<SocketAddr>,
     allow_local: bool,
-}
-
-/// `[timeouts]`
-#[derive(Debug)]
-pub(super) struct TimeLimits {
-    pub(super) connect: Option<Placed<Duration>>,
-    pub(super) idle: Option<Placed<Duration>>,
-    pub(super) tcp_user_timeout: Option<Placed<Duration>>,
-    pub(super) udp_idle: Option<Placed<Duration>>,
-    drain: Duration,
 }
 
 /// `[passthrough]`
@@ -81,6 +73,7 @@ pub(super) struct Frontend {
     pub(super) trusted_clients: Vec<Placed<Prefix>>,
     pub(super) accept_proxy: Option<Placed<bool>>,
     pub(super) trusted_proxies: Vec<Placed<Prefix>>,
+    pub(super) timeouts: OwnLimits,
 }
 
 /// `[backends.NAME]`
@@ -97,6 +90,7 @@ pub(super) struct Backend {
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<Server>,
     pub(super) health_check: HealthCheck,
+    pub(super) timeouts: OwnLimits,
     on_down: Option<OnDown>,
 }
 
@@ -125,7 +119,7 @@ impl File {
             backends,
             frontends,
             stats: stats(root.table("stats")),
-            timeouts: timeouts(root.table("timeouts")),
+            timeouts: TimeLimits::read(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
             dns: dns(root.table("dns")),
             log: logs::read(root.table("log")),
@@ -156,6 +150,7 @@ impl File {
             trusted_clients: Vec::new(),
             accept_proxy: None,
             trusted_proxies: Vec::new(),
+            timeouts: OwnLimits::default(),
         };
         let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -166,7 +161,7 @@ impl File {
             frontends,
             backends: vec![Backend { servers, ..backend }],
             stats,
-            timeouts: timeouts(absent()),
+            timeouts: TimeLimits::read(absent()),
             passthrough: passthrough(absent()),
             dns: Dns::default(),
             log: Log::default(),
@@ -212,6 +207,7 @@ impl Frontend {
             trusted_clients: self.trusted_clients.iter().map(|network| network.value).collect(),
             accept_proxy: value(&self.accept_proxy).unwrap_or_default(),
             trusted_proxies: self.trusted_proxies.iter().map(|network| network.value).collect(),
+            timeouts: self.timeouts.model(),
         })
     }
 }
@@ -230,21 +226,9 @@ impl Backend {
             on_down: self.on_down,
             dsr: value(&self.dsr).unwrap_or_default(),
             send_proxy,
+            timeouts: self.timeouts.model(),
             servers: self.servers.iter().filter_map(Server::model).collect(),
             named: self.servers.iter().filter_map(Server::named).collect(),
-        }
-    }
-}
-
-impl TimeLimits {
-    fn model(&self) -> Timeouts {
-        let default = Timeouts::default();
-        Timeouts {
-            connect: value(&self.connect).unwrap_or(default.connect),
-            idle: value(&self.idle).unwrap_or(default.idle),
-            tcp_user_timeout: value(&self.tcp_user_timeout).unwrap_or(default.tcp_user_timeout),
-            udp_idle: value(&self.udp_idle).unwrap_or(default.udp_idle),
-            drain: self.drain,
         }
     }
 }
@@ -285,6 +269,7 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
         trusted_clients: table.any_number("trusted_clients", network),
         accept_proxy: table.optional("accept_proxy", boolean),
         trusted_proxies: table.any_number("trusted_proxies", network),
+        timeouts: OwnLimits::read(table.table("timeouts")),
     };
     table.finish();
     frontend
@@ -322,6 +307,7 @@ fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Rep
         on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
         dsr: dsr(&mut table, report),
         send_proxy: table.optional("send_proxy", choice(&ProxyVersion::ALL, ProxyVersion::name)),
+        timeouts: OwnLimits::read(table.table("timeouts")),
         servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
     };
     table.finish();
@@ -447,18 +433,6 @@ fn dns(mut table: Table<'_>) -> Dns {
     let allow_local = table.or("allow_local", false, boolean);
     table.finish();
     Dns { name_servers: found.into_iter().map(|found| found.value).collect(), allow_local }
-}
-
-fn timeouts(mut table: Table<'_>) -> TimeLimits {
-    let timeouts = TimeLimits {
-        connect: table.optional("connect", seconds(MILLISECOND)),
-        idle: table.optional("idle", seconds(MILLISECOND)),
-        tcp_user_timeout: table.optional("tcp_user_timeout", seconds(MILLISECOND)),
-        udp_idle: table.optional("udp_idle", seconds(MILLISECOND)),
-        drain: table.or("drain", Timeouts::default().drain, seconds(Duration::ZERO)),
-    };
-    table.finish();
-    timeouts
 }
 
 fn passthrough(mut table: Table<'_>) -> Passthrough {

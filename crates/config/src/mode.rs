@@ -1,15 +1,15 @@
 //! What must hold in the modes that frontends are in, on this host. Pure.
 
 mod snat;
+mod timeouts;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
-use super::file::{Backend, File, Frontend, Server, TimeLimits};
+use super::file::{Backend, File, Frontend, Server};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
-use convey_model::{DsrKind, Interface, Listen, Mode, Protocol, RouteHop};
+use convey_model::{DsrKind, Interface, Listen, Mode, RouteHop};
 
 /// The most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -106,9 +106,7 @@ impl Check<'_> {
         let proxied = self.frontends.iter().filter(|(_, mode)| mode.is_proxied());
         let proxied = proxied.map(|(frontend, _)| *frontend);
         validate::loops(proxied, &self.file.backends, self.network.own, self.report);
-        let TimeLimits { connect, idle, tcp_user_timeout, udp_idle, .. } = &self.file.timeouts;
-        self.of_proxy(Protocol::Tcp, [connect, idle, tcp_user_timeout]);
-        self.of_proxy(Protocol::Udp, [udp_idle]);
+        self.timeouts();
         self.ports();
         if self.config.frontends_where(Mode::forwards_packets).next().is_some() {
             self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
@@ -139,19 +137,6 @@ impl Check<'_> {
                 }
             }
         }
-    }
-
-    /// Time limits that only proxied connections of this protocol have.
-    fn of_proxy<const N: usize>(&self, protocol: Protocol, limits: [&Option<Placed<Duration>>; N]) {
-        let mut proxied = self.config.frontends_where(Mode::is_proxied).map(|frontend| frontend.protocol);
-        let why = if self.config.frontends_where(Mode::is_proxied).next().is_none() {
-            "has no effect: no frontend is in proxy mode".to_owned()
-        } else if proxied.all(|other| other != protocol) {
-            format!("has no effect: no frontend in proxy mode has protocol = {:?}", protocol.name())
-        } else {
-            return;
-        };
-        limits.into_iter().flatten().for_each(|limit| self.report.warning(&limit.place, why.clone()));
     }
 
     /// Limits of single clients: packet modes count clients roughly, which will do for a share of what there is, and not for a

@@ -33,6 +33,7 @@ pub fn backend(name: &str, servers: Vec<Server>) -> Backend {
         outlier_detection: None,
         slow_start: Duration::ZERO,
         on_down: None,
+        timeouts: Default::default(),
         dsr: DsrKind::L3,
         send_proxy: None,
         servers,
@@ -53,6 +54,7 @@ pub fn frontend(name: &str, listen: &[&str], backend: &str) -> Frontend {
         trusted_clients: vec![],
         accept_proxy: false,
         trusted_proxies: vec![],
+        timeouts: Default::default(),
     }
 }
 

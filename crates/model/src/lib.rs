@@ -16,6 +16,7 @@ mod network;
 mod next_hops;
 mod offload;
 mod outlier;
+mod own_timeouts;
 mod packet;
 mod prefix;
 mod proxy_version;
@@ -37,6 +38,7 @@ pub use network::{Interface, Neighbour, Route, RouteHop, Table, Wanted};
 pub use next_hops::{NextHops, Unreachable};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;
+pub use own_timeouts::OwnTimeouts;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;
 pub use proxy_version::ProxyVersion;
@@ -76,6 +78,8 @@ pub struct Frontend {
     pub accept_proxy: bool,
     /// Who may send such headers; at least one if they are accepted.
     pub trusted_proxies: Vec<Prefix>,
+    /// Go before those of its backend. Proxy mode only.
+    pub timeouts: OwnTimeouts,
 }
 
 impl Frontend {
@@ -130,6 +134,8 @@ pub struct Backend {
     pub dsr: DsrKind,
     /// The PROXY header that goes before each connection or datagram to a server; `None`: none. Proxy mode only.
     pub send_proxy: Option<ProxyVersion>,
+    /// Go before those of the file. Proxy mode only.
+    pub timeouts: OwnTimeouts,
     /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
     /// If a frontend uses the backend there is one at least, here or in `named`.
     pub servers: Vec<Server>,

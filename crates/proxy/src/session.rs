@@ -57,6 +57,7 @@ impl Session {
         snapshot: &Snapshot,
     ) -> Option<Session> {
         let frontend = snapshot.listeners.get(&Endpoint::tcp(vip))?.clone();
+        let timeouts = snapshot.timeouts_of(&frontend);
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
@@ -64,7 +65,7 @@ impl Session {
             downstream: Downstream { client, vip, protocol, core, began },
             context: context.clone(),
             frontend,
-            timeouts: snapshot.timeouts,
+            timeouts,
             totals,
             has_slot: false,
             ended: false,
@@ -331,10 +332,10 @@ impl Session {
     /// is the frontend's. If a reload took the address away, the frontend stays.
     fn reload(&mut self) {
         let snapshot = self.context.snapshot();
-        self.timeouts = snapshot.timeouts;
         if let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)) {
             self.frontend = frontend.clone();
         }
+        self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
     /// The servers of the address as of now; as they were if a reload took it away.

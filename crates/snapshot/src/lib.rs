@@ -153,6 +153,11 @@ impl Snapshot {
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
     }
 
+    /// The time limits of a frontend: its own go before those of its backend, and these before those of all.
+    pub fn timeouts_of(&self, frontend: &Frontend) -> Timeouts {
+        self.timeouts.with(&frontend.pool.config.timeouts).with(&frontend.config.timeouts)
+    }
+
     /// Whether what comes from `ip` may come from this host.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.own_addresses.contains(&ip)

@@ -25,6 +25,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             trusted_clients: vec![],
             accept_proxy: false,
             trusted_proxies: vec![],
+            timeouts: Default::default(),
         }],
         backends: vec![Backend {
             name: "web".into(),
@@ -43,6 +44,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             outlier_detection: None,
             slow_start: Duration::ZERO,
             on_down: None,
+            timeouts: Default::default(),
             dsr: DsrKind::L3,
             send_proxy: None,
             servers: vec![Server {

@@ -182,6 +182,36 @@ fn a_time_limit_of_the_other_protocol_has_no_effect() {
 }
 
 #[test]
+fn a_time_limit_of_a_frontend_or_backend_that_cannot_have_it_has_no_effect() {
+    let own = GOOD.replace("backend = ", "timeouts = { idle = 2, udp_idle = 3 }\nbackend = ");
+    let place = "config.toml:4:";
+    assert_eq!(
+        told(&own, Mode::Proxy),
+        Ok(vec![format!("{place}35: frontends.web.timeouts.udp_idle: has no effect with protocol = \"tcp\"")])
+    );
+    assert_eq!(
+        told(&own, Mode::Passthrough),
+        Ok(vec![
+            format!("{place}21: frontends.web.timeouts.idle: has no effect in passthrough mode"),
+            format!("{place}35: frontends.web.timeouts.udp_idle: has no effect in passthrough mode"),
+        ])
+    );
+    let why = "has no effect: no frontend of this backend";
+    let of_backend = |mode| after(mode, "[backends.web.timeouts]\nconnect = 2\nudp_idle = 3");
+    assert_eq!(
+        of_backend(Mode::Proxy),
+        Ok(vec![format!("config.toml:9:12: backends.web.timeouts.udp_idle: {why} in proxy mode has protocol = \"udp\"")])
+    );
+    assert_eq!(
+        of_backend(Mode::Passthrough),
+        Ok(vec![
+            format!("config.toml:8:11: backends.web.timeouts.connect: {why} is in proxy mode"),
+            format!("config.toml:9:12: backends.web.timeouts.udp_idle: {why} is in proxy mode"),
+        ])
+    );
+}
+
+#[test]
 fn a_hash_that_nobody_reads_is_odd_only_where_the_default_does_not_hash() {
     let hash = "[backends.web]\nhash = \"tuple\"";
     let odd = "config.toml:8:8: backends.web.hash: has no effect with algorithm \"round_robin\", which does not hash";

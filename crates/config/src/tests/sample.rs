@@ -46,9 +46,11 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
         differences(&bare, &full),
         [
             "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
-             trusted_clients none -> 10.0.0.0/8, accept_proxy false -> true, trusted_proxies none -> 10.0.0.5/32",
+             trusted_clients none -> 10.0.0.0/8, accept_proxy false -> true, trusted_proxies none -> 10.0.0.5/32, \
+             timeouts.idle unset -> 60s",
             "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, health check tcp -> http / (200-399), \
-             health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset, send_proxy none -> v2",
+             health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset, send_proxy none -> v2, \
+             timeouts.connect unset -> 0.5s",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",
@@ -66,7 +68,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 13, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 15, "one for each table: {errors:#?}");
     for error in &errors {
         let (_, allowed) = error.split_once("(allowed here: ").expect("a list of keys");
         for key in allowed.trim_end_matches(')').split(", ") {

@@ -410,10 +410,11 @@ impl Relay {
             return snapshot;
         }
         self.generation = snapshot.generation;
-        self.idle = snapshot.timeouts.udp_idle;
         if let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) {
             self.frontend = Some(frontend.clone());
         }
+        let own = self.frontend.as_ref().map(|frontend| snapshot.timeouts_of(frontend));
+        self.idle = own.unwrap_or(snapshot.timeouts).udp_idle;
         snapshot
     }
 

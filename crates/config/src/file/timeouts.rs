@@ -1,0 +1,76 @@
+//! Time limits as the file has them.
+
+use std::time::Duration;
+
+use super::value;
+use crate::problem::Placed;
+use crate::reader::Table;
+use crate::values::{MILLISECOND, seconds};
+use convey_model::{OwnTimeouts, Timeouts};
+
+/// `[timeouts]`
+#[derive(Debug)]
+pub(crate) struct TimeLimits {
+    pub(crate) own: OwnLimits,
+    drain: Duration,
+}
+
+/// `[frontends.NAME.timeouts]` and `[backends.NAME.timeouts]`
+#[derive(Debug, Default)]
+pub(crate) struct OwnLimits {
+    pub(crate) connect: Option<Placed<Duration>>,
+    pub(crate) idle: Option<Placed<Duration>>,
+    pub(crate) tcp_user_timeout: Option<Placed<Duration>>,
+    pub(crate) udp_idle: Option<Placed<Duration>>,
+}
+
+impl TimeLimits {
+    /// Reads them.
+    pub(super) fn read(mut table: Table<'_>) -> TimeLimits {
+        let own = OwnLimits::keys(&mut table);
+        let drain = table.or("drain", Timeouts::default().drain, seconds(Duration::ZERO));
+        table.finish();
+        TimeLimits { own, drain }
+    }
+
+    pub(super) fn model(&self) -> Timeouts {
+        Timeouts { drain: self.drain, ..Timeouts::default().with(&self.own.model()) }
+    }
+}
+
+impl OwnLimits {
+    /// Reads them.
+    pub(super) fn read(mut table: Table<'_>) -> OwnLimits {
+        let own = OwnLimits::keys(&mut table);
+        table.finish();
+        own
+    }
+
+    fn keys(table: &mut Table<'_>) -> OwnLimits {
+        OwnLimits {
+            connect: table.optional("connect", seconds(MILLISECOND)),
+            idle: table.optional("idle", seconds(MILLISECOND)),
+            tcp_user_timeout: table.optional("tcp_user_timeout", seconds(MILLISECOND)),
+            udp_idle: table.optional("udp_idle", seconds(MILLISECOND)),
+        }
+    }
+
+    pub(super) fn model(&self) -> OwnTimeouts {
+        OwnTimeouts {
+            connect: value(&self.connect),
+            idle: value(&self.idle),
+            tcp_user_timeout: value(&self.tcp_user_timeout),
+            udp_idle: value(&self.udp_idle),
+        }
+    }
+
+    /// Those of proxied TCP.
+    pub(crate) fn of_tcp(&self) -> impl Iterator<Item = &Placed<Duration>> {
+        [&self.connect, &self.idle, &self.tcp_user_timeout].into_iter().flatten()
+    }
+
+    /// Those of proxied UDP.
+    pub(crate) fn of_udp(&self) -> impl Iterator<Item = &Placed<Duration>> {
+        self.udp_idle.iter()
+    }
+}

@@ -1,0 +1,63 @@
+//! Time limits that have no effect in the modes and protocols of the frontends that they are for.
+
+use std::time::Duration;
+
+use super::Check;
+use crate::file::{Frontend, OwnLimits};
+use crate::problem::Placed;
+use convey_model::{self as model, Mode, Protocol};
+
+impl Check<'_> {
+    /// Those of the file, of frontends and of backends.
+    pub(super) fn timeouts(&self) {
+        self.without_effect(&self.file.timeouts.own, "", |_| true);
+        for (frontend, mode) in &self.frontends {
+            self.of_frontend(frontend, *mode);
+        }
+        for backend in &self.file.backends {
+            let uses_it = |frontend: &model::Frontend| frontend.backend == backend.name;
+            self.without_effect(&backend.timeouts, " of this backend", uses_it);
+        }
+    }
+
+    fn of_frontend(&self, frontend: &Frontend, mode: Mode) {
+        let warn = |limit: &Placed<Duration>, why: &str| {
+            self.report.warning(&limit.place, format!("has no effect {why}"));
+        };
+        let limits = &frontend.timeouts;
+        if !mode.is_proxied() {
+            let why = format!("in {} mode", mode.name());
+            return limits.of_tcp().chain(limits.of_udp()).for_each(|limit| warn(limit, &why));
+        }
+        match frontend.protocol() {
+            Protocol::Tcp => limits.of_udp().for_each(|limit| warn(limit, "with protocol = \"tcp\"")),
+            Protocol::Udp => limits.of_tcp().for_each(|limit| warn(limit, "with protocol = \"udp\"")),
+        }
+    }
+
+    /// Time limits that only proxied connections of one protocol have, of which there are none among those that `has_them`
+    /// holds for.
+    fn without_effect(&self, limits: &OwnLimits, whose: &str, has_them: impl Fn(&model::Frontend) -> bool) {
+        let all: Vec<_> = self.config.frontends.iter().filter(|frontend| has_them(frontend)).collect();
+        if all.is_empty() {
+            // Another line says so.
+            return;
+        }
+        let proxied: Vec<Protocol> =
+            all.iter().filter(|frontend| frontend.mode.is_proxied()).map(|frontend| frontend.protocol).collect();
+        let why = |protocol: Protocol| match proxied.is_empty() {
+            true => Some(format!("has no effect: no frontend{whose} is in proxy mode")),
+            false => (!proxied.contains(&protocol)).then(|| {
+                let name = protocol.name();
+                format!("has no effect: no frontend{whose} in proxy mode has protocol = {name:?}")
+            }),
+        };
+        let warn = |limit: &Placed<Duration>, why: &str| self.report.warning(&limit.place, why);
+        if let Some(why) = why(Protocol::Tcp) {
+            limits.of_tcp().for_each(|limit| warn(limit, &why));
+        }
+        if let Some(why) = why(Protocol::Udp) {
+            limits.of_udp().for_each(|limit| warn(limit, &why));
+        }
+    }
+}

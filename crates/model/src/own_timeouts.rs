@@ -1,0 +1,58 @@
+//! Time limits that a frontend or a backend has of its own. Pure.
+
+use std::time::Duration;
+
+use crate::Timeouts;
+
+/// What of [`Timeouts`] is set for a frontend or a backend; `None`: what holds without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnTimeouts {
+    /// In place of [`Timeouts::connect`].
+    pub connect: Option<Duration>,
+    /// In place of [`Timeouts::idle`].
+    pub idle: Option<Duration>,
+    /// In place of [`Timeouts::tcp_user_timeout`].
+    pub tcp_user_timeout: Option<Duration>,
+    /// In place of [`Timeouts::udp_idle`].
+    pub udp_idle: Option<Duration>,
+}
+
+impl OwnTimeouts {
+    /// All of them with the names that they have in the configuration.
+    pub fn named(&self) -> [(&'static str, Option<Duration>); 4] {
+        let OwnTimeouts { connect, idle, tcp_user_timeout, udp_idle } = *self;
+        [
+            ("connect", connect),
+            ("idle", idle),
+            ("tcp_user_timeout", tcp_user_timeout),
+            ("udp_idle", udp_idle),
+        ]
+    }
+}
+
+impl Timeouts {
+    /// These, and in their place what `own` sets.
+    pub fn with(self, own: &OwnTimeouts) -> Timeouts {
+        Timeouts {
+            connect: own.connect.unwrap_or(self.connect),
+            idle: own.idle.unwrap_or(self.idle),
+            tcp_user_timeout: own.tcp_user_timeout.unwrap_or(self.tcp_user_timeout),
+            udp_idle: own.udp_idle.unwrap_or(self.udp_idle),
+            drain: self.drain,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_takes_the_place_of_what_holds_without_it() {
+        let second = Some(Duration::from_secs(1));
+        let own = OwnTimeouts { idle: second, udp_idle: second, ..OwnTimeouts::default() };
+        let (all, with) = (Timeouts::default(), Timeouts::default().with(&own));
+        assert_eq!((Some(with.idle), Some(with.udp_idle)), (second, second));
+        assert_eq!(Timeouts { idle: all.idle, udp_idle: all.udp_idle, ..with }, all);
+    }
+}
