@@ -57,8 +57,15 @@ fn without_usage(mut error: clap::Error) -> clap::Error {
 /// What to do instead of running the balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Validate the configuration and print what would run
-    Check,
+    /// Say whether convey would start here and now, and print what would run
+    ///
+    /// Tries what a start does: addresses, ports, privileges, descriptors, offload. Exit code 0 means that convey would start.
+    /// A port that a running convey has is taken, too.
+    Check {
+        /// Look at the file alone: for another host than this one, or beside a convey that runs
+        #[arg(long)]
+        syntax: bool,
+    },
     /// Run the balancer with small HTTP servers behind it, to try it out
     ///
     /// Without --config it has a configuration of its own, and says where, so that you can edit it.
@@ -244,7 +251,7 @@ mod tests {
     fn options_may_stand_before_and_after_the_command() {
         for line in ["convey check --config a.toml -d", "convey --config a.toml -d check"] {
             let cli = parse(line).unwrap();
-            assert_eq!(cli.command, Some(Command::Check));
+            assert_eq!(cli.command, Some(Command::Check { syntax: false }));
             assert_eq!(cli.options.config(), Path::new("a.toml"));
             assert_eq!(cli.options.mode(), Some(Mode::Dsr));
         }

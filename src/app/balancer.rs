@@ -1,12 +1,13 @@
 //! The balancer from start to stop.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
+use anyhow::anyhow;
 use arc_swap::ArcSwap;
 use log::{info, warn};
 use tokio::net::TcpListener;
@@ -18,14 +19,14 @@ use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
 use super::signals::{Harmless, Signals, Wish};
-use super::{Failure, clock, cores, limits, runtime, snat_ports, stale_filters};
+use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, stale_filters};
 use crate::admin;
 use crate::config::{self, Config};
 use crate::control::Resolver;
 use crate::control::{Digest, Events, File, State, Task};
 use crate::health::Schedule;
 use crate::logging::{self, Log};
-use crate::model::Mode;
+use crate::model::{Endpoint, Mode};
 use crate::net::ReservedPorts;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
@@ -258,6 +259,13 @@ fn tell_of(outlasting: u64) {
     }
 }
 
+/// Why statistics cannot be served, and who has the port.
+pub(super) fn statistics_problem(addr: SocketAddr, error: &io::Error) -> anyhow::Error {
+    let taken = error.kind() == io::ErrorKind::AddrInUse;
+    let owner = if taken { port_owner::describe(Endpoint::tcp(addr)) } else { String::new() };
+    anyhow!("cannot serve statistics on {addr} (stats.port): {error}{owner}")
+}
+
 async fn serve_statistics(
     config: &Config,
     snapshot: Arc<ArcSwap<Snapshot>>,
@@ -265,9 +273,7 @@ async fn serve_statistics(
     packets: Option<Arc<PacketStats>>,
 ) -> anyhow::Result<()> {
     let addr = config.stats.listen;
-    let listener = TcpListener::bind(addr)
-        .await
-        .with_context(|| format!("cannot serve statistics on {addr} (stats.port)"))?;
+    let listener = TcpListener::bind(addr).await.map_err(|error| statistics_problem(addr, &error))?;
     let source = admin::Source {
         snapshot,
         started: clock::wall_clock_start(),

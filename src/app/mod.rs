@@ -2,6 +2,7 @@
 
 mod attachments;
 mod balancer;
+mod check;
 mod clear;
 mod clock;
 mod flood;
@@ -15,6 +16,7 @@ mod ownership;
 mod packet_path;
 mod packet_plan;
 mod paths;
+mod port_owner;
 mod privileges;
 mod proxy_path;
 mod restart;
@@ -24,26 +26,20 @@ mod signals;
 mod snat_ports;
 mod stale_filters;
 
-use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use anyhow::Context;
-use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
-use self::host::Kernel;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
-use crate::config::{self, Config, LeftOut, List, LoadError};
+use crate::config::{List, LoadError};
 use crate::control::File;
-use crate::control::{Resolver, own_addresses};
 use crate::demo::{self, PacketDemo};
 use crate::logging::Log;
-use crate::model::{Fault, Lookup, Missing, Records};
 
 /// Carries out the command line.
 ///
@@ -52,7 +48,8 @@ use crate::model::{Fault, Lookup, Missing, Records};
 pub fn run(cli: &Cli, log: &Log) -> Result<ExitCode, Failure> {
     match cli.command {
         None => balance(&cli.options, log),
-        Some(Command::Check) => check(&cli.options),
+        Some(Command::Check { syntax: false }) => check::run(&file(&cli.options)),
+        Some(Command::Check { syntax: true }) => check::syntax(&file(&cli.options)),
         Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear) => clear::run(),
         Some(Command::Generate { kind }) => generated(kind),
@@ -113,35 +110,6 @@ fn file(options: &Options) -> File {
     File { path, list, mode: options.mode() }
 }
 
-fn check(options: &Options) -> Result<ExitCode, Failure> {
-    let file = file(options);
-    let runtime = runtime()?;
-    let (loaded, kernel) = runtime.block_on(host::load(&file))?;
-    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    if let Some(Kernel { netlink, table, .. }) = &kernel {
-        let left = runtime.block_on(stale_filters::describe(netlink, &table.interfaces));
-        left.iter().for_each(|line| eprintln!("warning: {line}"));
-    }
-    runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
-    let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
-    let few_ports = limits::few_local_ports(&config);
-    other_ports.iter().chain(&few_ports).for_each(|warning| eprintln!("warning: {warning}"));
-    let config = match kernel {
-        Some(kernel) => packet_plan::resolve(config, &kernel.network, cores())?,
-        None => config,
-    };
-    // A service may have another limit than this shell.
-    let open_files = limits::most_open_files();
-    if let Some(refusal) =
-        proxy_path::too_many_ports(&config, paths::proxy_workers(&config, cores()), open_files)
-    {
-        eprintln!("warning: with {open_files} open files, the limit here, this would not start: {refusal}");
-    }
-    print(&format!("{} is valid; it would run:\n\n", file.path.display()));
-    print(&config::describe(&config));
-    Ok(ExitCode::SUCCESS)
-}
-
 fn generated(kind: Generated) -> Result<ExitCode, Failure> {
     match generate::print(kind) {
         // The reader, such as `head`, has seen enough.
@@ -165,34 +133,6 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
     balancer::run(File { path, list: None, mode: None }, &Show::Servers, log)
-}
-
-/// Names that have no address now or one of this host that leads back, a line each. They are no mistake: they may have
-/// another when it matters.
-async fn names(config: &Config) -> Vec<String> {
-    let resolver = Resolver::new(64);
-    let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
-    let lookups = join_all(config.hosts().into_iter().map(look_up)).await.into_iter();
-    let local = |lookup: Lookup| if config.allow_local { lookup } else { lookup.without_local() };
-    let lookups: Vec<Lookup> = lookups.map(local).collect();
-    let fault = |lookup: &Lookup| {
-        let (host, Fault { missing, why }) = (&lookup.host, lookup.fault()?);
-        Some(match missing {
-            Missing::All => format!("name {host} cannot be resolved now: {why}"),
-            Missing::Records(kind) => {
-                format!("name {host}: its {kind} records cannot be looked up now: {why}")
-            }
-        })
-    };
-    let faults: Vec<String> = lookups.iter().filter_map(fault).collect();
-    let mut addresses: HashMap<String, BTreeSet<IpAddr>> = HashMap::new();
-    for Lookup { host, v4, v6, .. } in lookups {
-        let found = [v4, v6].into_iter().flatten().flat_map(Records::into_addresses);
-        addresses.entry(host).or_default().extend(found);
-    }
-    let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
-    let (_, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
-    faults.into_iter().chain(LeftOut::lines(left_out)).collect()
 }
 
 /// Where the control path runs: one thread.

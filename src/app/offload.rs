@@ -57,6 +57,30 @@ pub(super) fn start(
     Ok(Some(offloader))
 }
 
+/// Whether this host has what the file asks for: the programs are loaded, and attached to nothing. Returns what convey would
+/// do without.
+///
+/// # Errors
+/// Those of [`start`].
+pub(super) fn try_out(
+    settings: &PacketSettings,
+    selection: &Selection,
+    interfaces: &[Interface],
+) -> anyhow::Result<Option<String>> {
+    let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
+    let layer = settings.offload.layer(&nics);
+    if layer == Layer::Worker {
+        return Ok(None);
+    }
+    // As few as the kernel takes: a start asks for more memory.
+    let sizes = Sizes { entries: 1 << 10, next_hops: 1 << 10, counter_ids: 1 << 10 };
+    match (Offloader::start(layer, sizes, selection, &[], 0), settings.offload) {
+        (Ok(_), _) => Ok(None),
+        (Err(error), Offload::Auto) => Ok(Some(format!("{WORKERS}: {}", causes(&error)))),
+        (Err(error), offload) => Err(refused(&error, offload)),
+    }
+}
+
 fn refused(error: &CacheError, offload: Offload) -> anyhow::Error {
     anyhow!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without): {}", causes(error))
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 
-use super::limits;
+use super::{limits, port_owner};
 use super::paths::Parts;
 use crate::config::Config;
 use crate::model::{Endpoint, Frontend, Mode, OnDown};
-use crate::proxy::{self, Descriptors, LocalPorts, Ready, Reserved, Sessions, Workers};
+use crate::proxy::{self, BindError, Descriptors, LocalPorts, Ready, Reserved, Sessions, Workers};
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
 
@@ -95,7 +95,7 @@ impl ProxyPath {
                 self.open_files
             ));
         }
-        self.workers.prepare(&wanted).map_err(|error| error.to_string())
+        self.workers.prepare(&wanted).map_err(|error| bind_problem(config, &error))
     }
 
     /// Counts the frontends that packet modes own now: each is a descriptor that connections cannot have.
@@ -140,6 +140,23 @@ impl ProxyPath {
     pub(super) fn stop(self) {
         self.workers.stop();
     }
+}
+
+/// What of a configuration cannot be listened on now, a line for each frontend. Nothing stays bound.
+pub(super) fn bind_problems(config: &Config) -> Vec<String> {
+    let first = |frontend: &Frontend| {
+        let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
+        Some(bind_problem(config, proxy::try_to_bind(&places).first()?))
+    };
+    config.frontends_where(Mode::is_proxied).filter_map(first).collect()
+}
+
+/// Whose address cannot be listened on, why, and what to do about it.
+fn bind_problem(config: &Config, error: &BindError) -> String {
+    let is_it = |frontend: &&Frontend| frontend.endpoints().any(|at| at == error.at());
+    let name = config.frontends_where(Mode::is_proxied).find(is_it).map(|frontend| &*frontend.name);
+    let owner = if error.is_taken() { port_owner::describe(error.at()) } else { String::new() };
+    format!("frontend {}: {error}{owner}", name.unwrap_or_default())
 }
 
 /// What helps where descriptors are too few.

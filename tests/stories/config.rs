@@ -1,12 +1,16 @@
 //! `convey check`, and files of every age.
 
 use std::fs;
+use std::net::TcpListener;
 
 use convey_testkit::{Balancer, Loopback, Ran, Server, Setup, ask, binary, run, stories};
 
 stories!("config":
     a_valid_file_is_described,
     every_mistake_is_reported_at_once_with_its_place,
+    check_fails_where_a_start_would_and_says_whose_port_it_is,
+    check_of_the_syntax_looks_at_the_file_alone,
+    values_come_from_the_environment_and_from_included_files,
     a_file_written_for_the_original_loads_unchanged,
     a_file_written_for_the_original_runs_unchanged,
 );
@@ -76,9 +80,80 @@ backend = "empty"
     }
 }
 
+fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
+    let lab = Loopback::new();
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    assert_eq!(check(&lab, &setup.to_string()).code, Some(0));
+    let _busy = TcpListener::bind(lab.vip()).unwrap();
+    let _busy_statistics = TcpListener::bind(lab.stats()).unwrap();
+    let owner = format!("(process {}) has it", std::process::id());
+    let port = lab.vip().port();
+    let told = [
+        format!(
+            "frontend web: cannot listen on {}: Address already in use (os error 98) (`sudo ss -tlnp 'sport = :{port}'` shows \
+             by which process); ",
+            lab.vip()
+        ),
+        format!("cannot serve statistics on {} (stats.port): Address already in use (os error 98); ", lab.stats()),
+    ];
+    let checked = check(&lab, &setup.to_string());
+    let lines: Vec<&str> = checked.stderr.lines().collect();
+    assert_eq!((checked.code, checked.stdout.as_str(), lines.len()), (Some(1), "", 3), "{checked:?}");
+    for (line, told) in lines.iter().zip(&told) {
+        assert!(line.starts_with(&format!("error: {told}")) && line.ends_with(&owner), "{line}");
+    }
+    assert!(lines[2].ends_with("would not start here now (`check --syntax` looks at the file alone)"), "{checked:?}");
+    // A start says the same of the first.
+    let started = run(binary().current_dir(lab.directory()).args(["--config", "check.toml"]));
+    assert_eq!(started.code, Some(1), "{started:?}");
+    assert!(started.stderr.contains(&told[1]) || started.stderr.contains(&told[0]), "{started:?}");
+
+    let nowhere = setup.listen(&["192.0.2.77:80".parse().unwrap()]).to_string();
+    drop(_busy_statistics);
+    let checked = check(&lab, &nowhere);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(checked.stderr.contains("192.0.2.77:80: Cannot assign requested address"), "{checked:?}");
+    assert!(checked.stderr.contains("(`ip addr add 192.0.2.77/32 dev INTERFACE`)"), "{checked:?}");
+}
+
+fn check_of_the_syntax_looks_at_the_file_alone() {
+    let lab = Loopback::new();
+    let elsewhere = "192.0.2.77:80".parse().unwrap();
+    let setup = Setup::new(&lab).listen(&[elsewhere]).server("a", "no-such-host.invalid:80", "");
+    let ran = convey_check(&lab, &["--syntax"], &setup.to_string());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(described(&ran).contains("frontend web proxy tcp 192.0.2.77:80 -> backend pool"), "{ran:?}");
+    let dsr = convey_check(&lab, &["--syntax", "--dsr"], &setup.to_string());
+    assert_eq!(dsr.code, Some(0), "no address of this host is asked for: {dsr:?}");
+    let wrong = convey_check(&lab, &["--syntax"], "mode = \"prxy\"");
+    assert_eq!(wrong.code, Some(1));
+    assert!(wrong.stderr.starts_with("error: check.toml:1:8: mode: found \"prxy\"; "), "{wrong:?}");
+}
+
+fn values_come_from_the_environment_and_from_included_files() {
+    let lab = Loopback::new();
+    let _servers = [1, 2].map(|n| Server::named(&n.to_string(), lab.server(n)));
+    let main = format!("include = \"conf.d/*.toml\"\n{}", Setup::new(&lab).server("a", "${A}", "weight = \"${W:-1}\""));
+    fs::create_dir(lab.directory().join("conf.d")).unwrap();
+    let mut command = binary();
+    command.env("A", lab.server(1).to_string());
+    let balancer = Balancer::start_with(&lab, &main, command);
+    assert_eq!(ask(lab.vip(), "/").unwrap().1, "1");
+
+    // A file that comes adds a server, one that is wrong is told by its name, and one that goes takes the server away.
+    let included = balancer.config().parent().unwrap().join("conf.d/b.toml");
+    fs::create_dir_all(included.parent().unwrap()).unwrap();
+    fs::write(&included, format!("[backends.pool.servers.b]\naddr = \"{}\"\n", lab.server(2))).unwrap();
+    balancer.wait_for_log(&format!("reload: backend pool: + {}", lab.server(2)));
+    fs::write(&included, "[backends.pool.servers.b]\naddr = \"nowhere\"\nwieght = 1\n").unwrap();
+    balancer.wait_for_log("b.toml:3:1: backends.pool.servers.b.wieght: unknown key; did you mean `weight`?");
+    fs::remove_file(&included).unwrap();
+    balancer.wait_for_log(&format!("reload: backend pool: - {}", lab.server(2)));
+}
+
 fn a_file_written_for_the_original_loads_unchanged() {
     let lab = Loopback::new();
-    let ran = check(&lab, ORIGINAL);
+    let ran = convey_check(&lab, &["--syntax"], ORIGINAL);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("warning: ") && ran.stderr.contains("backends.tcp_3001"), "{}", ran.stderr);
     let old_names = [
@@ -159,8 +234,12 @@ stats_update_frequency = 5
 "#;
 
 fn check(lab: &Loopback, text: &str) -> Ran {
+    convey_check(lab, &[], text)
+}
+
+fn convey_check(lab: &Loopback, options: &[&str], text: &str) -> Ran {
     fs::write(lab.directory().join("check.toml"), text).unwrap();
-    run(binary().current_dir(lab.directory()).args(["check", "--config", "check.toml"]))
+    run(binary().current_dir(lab.directory()).args(["check", "--config", "check.toml"]).args(options))
 }
 
 /// What was printed, without the spaces that make columns of it.

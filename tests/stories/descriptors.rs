@@ -109,9 +109,11 @@ fn check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes() {
         "the 200 ports of frontends in proxy mode need {} descriptors of 200, more than half; ",
         200 * available_parallelism().unwrap().get()
     );
-    let warning = format!("warning: with 200 open files, the limit here, this would not start: {refusal}");
-    assert_eq!(few.code, Some(0), "a service may have another limit");
-    assert!(few.stderr.contains(&warning), "{few:?}");
+    let obstacle = format!("error: with 200 open files, the limit here: {refusal}");
+    assert_eq!(few.code, Some(1), "nor would it start");
+    assert!(few.stderr.contains(&obstacle), "{few:?}");
+    let syntax = ran("100:200", "check --syntax --config config.toml");
+    assert_eq!((syntax.code, syntax.stderr.as_str()), (Some(0), ""), "a service may have another limit");
     let refused = ran("100:200", start);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!((refused.stderr + &refused.stdout).contains(&refusal));

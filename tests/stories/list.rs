@@ -96,5 +96,6 @@ fn a_list_beside_a_file_is_a_usage_error() {
 fn check(lab: &Loopback, list: &str) -> Ran {
     let file = lab.directory().join("hosts.txt");
     fs::write(&file, list).unwrap();
-    run(binary().args(["check", "--listen", &lab.vip().to_string(), "--servers"]).arg(file))
+    let (listen, stats) = (lab.vip().to_string(), lab.stats().to_string());
+    run(binary().args(["check", "--listen", &listen, "--stats", &stats, "--servers"]).arg(file))
 }

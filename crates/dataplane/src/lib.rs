@@ -34,7 +34,7 @@ pub use cache::{CacheError, CounterReader, Offloader, Rate, SegmentEvents, Sizes
 use capture::{Capture, CaptureHandle, Wake};
 pub use causes::causes;
 pub use filter::Filter;
-pub use guard::{Guard, GuardError, LastingGuard, Lease, TcxError, Terms};
+pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, TcxError, Terms};
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 pub use selection::{Replies, Selection};
 pub use sight::Sight;

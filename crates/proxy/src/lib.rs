@@ -30,7 +30,7 @@ pub use clients::Clients;
 pub use lines::Lines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
-pub use socket::BindError;
+pub use socket::{BindError, try_to_bind};
 pub use udp::Sessions;
 pub use worker::{Descriptors, Reserved, Shared};
 

@@ -22,6 +22,30 @@ pub struct BindError {
     pub(super) cause: io::Error,
 }
 
+impl BindError {
+    /// Where that was.
+    pub fn at(&self) -> Endpoint {
+        self.at
+    }
+
+    /// Whether another socket has it.
+    pub fn is_taken(&self) -> bool {
+        self.cause.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
+/// Tries to bind each of these places, as a start does, and keeps none. Returns what cannot be listened on.
+pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<BindError> {
+    let refused = |at: &Endpoint| {
+        let kind = match at.protocol {
+            convey_model::Protocol::Tcp => Type::STREAM,
+            convey_model::Protocol::Udp => Type::DGRAM,
+        };
+        check_is_free(at.addr, kind, []).err().map(|cause| BindError { at: *at, cause })
+    };
+    places.into_iter().filter_map(refused).collect()
+}
+
 /// What an operator can do about it; empty if the cause says it.
 fn remedy(at: Endpoint, cause: &io::Error) -> String {
     let (ip, port) = (at.addr.ip(), at.addr.port());
@@ -37,7 +61,9 @@ fn remedy(at: Endpoint, cause: &io::Error) -> String {
             format!("; no interface has this address: add it (`ip -6 addr add {ip}/128 dev INTERFACE nodad`)")
         }
         io::ErrorKind::PermissionDenied if port < 1024 => {
-            "; ports below 1024 need root or CAP_NET_BIND_SERVICE".to_owned()
+            "; ports below 1024 need root or CAP_NET_BIND_SERVICE (systemd: AmbientCapabilities=CAP_NET_BIND_SERVICE; by \
+             hand: `sudo setcap cap_net_bind_service=+ep` with convey's path)"
+                .to_owned()
         }
         _ => String::new(),
     }

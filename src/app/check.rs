@@ -1,0 +1,141 @@
+//! `convey check`: what a file would run, and whether it would start here and now.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, TcpListener};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use futures_util::future::join_all;
+
+use super::host::{self, Kernel};
+use super::ownership::{self, Ownership};
+use super::{
+    Failure, balancer, cores, limits, offload, packet_plan, paths, print, privileges, proxy_path, runtime,
+    snat_ports, stale_filters,
+};
+use crate::config::{self, Config, LeftOut};
+use crate::control::{File, Resolver, own_addresses};
+use crate::dataplane::{Guard, GuardKind, causes};
+use crate::model::{Fault, Lookup, Missing, Records};
+
+/// Looks at the file alone.
+pub(super) fn syntax(file: &File) -> Result<ExitCode, Failure> {
+    let loaded = file.load().map_err(Failure::Config)?;
+    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    print(&format!("{} is valid (this host was not looked at); it says:\n\n", file.path.display()));
+    print(&config::describe(&loaded.config));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks at the file and at this host, and tries what a start does. Succeeds if convey would start.
+pub(super) fn run(file: &File) -> Result<ExitCode, Failure> {
+    let runtime = runtime()?;
+    let (loaded, kernel) = runtime.block_on(host::load(file))?;
+    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    if let Some(Kernel { netlink, table, .. }) = &kernel {
+        let left = runtime.block_on(stale_filters::describe(netlink, &table.interfaces));
+        left.iter().for_each(|line| eprintln!("warning: {line}"));
+    }
+    runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
+    let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
+    let few_ports = limits::few_local_ports(&config);
+    other_ports.iter().chain(&few_ports).for_each(|warning| eprintln!("warning: {warning}"));
+    let mut obstacles = of_sockets(&config);
+    let config = match kernel {
+        Some(kernel) => {
+            obstacles.extend(of_packets(&config, &kernel));
+            packet_plan::resolve(config, &kernel.network, cores())?
+        }
+        None => config,
+    };
+    let path = file.path.display();
+    if obstacles.is_empty() {
+        print(&format!("{path} is valid; it would run:\n\n"));
+        print(&config::describe(&config));
+        return Ok(ExitCode::SUCCESS);
+    }
+    obstacles.iter().for_each(|obstacle| eprintln!("error: {obstacle}"));
+    eprintln!("convey: {path} is valid, but would not start here now (`check --syntax` looks at the file alone)");
+    Ok(ExitCode::FAILURE)
+}
+
+/// What keeps proxy mode and the statistics from listening, a line each.
+fn of_sockets(config: &Config) -> Vec<String> {
+    let mut obstacles = proxy_path::bind_problems(config);
+    let stats = config.stats.listen;
+    if let Err(error) = TcpListener::bind(stats) {
+        obstacles.push(balancer::statistics_problem(stats, &error).to_string());
+    }
+    let open_files = limits::most_open_files();
+    let workers = paths::proxy_workers(config, cores());
+    if let Some(refusal) = proxy_path::too_many_ports(config, workers, open_files) {
+        obstacles.push(format!("with {open_files} open files, the limit here: {refusal}"));
+    }
+    obstacles
+}
+
+/// What keeps packet modes from starting, a line each. What they would do without is a warning. Nothing is attached to an
+/// interface: whether a network card's driver takes XDP shows at the start.
+fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
+    if let Err(error) = privileges::check() {
+        // All else needs them.
+        return vec![error.to_string()];
+    }
+    let mut obstacles = Vec::new();
+    let mut note = |tried: anyhow::Result<()>| {
+        if let Err(error) = tried {
+            obstacles.push(format!("{error:#}"));
+        }
+    };
+    note(Ownership::default().missing(config).map(drop));
+    let interfaces = packet_plan::interfaces(config, &kernel.network);
+    let addresses = packet_plan::snat_addresses(config, &kernel.network);
+    if let Ok(addresses) = &addresses {
+        note(ownership::snat(config, addresses).map(drop));
+        let settings = &config.passthrough;
+        let selection = packet_plan::selection(settings, addresses, packet_plan::with_backends(config));
+        if settings.guard
+            && let Err(error) = Guard::of_kind(GuardKind::Tcx, &selection, &[])
+        {
+            eprintln!("warning: a start would have to guard by nftables: {}", causes(&error));
+        }
+        if let Ok(interfaces) = &interfaces {
+            match offload::try_out(settings, &selection, interfaces) {
+                Ok(warning) => warning.iter().for_each(|warning| eprintln!("warning: {warning}")),
+                Err(error) => note(Err(error)),
+            }
+        }
+    }
+    note(interfaces.map(drop));
+    note(addresses.map(drop));
+    obstacles
+}
+
+/// Names that have no address now or one of this host that leads back, a line each. They are no mistake: they may have
+/// another when it matters.
+async fn names(config: &Config) -> Vec<String> {
+    let resolver = Resolver::new(64);
+    let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
+    let lookups = join_all(config.hosts().into_iter().map(look_up)).await.into_iter();
+    let local = |lookup: Lookup| if config.allow_local { lookup } else { lookup.without_local() };
+    let lookups: Vec<Lookup> = lookups.map(local).collect();
+    let fault = |lookup: &Lookup| {
+        let (host, Fault { missing, why }) = (&lookup.host, lookup.fault()?);
+        Some(match missing {
+            Missing::All => format!("name {host} cannot be resolved now: {why}"),
+            Missing::Records(kind) => {
+                format!("name {host}: its {kind} records cannot be looked up now: {why}")
+            }
+        })
+    };
+    let faults: Vec<String> = lookups.iter().filter_map(fault).collect();
+    let mut addresses: HashMap<String, BTreeSet<IpAddr>> = HashMap::new();
+    for Lookup { host, v4, v6, .. } in lookups {
+        let found = [v4, v6].into_iter().flatten().flat_map(Records::into_addresses);
+        addresses.entry(host).or_default().extend(found);
+    }
+    let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
+    let (_, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
+    faults.into_iter().chain(LeftOut::lines(left_out)).collect()
+}
+

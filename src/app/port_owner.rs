@@ -1,0 +1,114 @@
+//! Which process has a port, for the operator who wants it.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::model::{Endpoint, Protocol, overlap};
+
+/// The most descriptors of other processes that are looked at: a tenth of a second.
+const MAX_LOOKS: usize = 50_000;
+
+/// The state of a socket that listens, in `/proc/net/tcp` (`TCP_LISTEN` of Linux).
+const LISTENING: &str = "0A";
+
+/// `; nginx (process 123) has it`, as far as this user may know; else nothing.
+pub(super) fn describe(at: Endpoint) -> String {
+    let inodes: Vec<u64> = tables(at.protocol).iter().flat_map(|table| sockets(table, at)).collect();
+    match process_with(&inodes) {
+        Some((process, name)) => format!("; {name} (process {process}) has it"),
+        None => String::new(),
+    }
+}
+
+fn tables(protocol: Protocol) -> [String; 2] {
+    let name = protocol.name();
+    [format!("/proc/self/net/{name}"), format!("/proc/self/net/{name}6")]
+        .map(|path| fs::read_to_string(path).unwrap_or_default())
+}
+
+/// The inodes of sockets in the text of such a table that are in the way of `at`.
+fn sockets(table: &str, at: Endpoint) -> Vec<u64> {
+    let inode = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
+        let listens = at.protocol == Protocol::Udp || state == LISTENING;
+        (listens && overlap(address(local)?, at.addr)).then(|| inode.parse().ok())?
+    };
+    table.lines().filter_map(inode).collect()
+}
+
+/// `0100007F:1F90` is 127.0.0.1:8080: words in the order of this machine.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let words = ip.as_bytes().chunks(8).map(|word| {
+        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
+        Some(word.to_ne_bytes())
+    });
+    let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.concat();
+    let ip = match <[u8; 4]>::try_from(&bytes[..]) {
+        Ok(bytes) => IpAddr::V4(Ipv4Addr::from(bytes)),
+        Err(_) => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[..]).ok()?)),
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// The first process that has one of these sockets, with its name.
+fn process_with(inodes: &[u64]) -> Option<(u32, String)> {
+    let wanted: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
+    if wanted.is_empty() {
+        return None;
+    }
+    let mut looks = 0;
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(number) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+        for descriptor in descriptors.flatten() {
+            looks += 1;
+            if looks > MAX_LOOKS {
+                return None;
+            }
+            if is_one_of(&descriptor.path(), &wanted) {
+                let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+                return Some((number, name.trim().to_owned()));
+            }
+        }
+    }
+    None
+}
+
+fn is_one_of(descriptor: &Path, wanted: &[String]) -> bool {
+    let Ok(target) = fs::read_link(descriptor) else { return false };
+    wanted.iter().any(|socket| target.as_os_str().as_bytes() == socket.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_that_listens_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
+        for taken in [at, everywhere] {
+            let told = describe(Endpoint::tcp(taken));
+            assert!(told.ends_with(&format!(" (process {}) has it", std::process::id())), "{told}");
+        }
+        assert_eq!(describe(Endpoint::udp(at)), "");
+        drop(listener);
+        assert_eq!(describe(Endpoint::tcp(at)), "");
+    }
+
+    #[test]
+    fn addresses_are_read_as_the_kernel_writes_them() {
+        let at = Endpoint::tcp("[::1]:80".parse().unwrap());
+        let little = "  1: 00000000000000000000000001000000:0050 0:0 0A 0:0 0:0 0 0 0 77 1";
+        let big = "  1: 00000000000000000000000000000001:0050 0:0 0A 0:0 0:0 0 0 0 77 1";
+        let table = if cfg!(target_endian = "little") { little } else { big };
+        assert_eq!(sockets(table, at), [77]);
+        assert_eq!(sockets(&table.replace(" 0A ", " 01 "), at), [], "a connection is in nobody's way");
+        assert_eq!(sockets("sl local_address\n:\n1: x 0 0A 0 0 0 0 0 7", at), []);
+    }
+}
