@@ -69,6 +69,7 @@ fn scrape(snapshot: Snapshot) -> String {
         draining: Arc::default(),
         packets: Some(Arc::new(PacketStats::new(1))),
         dropped_log_lines: || 0,
+        loads: Arc::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

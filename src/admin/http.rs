@@ -22,6 +22,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Report;
 use super::pages::{Page, Pages, Rendered};
+use super::ready;
+use crate::control::Loads;
 use crate::model::Timestamp;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -40,6 +42,8 @@ pub struct Source {
     pub packets: Option<Arc<PacketStats>>,
     /// How many lines of the log nobody read in time.
     pub dropped_log_lines: fn() -> u64,
+    /// What has become of the configuration.
+    pub loads: Arc<Loads>,
 }
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
@@ -172,7 +176,7 @@ async fn respond<B>(request: &Request<B>, client: &Client) -> Response<Full<Byte
     has_asked.store(true, Ordering::Relaxed);
     let reading = matches!(*request.method(), Method::GET | Method::HEAD);
     match request.uri().path() {
-        "/stats" | "/metrics" | "/healthz" if !reading => {
+        "/stats" | "/metrics" | "/healthz" | "/readyz" if !reading => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             response
@@ -183,15 +187,26 @@ async fn respond<B>(request: &Request<B>, client: &Client) -> Response<Full<Byte
             text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
         }
         "/healthz" => text(StatusCode::OK, "ok\n"),
-        _ => text(StatusCode::NOT_FOUND, "not found; there are /stats, /metrics and /healthz\n"),
+        "/readyz" => readiness(source),
+        _ => text(StatusCode::NOT_FOUND, "not found; there are /stats, /metrics, /healthz and /readyz\n"),
     }
+}
+
+/// For who decides whether this convey gets traffic: VRRP trackers, orchestrators.
+fn readiness(source: &Source) -> Response<Full<Bytes>> {
+    let obstacles = ready::obstacles(&source.snapshot.load(), source.draining.load(Ordering::Relaxed));
+    if obstacles.is_empty() {
+        return text(StatusCode::OK, "ready\n");
+    }
+    text(StatusCode::SERVICE_UNAVAILABLE, &(obstacles.join("\n") + "\n"))
 }
 
 impl Source {
     /// All there is to say now.
     pub(super) fn report(&self) -> Report {
         let report = Report::new(&self.snapshot.load(), self.started, (self.now)());
-        report.with_packets(self.packets.as_deref()).with_dropped_log_lines((self.dropped_log_lines)())
+        let report = report.with_packets(self.packets.as_deref());
+        report.with_dropped_log_lines((self.dropped_log_lines)()).with_load(self.loads.now())
     }
 }
 
@@ -237,6 +252,7 @@ mod tests {
             draining: Arc::default(),
             packets: None,
             dropped_log_lines: || 3,
+            loads: Arc::default(),
         })
     }
 
@@ -306,11 +322,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn readiness_tells_each_frontend_that_cannot_serve() {
+        let source = source();
+        let addr = start(LIMITS, &source).await;
+        let ready = |answer: Response<String>| (answer.status().as_u16(), answer.into_body());
+        assert_eq!(ready(ask(addr, Method::GET, "/readyz").await), (200, "ready\n".to_owned()));
+        let down = fixture::down("refused", Duration::ZERO);
+        let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:8081"), down)]);
+        let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pool);
+        source.snapshot.store(Arc::new(fixture::snapshot(vec![frontend], vec![pool])));
+        let why = "frontend web: no server of backend app can be chosen (1 of 1 are down)\n".to_owned();
+        assert_eq!(ready(ask(addr, Method::GET, "/readyz").await), (503, why));
+        assert_eq!(ask(addr, Method::GET, "/healthz").await.status(), StatusCode::OK, "it is alive");
+        source.draining.store(true, Ordering::Relaxed);
+        assert_eq!(ask(addr, Method::GET, "/readyz").await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    #[tokio::test]
     async fn a_wrong_path_or_method_is_told_what_is_right() {
         let addr = start(LIMITS, &source()).await;
         let answer = ask(addr, Method::GET, "/stat").await;
         assert_eq!(answer.status(), StatusCode::NOT_FOUND);
-        for path in ["/stats", "/metrics", "/healthz"] {
+        for path in ["/stats", "/metrics", "/healthz", "/readyz"] {
             assert!(answer.body().contains(path), "{}", answer.body());
             let answer = ask(addr, Method::POST, path).await;
             assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);

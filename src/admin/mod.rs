@@ -1,16 +1,19 @@
-//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics` and `/healthz`.
+//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`.
 //!
 //! [`Report`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
 //! its Prometheus text, so the two never disagree on what a number means.
 
+mod config;
 mod http;
 mod names;
 mod packets;
 mod pages;
 mod process;
 mod prometheus;
+mod ready;
 mod report;
 
+pub use config::ConfigReport;
 pub use http::{Source, serve};
 pub use names::NameReport;
 pub use packets::PacketReport;

@@ -152,6 +152,7 @@ mod tests {
                 drop(HELD.lock());
                 RENDERED.fetch_add(1, Ordering::Relaxed)
             },
+            loads: Arc::default(),
         })
     }
 

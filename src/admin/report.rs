@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
-use super::{NameReport, PacketReport};
+use super::{ConfigReport, NameReport, PacketReport};
+use crate::control::Load;
 use crate::model::{Listen, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
@@ -36,6 +37,8 @@ pub struct Report {
     pub total_packets_tx: u64,
     /// Lines of the log that were dropped because nobody read them in time.
     pub log_lines_dropped: u64,
+    /// The configuration that runs, and the last reload.
+    pub config: ConfigReport,
     /// The frontends there are now, by name.
     pub frontends: BTreeMap<String, FrontendReport>,
     /// The backends there are now, by name.
@@ -78,6 +81,9 @@ pub struct FrontendReport {
     pub backend: String,
     /// Connections served at once; `None`: no limit.
     pub max_connections: Option<u32>,
+    /// Connections that wait for one of these, or for their client's share (proxy mode). Those that the kernel queues are not
+    /// among them.
+    pub waiting_connections: u32,
     /// What went through it.
     #[serde(flatten)]
     pub traffic: TrafficReport,
@@ -96,6 +102,8 @@ pub struct BackendReport {
     pub algorithm: &'static str,
     /// Servers that are healthy, whether or not they are eligible.
     pub servers_up: usize,
+    /// Connections that wait for a server, all being at their `max_connections` (proxy mode).
+    pub waiting_connections: u32,
     /// What went through it.
     #[serde(flatten)]
     pub traffic: TrafficReport,
@@ -121,10 +129,12 @@ pub struct TimesReport {
     pub count: u64,
     /// The average.
     pub mean: Option<f64>,
-    /// Half took at most this long; estimated from the distribution.
+    /// Half took at most this long.
     pub p50: Option<f64>,
-    /// All but one in a hundred took at most this long; estimated from the distribution.
+    /// All but one in a hundred took at most this long.
     pub p99: Option<f64>,
+    /// How the last two are known, in words for whoever reads them.
+    pub percentiles: &'static str,
     /// All of it.
     #[serde(skip)]
     pub distribution: Distribution,
@@ -210,6 +220,7 @@ impl Report {
             total_packets_rx: totals.packets_rx,
             total_packets_tx: totals.packets_tx,
             log_lines_dropped: 0,
+            config: ConfigReport::new(Load::default(), started),
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
@@ -220,6 +231,11 @@ impl Report {
     /// The same with what packet modes count.
     pub fn with_packets(self, stats: Option<&PacketStats>) -> Self {
         Report { packets: stats.map(PacketReport::new), ..self }
+    }
+
+    /// The same with what has become of the configuration.
+    pub fn with_load(self, load: Load) -> Self {
+        Report { config: ConfigReport::new(load, self.started), ..self }
     }
 
     /// The same with what has become of the log.
@@ -252,6 +268,7 @@ impl FrontendReport {
             listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
             backend: frontend.config.backend.clone(),
             max_connections: frontend.config.max_connections,
+            waiting_connections: frontend.live.waiters.count(),
             traffic: TrafficReport::new(traffic),
             ended: Counter::ENDS.iter().map(|(end, label)| (*label, traffic.sum(*end))).collect(),
             drops: Counter::DROPS.iter().map(|(drop, label)| (*label, traffic.sum(*drop))).collect(),
@@ -267,6 +284,7 @@ impl BackendReport {
         BackendReport {
             algorithm: pool.config.algorithm.name(),
             servers_up: pool.servers.iter().filter(|server| server.health.up).count(),
+            waiting_connections: pool.live.waiters.count(),
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
@@ -277,6 +295,9 @@ impl BackendReport {
     }
 }
 
+/// They lie within a bucket of the histogram; where is not known.
+const INTERPOLATED: &str = "interpolated from buckets";
+
 impl TimesReport {
     fn new(distribution: Distribution) -> Self {
         TimesReport {
@@ -284,6 +305,7 @@ impl TimesReport {
             mean: distribution.mean(),
             p50: distribution.quantile(0.5),
             p99: distribution.quantile(0.99),
+            percentiles: INTERPOLATED,
             distribution,
         }
     }
@@ -357,6 +379,10 @@ mod tests {
             "started": "2023-11-14T22:13:20.000Z", "uptime_seconds": 61,
             "total_connections": 0, "current_connections": 0, "total_bytes_rx": 0, "total_bytes_tx": 0,
             "total_packets_rx": 0, "total_packets_tx": 0, "log_lines_dropped": 0,
+            "config": {
+                "hash": "", "loaded": "2023-11-14T22:13:20.000Z", "last_reload_successful": true,
+                "last_reload": "2023-11-14T22:13:20.000Z", "errors": [], "reloads": 0, "reload_failures": 0,
+            },
             "frontends": {}, "backends": {},
         });
         assert_eq!(stats, expected);
@@ -385,6 +411,7 @@ mod tests {
         let expected = json!({
             "mode": "proxy", "protocol": "tcp",
             "listen_addr": ["127.0.0.1:8080", "[::1]:8080"], "backend": "app", "max_connections": null,
+            "waiting_connections": 0,
             "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
             "packets_rx": 8, "packets_tx": 9,
             "ended": {
@@ -469,7 +496,7 @@ mod tests {
         [1, 2, 9].into_iter().for_each(|s| pools[0].live.session_times.record(0, Duration::from_secs(s)));
         let stats = stats(&fixture::snapshot(vec![frontend], pools.into()), Duration::ZERO);
         let backend = &stats["backends"]["app"];
-        assert_eq!(backend["connect_seconds"], json!({ "count": 0, "mean": null, "p50": null, "p99": null }));
+        assert_eq!(backend["connect_seconds"], json!({ "count": 0, "mean": null, "p50": null, "p99": null, "percentiles": INTERPOLATED }));
         let sessions = &backend["session_seconds"];
         assert_eq!((&sessions["count"], &sessions["mean"]), (&json!(3), &json!(4.0)));
         assert!(sessions["p50"].as_f64().unwrap() < 5.0 && sessions["p99"].as_f64().unwrap() > 5.0);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
 use log::{info, warn};
 use tokio::net::TcpListener;
@@ -23,13 +23,13 @@ use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, stal
 use crate::admin;
 use crate::config::{self, Config};
 use crate::control::Resolver;
-use crate::control::{Digest, Events, File, State, Task};
+use crate::control::{Digest, Events, File, Loads, State, Task};
 use crate::health::Schedule;
 use crate::logging::{self, Log};
 use crate::model::{Endpoint, Mode};
 use crate::net::ReservedPorts;
 use crate::snapshot::Snapshot;
-use crate::stats::{Counter, PacketStats};
+use crate::stats::Counter;
 
 /// Runs what the file says until a signal ends it, showing what `show` adds.
 pub(super) fn run(file: File, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
@@ -142,7 +142,17 @@ impl Balancer {
             stale_filters::remove_without_packets().await;
         }
         let data_path = Paths::start(&parts, kernel, logs).await?;
-        serve_statistics(&config, snapshot.clone(), draining.clone(), data_path.packet_stats()).await?;
+        let loads = Arc::new(Loads::default());
+        let source = admin::Source {
+            snapshot: snapshot.clone(),
+            started: clock::wall_clock_start(),
+            now: Box::new(clock::now),
+            draining: draining.clone(),
+            packets: data_path.packet_stats(),
+            dropped_log_lines: logging::dropped_lines,
+            loads: loads.clone(),
+        };
+        serve_statistics(config.stats.listen, source).await?;
         let mut task = Task {
             state,
             snapshot,
@@ -152,10 +162,12 @@ impl Balancer {
             data_path,
             file,
             digest: Digest::default(),
+            loads: loads.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
+        task.state.config().into_iter().for_each(|config| loads.start(config, clock::now()));
         let events = Events { outcomes, failures, reloads, networks, lookups };
         let mut balancer = Balancer { task, events, reload, draining, manager, log };
         let Task { state, data_path, .. } = &mut balancer.task;
@@ -266,22 +278,8 @@ pub(super) fn statistics_problem(addr: SocketAddr, error: &io::Error) -> anyhow:
     anyhow!("cannot serve statistics on {addr} (stats.port): {error}{owner}")
 }
 
-async fn serve_statistics(
-    config: &Config,
-    snapshot: Arc<ArcSwap<Snapshot>>,
-    draining: Arc<AtomicBool>,
-    packets: Option<Arc<PacketStats>>,
-) -> anyhow::Result<()> {
-    let addr = config.stats.listen;
+async fn serve_statistics(addr: SocketAddr, source: admin::Source) -> anyhow::Result<()> {
     let listener = TcpListener::bind(addr).await.map_err(|error| statistics_problem(addr, &error))?;
-    let source = admin::Source {
-        snapshot,
-        started: clock::wall_clock_start(),
-        now: Box::new(clock::now),
-        draining,
-        packets,
-        dropped_log_lines: logging::dropped_lines,
-    };
     tokio::spawn(async move {
         if let Err(error) = admin::serve(listener, Arc::new(source)).await {
             warn!("no statistics are served: {error}");

@@ -20,6 +20,9 @@ stories!("stats":
     metrics_and_statistics_agree,
     health_is_shown_with_its_reason_and_since_when,
     a_page_that_does_not_exist_names_those_that_do,
+    readiness_follows_the_servers_of_each_frontend,
+    the_last_reload_and_the_hash_of_what_runs_are_told,
+    clients_that_wait_for_a_server_are_counted,
     a_page_that_takes_long_holds_no_other_up,
     sixty_who_scrape_make_health_wait_little_longer_than_one,
 );
@@ -160,7 +163,74 @@ fn a_page_that_does_not_exist_names_those_that_do() {
     let (lab, _balancer, _servers) = two_echo_servers();
     let (status, text) = ask(lab.stats(), "/status").unwrap();
     assert_eq!(status, 404);
-    assert!(["/stats", "/metrics", "/healthz"].iter().all(|page| text.contains(page)), "{text}");
+    assert!(["/stats", "/metrics", "/healthz", "/readyz"].iter().all(|page| text.contains(page)), "{text}");
+}
+
+fn readiness_follows_the_servers_of_each_frontend() {
+    let lab = Loopback::new();
+    let a = Server::echo(lab.server(1));
+    let health = "kind = \"tcp\"\ninterval = \"50ms\"\nrise = 1\nfall = 1";
+    let other = format!("{}:{}", lab.vip().ip(), lab.vip().port() + 1);
+    let more = format!(
+        "[frontends.other]\nlisten_addr = \"{other}\"\nbackend = \"other\"\n\
+         [backends.other]\nhealth_check.kind = \"none\"\n[backends.other.servers.b]\naddr = \"{}\"\n",
+        lab.server(2)
+    );
+    let setup = Setup::new(&lab).health(health).server("a", lab.server(1), "").and(&more);
+    let balancer = Balancer::start(&lab, &setup);
+    let ready = || balancer.page("/readyz");
+    wait_for("it to be ready", || (ready() == (200, "ready\n".to_owned())).then_some(()));
+    drop(a);
+    let why = "frontend web: no server of backend pool can be chosen (1 of 1 are down)\n";
+    wait_for("the frontend that cannot serve to be told", || (ready() == (503, why.to_owned())).then_some(()));
+    assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()), "it is alive all the same");
+    let _a = Server::echo(lab.server(1));
+    wait_for("it to be ready again", || (ready().0 == 200).then_some(()));
+}
+
+fn the_last_reload_and_the_hash_of_what_runs_are_told() {
+    let lab = Loopback::new();
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = Balancer::start(&lab, &setup);
+    let config = || balancer.stat("/config");
+    let metric = |line: &str| balancer.page("/metrics").1.lines().any(|found| found == line);
+    let first = config();
+    assert_eq!((&first["last_reload_successful"], &first["reloads"]), (&true.into(), &0.into()), "{first:#}");
+    let hash = first["hash"].as_str().unwrap().to_owned();
+    assert!(hash.len() == 16 && metric(&format!("convey_config_info{{hash=\"{hash}\"}} 1")), "{first:#}");
+
+    balancer.save(&"mode = 3");
+    balancer.wait_for_stat("/config/last_reload_successful", false);
+    let failed = config();
+    assert_eq!((&failed["hash"], &failed["reload_failures"]), (&first["hash"], &1.into()), "{failed:#}");
+    assert_eq!(failed["loaded"], first["loaded"], "{failed:#}");
+    assert!(failed["last_reload"].as_str() > first["last_reload"].as_str(), "{failed:#}");
+    assert!(failed["errors"][0].as_str().unwrap().contains("config.toml:1:8: mode: found 3"), "{failed:#}");
+    assert!(metric("convey_config_last_reload_successful 0"));
+
+    balancer.save(&setup.clone().server("b", lab.server(2), ""));
+    balancer.wait_for_stat("/config/last_reload_successful", true);
+    let second = config();
+    assert!(second["hash"] != first["hash"] && second["errors"] == serde_json::json!([]), "{second:#}");
+    assert!(metric("convey_config_reloads_total{result=\"failure\"} 1"));
+    balancer.save(&format!("# nothing that matters\n{setup}"));
+    balancer.wait_for_stat("/config/hash", hash);
+}
+
+fn clients_that_wait_for_a_server_are_counted() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
+    let balancer = Balancer::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let waiting = [(); 3].map(|()| connect(lab.vip()));
+    balancer.wait_for_stat("/backends/pool/waiting_connections", 3);
+    let (_, metrics) = balancer.page("/metrics");
+    assert!(metrics.contains("convey_backend_waiting_connections{backend=\"pool\"} 3\n"), "{metrics}");
+    drop(waiting);
+    drop(held);
+    balancer.wait_for_stat("/backends/pool/waiting_connections", 0);
 }
 
 fn a_page_that_takes_long_holds_no_other_up() {

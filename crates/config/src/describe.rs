@@ -42,7 +42,7 @@ pub fn describe(config: &Config) -> String {
         let Log { level, format, output } = &config.log;
         text.push_str(&format!("log {} and above as {} to {output}\n", level.name(), format.name()));
     }
-    text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz)\n", config.stats.listen));
+    text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz, /readyz)\n", config.stats.listen));
     text
 }
 
@@ -241,7 +241,7 @@ backend web (maglev by source; http check of /up for 200-399 on port 9000 every 
   server known      app.internal:80  weight 2, for each address of the name
   server long-name  127.0.0.1:18082  weight 1, at most 9 connections
 timeouts connect 5s, idle 600s, tcp_user_timeout 30s, drain 30s
-statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
+statistics http://127.0.0.1:7000/stats (also /metrics, /healthz, /readyz)
 ";
         assert_eq!(describe(&crate::parse("test.toml", text).unwrap().config), expected);
     }
@@ -264,7 +264,7 @@ timeouts drain 30s
 packets interfaces eth0, eth1; workers automatic; guard off; offload auto
 flows at most 1000000; timeouts half_open 60s, handshake_only 240s, established 900s, half_closed 240s, closing 60s, time_wait 60s, closed 10s, udp_single 30s, udp_stream 300s
 snat ports 33768-61000; addresses automatic
-statistics http://127.0.0.1:7000/stats (also /metrics, /healthz)
+statistics http://127.0.0.1:7000/stats (also /metrics, /healthz, /readyz)
 ";
         assert_eq!(describe(&crate::parse("test.toml", text).unwrap().config), expected);
     }

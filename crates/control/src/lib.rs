@@ -9,6 +9,7 @@ pub mod health;
 mod kept;
 mod left_out;
 mod lines;
+mod loads;
 mod names;
 mod own_addresses;
 mod resolver;
@@ -17,6 +18,7 @@ mod supervisor;
 mod task;
 
 pub use digest::Digest;
+pub use loads::{Load, Loads};
 pub use flood::{FloodEvent, FloodWatch};
 pub use names::{FaultChange, NameChange};
 pub use state::{HealthChange, State};

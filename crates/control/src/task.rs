@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::lines::{listed, of_name, of_server};
 use super::supervisor::Heartbeat;
-use super::{Digest, State, Supervisor};
+use super::{Digest, Loads, State, Supervisor};
 use crate::health::{Finding, Outcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
 use convey_config::files;
@@ -115,6 +115,8 @@ pub struct Task<D> {
     pub file: File,
     /// What the log will say.
     pub digest: Digest,
+    /// What has become of the file.
+    pub loads: Arc<Loads>,
     /// Tells the time.
     pub now: fn() -> Timestamp,
     /// Who is told how the task fares.
@@ -333,10 +335,14 @@ impl<D: DataPath> Task<D> {
         let diff = match self.try_reload(loaded).await {
             Ok(diff) => diff,
             Err(problems) => {
+                self.loads.fail(&problems, (self.now)());
                 problems.iter().for_each(|problem| error!("{problem}"));
                 return error!("{file} not reloaded: the running configuration stays");
             }
         };
+        if let Some(config) = self.state.config() {
+            self.loads.succeed(config, (self.now)());
+        }
         if diff == Diff::default() {
             return info!("{file} read again: nothing that matters has changed");
         }

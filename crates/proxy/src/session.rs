@@ -157,8 +157,10 @@ impl Session {
     async fn wait_for_share(&mut self) -> Result<(), Counter> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
         let give_up = self.downstream.began + self.timeouts.connect;
+        let live = self.frontend.live.clone();
+        let waits = live.waiters.enter();
         timeout_at(give_up, self.wait_for_turn(&mut waiting)).await.map_err(|_| Counter::ClientLimit)?;
-        drop(waiting);
+        drop((waiting, waits));
         self.wait_for_slot().await;
         // There may be room for more than this one.
         self.context.shared.clients.call_next(&self.frontend, self.client_ip());
@@ -236,6 +238,11 @@ impl Session {
 
     /// Waits until the frontend has a connection slot for it.
     pub(super) async fn wait_for_slot(&mut self) {
+        if self.try_take_slot() {
+            return;
+        }
+        let first = self.frontend.live.clone();
+        let _waits = first.waiters.enter();
         while !self.try_take_slot() {
             let live = self.frontend.live.clone();
             let mut freed = pin!(live.freed.notified());

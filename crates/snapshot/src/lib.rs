@@ -10,9 +10,11 @@ pub mod fixture;
 mod names;
 mod pool;
 pub mod stats;
+mod waiters;
 
 pub use names::{Name, NameLive};
 pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
+pub use waiters::{Waiters, Waits};
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -90,6 +92,8 @@ pub struct FrontendLive {
     pub freed: Notify,
     /// Notified when limits change, where connections wait for their client's share of them.
     pub share_changed: Notify,
+    /// Connections that wait for a slot or for their client's share. Those that the kernel queues are none of them.
+    pub waiters: Waiters,
 }
 
 impl Frontend {
@@ -105,7 +109,8 @@ impl FrontendLive {
     pub fn new(id: u32, cores: usize) -> Self {
         let (slots, questions) = (Arc::default(), Slots::default());
         let (freed, share_changed) = (Notify::new(), Notify::new());
-        FrontendLive { id, traffic: Traffic::new(cores), slots, questions, freed, share_changed }
+        let (traffic, waiters) = (Traffic::new(cores), Waiters::default());
+        FrontendLive { id, traffic, slots, questions, freed, share_changed, waiters }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{Mutex, Notify};
 
-use super::Health;
+use super::{Health, Waiters};
 use crate::stats::{CONNECT_TIMES, Histogram, SESSION_TIMES, Traffic};
 use convey_balance::{self as balance, Balancer, Identity, Loads, Member};
 use convey_model::{self as model, HashOn, Slots};
@@ -42,6 +42,8 @@ pub struct PoolLive {
     pub queue: Mutex<()>,
     /// Notified when a connection to a server ends.
     pub freed: Notify,
+    /// Connections that wait for a server, all being at their limits.
+    pub waiters: Waiters,
     turn: Arc<AtomicUsize>,
 }
 
@@ -176,6 +178,7 @@ impl PoolLive {
             session_times: Histogram::new(&SESSION_TIMES, cores),
             queue: Mutex::new(()),
             freed: Notify::new(),
+            waiters: Waiters::default(),
             turn: Arc::default(),
         }
     }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use self::page::{Labels, Page, labels};
 use super::packets::PacketReport;
-use super::{FrontendReport, Process, Report, TrafficReport};
+use super::{ConfigReport, FrontendReport, Process, Report, TrafficReport};
 
 /// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
 /// cause one.
@@ -20,6 +20,7 @@ pub fn render(report: &Report, process: &Process) -> prometheus::Result<String> 
         |()| 1.0,
     );
     totals(&mut page, report);
+    config(&mut page, &report.config);
     frontends(&mut page, report);
     backends(&mut page, report);
     servers(&mut page, report);
@@ -50,6 +51,42 @@ fn totals(page: &mut Page, report: &Report) {
     );
 }
 
+fn config(page: &mut Page, config: &ConfigReport) {
+    let this = &[(Vec::new(), config)];
+    let info = [(labels([("hash", config.hash.as_str())]), ())];
+    page.gauge(
+        "convey_config_info",
+        "Always 1; the label is the same where the same version runs the same configuration.",
+        &info,
+        |()| 1.0,
+    );
+    page.gauge(
+        "convey_config_last_reload_successful",
+        "Whether the last reload succeeded; 1 if there was none.",
+        this,
+        |config| flag(config.last_reload_successful),
+    );
+    page.gauge(
+        "convey_config_last_reload_timestamp_seconds",
+        "When the file was last read, at the start or for a reload, in Unix time.",
+        this,
+        |config| unix_time(config.last_reload),
+    );
+    page.gauge(
+        "convey_config_last_reload_success_timestamp_seconds",
+        "When a file was last taken over, at the start or by a reload, in Unix time.",
+        this,
+        |config| unix_time(config.loaded),
+    );
+    let results = [("success", config.reloads), ("failure", config.reload_failures)];
+    page.counter(
+        "convey_config_reloads_total",
+        "Reloads by their result.",
+        &results.map(|(result, n)| (labels([("result", result)]), n)),
+        |n| *n as f64,
+    );
+}
+
 fn frontends(page: &mut Page, report: &Report) {
     let all: Vec<_> = report.frontends.iter().map(|(name, f)| (labels([("frontend", name)]), f)).collect();
     let info = |(name, f): (&String, &FrontendReport)| {
@@ -61,6 +98,12 @@ fn frontends(page: &mut Page, report: &Report) {
     page.gauge("convey_frontend_max_connections", "Connections it serves at once.", &all, |f| {
         f.max_connections.map(f64::from)
     });
+    page.gauge(
+        "convey_frontend_waiting_connections",
+        "Connections that wait for a slot or for their client's share (proxy mode); without those that the kernel queues.",
+        &all,
+        |f| f64::from(f.waiting_connections),
+    );
     let mut ended = Vec::new();
     for (name, f) in &report.frontends {
         ended
@@ -117,6 +160,12 @@ fn backends(page: &mut Page, report: &Report) {
         "From accepting a client to the end of its connection, if it had got a server (proxy mode).",
         &all,
         |b| b.session_seconds.as_ref().map(|times| &times.distribution),
+    );
+    page.gauge(
+        "convey_backend_waiting_connections",
+        "Connections that wait for a server, all being at their limits (proxy mode).",
+        &all,
+        |b| f64::from(b.waiting_connections),
     );
     page.gauge("convey_backend_servers", "Servers configured.", &all, |b| b.servers.len() as f64);
     page.gauge("convey_backend_servers_up", "Servers that are healthy.", &all, |b| b.servers_up as f64);
@@ -360,6 +409,7 @@ mod tests {
         let servers = vec![(limited, fixture::up()), (fixture::server("b", "127.0.0.1:8082"), down)];
         let pool = fixture::pool(name, servers);
         let frontend = fixture::frontend(name, &["127.0.0.1:8080"], &pool);
+        std::mem::forget([frontend.live.waiters.enter(), pool.live.waiters.enter()]);
         frontend.live.traffic.add(0, Counter::Opened, 3);
         frontend.live.traffic.add(0, Counter::Closed, 1);
         frontend.live.traffic.add(0, Counter::NoServer, 1);
@@ -404,6 +454,14 @@ mod tests {
             "convey_log_lines_dropped_total 9",
             "convey_frontend_connections_total{frontend=\"web\"} 3",
             "convey_frontend_open_connections{frontend=\"web\"} 2",
+            "convey_frontend_waiting_connections{frontend=\"web\"} 1",
+            "convey_backend_waiting_connections{backend=\"web\"} 1",
+            "convey_config_info{hash=\"\"} 1",
+            "convey_config_last_reload_successful 1",
+            "convey_config_last_reload_timestamp_seconds 1700000000",
+            "convey_config_last_reload_success_timestamp_seconds 1700000000",
+            "convey_config_reloads_total{result=\"failure\"} 0",
+            "convey_config_reloads_total{result=\"success\"} 0",
             "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"no_server\"} 1",
             "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"cut\"} 0",
             "convey_frontend_datagrams_dropped_total{frontend=\"web\",reason=\"no_server\"} 7",

@@ -44,6 +44,7 @@ impl Attempts {
     ) -> Result<Permit, Unavailable> {
         loop {
             let live = newest().live.clone();
+            let _waits = live.waiters.enter();
             let _turn = live.queue.lock().await;
             loop {
                 let mut freed = pin!(live.freed.notified());

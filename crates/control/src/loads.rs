@@ -1,0 +1,106 @@
+//! What has become of the configuration: which one runs, and how the last reload went. Pure.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use convey_config::Config;
+use convey_model::Timestamp;
+
+/// What is known of it, for whoever asks.
+#[derive(Debug, Default)]
+pub struct Loads(Mutex<Load>);
+
+/// What is known now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Of the configuration that runs, in hexadecimal: the same on each host where the same version of convey runs the same.
+    /// Comments, order and defaults that are written out make no difference. Empty before the first one.
+    pub hash: String,
+    /// When a file was last taken over, at the start or by a reload.
+    pub succeeded_at: Timestamp,
+    /// When a file was last read.
+    pub tried_at: Timestamp,
+    /// Why the last reload was refused, a line for each reason; empty if it was not.
+    pub errors: Vec<String>,
+    /// Reloads that succeeded.
+    pub successes: u64,
+    /// Reloads that were refused.
+    pub failures: u64,
+}
+
+/// The most lines that are kept of a reload that was refused.
+const MAX_ERRORS: usize = 10;
+
+impl Loads {
+    /// What is known now.
+    pub fn now(&self) -> Load {
+        self.lock().clone()
+    }
+
+    /// This configuration runs from the start.
+    pub fn start(&self, config: &Config, now: Timestamp) {
+        let hash = hash(config);
+        *self.lock() = Load { hash, succeeded_at: now, tried_at: now, ..Load::default() };
+    }
+
+    /// A reload has put this configuration in force, or found it in force.
+    pub fn succeed(&self, config: &Config, now: Timestamp) {
+        let mut load = self.lock();
+        load.hash = hash(config);
+        (load.succeeded_at, load.tried_at) = (now, now);
+        load.errors.clear();
+        load.successes += 1;
+    }
+
+    /// A reload was refused.
+    pub fn fail(&self, errors: &[String], now: Timestamp) {
+        let mut load = self.lock();
+        load.tried_at = now;
+        load.errors = errors.iter().take(MAX_ERRORS).cloned().collect();
+        load.failures += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Load> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `Debug` tells every field, in one order.
+fn hash(config: &Config) -> String {
+    format!("{:016x}", xxh3_64(format!("{config:?}").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let servers = "backends.web.servers.a.addr = '10.0.0.2:80'\n";
+        let frontend = "frontends.web = { listen_addr = '10.0.0.1:80', backend = 'web' }\n";
+        convey_config::parse("test.toml", &format!("{frontend}{servers}{text}")).unwrap().config
+    }
+
+    #[test]
+    fn the_hash_is_of_what_runs_and_not_of_the_text() {
+        assert_eq!(hash(&config("")), hash(&config("# a comment\n[timeouts]\nconnect = '5s'")));
+        assert_ne!(hash(&config("")), hash(&config("[timeouts]\nconnect = 6")));
+    }
+
+    #[test]
+    fn a_reload_that_is_refused_leaves_the_hash_and_tells_why_until_one_succeeds() {
+        let loads = Loads::default();
+        loads.start(&config(""), Timestamp(1));
+        let first = loads.now();
+        assert_eq!((first.hash.len(), first.successes, first.failures), (16, 0, 0));
+        let errors: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+        loads.fail(&errors, Timestamp(2));
+        let failed = loads.now();
+        assert_eq!((failed.errors.len(), &failed.hash, failed.failures), (MAX_ERRORS, &first.hash, 1));
+        assert_eq!((failed.succeeded_at, failed.tried_at), (Timestamp(1), Timestamp(2)));
+        loads.succeed(&config("[timeouts]\nconnect = 6"), Timestamp(3));
+        let second = loads.now();
+        assert!(second.errors.is_empty() && second.hash != first.hash);
+        assert_eq!((second.succeeded_at, second.tried_at, second.successes), (Timestamp(3), Timestamp(3), 1));
+    }
+}

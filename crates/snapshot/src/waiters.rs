@@ -1,0 +1,46 @@
+//! How many clients wait for something. Pure.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Clients that wait now.
+#[derive(Debug, Default)]
+pub struct Waiters(AtomicU32);
+
+/// One of them, for as long as this lives.
+#[derive(Debug)]
+pub struct Waits<'a>(&'a Waiters);
+
+impl Waiters {
+    /// One more waits.
+    pub fn enter(&self) -> Waits<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Waits(self)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_is_counted_as_long_as_the_wait_lasts() {
+        let waiters = Waiters::default();
+        let (first, second) = (waiters.enter(), waiters.enter());
+        assert_eq!(waiters.count(), 2);
+        drop(first);
+        assert_eq!(waiters.count(), 1);
+        drop(second);
+        assert_eq!(waiters.count(), 0);
+    }
+}

@@ -1,0 +1,45 @@
+//! What has become of the configuration, as `/stats` serves it. Pure.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::report::rfc3339;
+use crate::control::Load;
+
+/// The configuration that runs, and the last reload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConfigReport {
+    /// The same on each host where the same version of convey runs the same configuration. Empty before the first.
+    pub hash: String,
+    /// When it was last read and taken over.
+    #[serde(serialize_with = "rfc3339")]
+    pub loaded: SystemTime,
+    /// Whether the last reload succeeded; so if there was none.
+    pub last_reload_successful: bool,
+    /// When the file was last read, at the start or for a reload.
+    #[serde(serialize_with = "rfc3339")]
+    pub last_reload: SystemTime,
+    /// Why it was refused.
+    pub errors: Vec<String>,
+    /// Reloads that succeeded.
+    pub reloads: u64,
+    /// Reloads that were refused.
+    pub reload_failures: u64,
+}
+
+impl ConfigReport {
+    /// `started` is the wall-clock time of `Timestamp(0)`.
+    pub fn new(load: Load, started: SystemTime) -> Self {
+        let Load { hash, succeeded_at, tried_at, errors, successes, failures } = load;
+        ConfigReport {
+            hash,
+            loaded: started + Duration::from_nanos(succeeded_at.0),
+            last_reload_successful: errors.is_empty(),
+            last_reload: started + Duration::from_nanos(tried_at.0),
+            errors,
+            reloads: successes,
+            reload_failures: failures,
+        }
+    }
+}
