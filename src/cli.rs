@@ -47,7 +47,8 @@ impl Cli {
 
 /// Of options that are missing or do not go together, clap's line of usage shows some, which would be wrong, too.
 fn without_usage(mut error: clap::Error) -> clap::Error {
-    let contradicts = [ErrorKind::ArgumentConflict, ErrorKind::MissingRequiredArgument, ErrorKind::UnknownArgument];
+    let contradicts =
+        [ErrorKind::ArgumentConflict, ErrorKind::MissingRequiredArgument, ErrorKind::UnknownArgument];
     if contradicts.contains(&error.kind()) {
         error.remove(ContextKind::Usage);
     }

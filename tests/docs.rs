@@ -153,7 +153,7 @@ backend = 'web'
 [backends.web]
 [backends.web.timeouts]
 [backends.web.health_check]
-kind = 'http'
+kind = 'https'
 [backends.web.outlier_detection]
 [backends.web.servers.a]
 addr = '10.0.0.2:80'
@@ -191,6 +191,8 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[backends.NAME.health_check] timeout", "0.5"),
     ("[backends.NAME.health_check] port", "7"),
     ("[backends.NAME.health_check] path", "'/up'"),
+    ("[backends.NAME.health_check] host", "'app.internal'"),
+    ("[backends.NAME.health_check] tls_skip_verify", "true"),
     ("[backends.NAME.health_check] expected_status", "204"),
     ("[backends.NAME.health_check] rise", "7"),
     ("[backends.NAME.health_check] fall", "7"),

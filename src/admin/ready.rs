@@ -22,7 +22,9 @@ fn obstacle(frontend: &Frontend) -> Option<String> {
     let down = pool.servers.iter().filter(|server| !server.health.up).count();
     Some(match servers {
         0 => format!("frontend {name}: backend {backend} has no server: no name has an address"),
-        _ => format!("frontend {name}: no server of backend {backend} can be chosen ({down} of {servers} are down)"),
+        _ => format!(
+            "frontend {name}: no server of backend {backend} can be chosen ({down} of {servers} are down)"
+        ),
     })
 }
 

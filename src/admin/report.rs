@@ -496,7 +496,10 @@ mod tests {
         [1, 2, 9].into_iter().for_each(|s| pools[0].live.session_times.record(0, Duration::from_secs(s)));
         let stats = stats(&fixture::snapshot(vec![frontend], pools.into()), Duration::ZERO);
         let backend = &stats["backends"]["app"];
-        assert_eq!(backend["connect_seconds"], json!({ "count": 0, "mean": null, "p50": null, "p99": null, "percentiles": INTERPOLATED }));
+        assert_eq!(
+            backend["connect_seconds"],
+            json!({ "count": 0, "mean": null, "p50": null, "p99": null, "percentiles": INTERPOLATED })
+        );
         let sessions = &backend["session_seconds"];
         assert_eq!((&sessions["count"], &sessions["mean"]), (&json!(3), &json!(4.0)));
         assert!(sessions["p50"].as_f64().unwrap() < 5.0 && sessions["p99"].as_f64().unwrap() > 5.0);

@@ -144,13 +144,8 @@ impl Balancer {
         let data_path = Paths::start(&parts, kernel, logs).await?;
         let loads = Arc::new(Loads::default());
         let source = admin::Source {
-            snapshot: snapshot.clone(),
-            started: clock::wall_clock_start(),
-            now: Box::new(clock::now),
-            draining: draining.clone(),
             packets: data_path.packet_stats(),
-            dropped_log_lines: logging::dropped_lines,
-            loads: loads.clone(),
+            ..source(snapshot.clone(), draining.clone(), loads.clone())
         };
         serve_statistics(config.stats.listen, source).await?;
         let mut task = Task {
@@ -268,6 +263,19 @@ fn mode_name(mode: Mode) -> &'static str {
 fn tell_of(outlasting: u64) {
     if outlasting > 0 {
         info!("{outlasting} connections in dsr mode go on when convey starts again, or by another balancer");
+    }
+}
+
+/// Where statistics come from, but those of packet modes.
+fn source(snapshot: Arc<ArcSwap<Snapshot>>, draining: Arc<AtomicBool>, loads: Arc<Loads>) -> admin::Source {
+    admin::Source {
+        snapshot,
+        started: clock::wall_clock_start(),
+        now: Box::new(clock::now),
+        draining,
+        packets: None,
+        dropped_log_lines: logging::dropped_lines,
+        loads,
     }
 }
 

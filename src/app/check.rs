@@ -55,7 +55,9 @@ pub(super) fn run(file: &File) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     obstacles.iter().for_each(|obstacle| eprintln!("error: {obstacle}"));
-    eprintln!("convey: {path} is valid, but would not start here now (`check --syntax` looks at the file alone)");
+    eprintln!(
+        "convey: {path} is valid, but would not start here now (`check --syntax` looks at the file alone)"
+    );
     Ok(ExitCode::FAILURE)
 }
 
@@ -138,4 +140,3 @@ async fn names(config: &Config) -> Vec<String> {
     let (_, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
     faults.into_iter().chain(LeftOut::lines(left_out)).collect()
 }
-

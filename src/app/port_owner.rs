@@ -108,7 +108,11 @@ mod tests {
         let big = "  1: 00000000000000000000000000000001:0050 0:0 0A 0:0 0:0 0 0 0 77 1";
         let table = if cfg!(target_endian = "little") { little } else { big };
         assert_eq!(sockets(table, at), [77]);
-        assert_eq!(sockets(&table.replace(" 0A ", " 01 "), at), [], "a connection is in nobody's way");
-        assert_eq!(sockets("sl local_address\n:\n1: x 0 0A 0 0 0 0 0 7", at), []);
+        assert_eq!(
+            sockets(&table.replace(" 0A ", " 01 "), at),
+            [0_u64; 0],
+            "a connection is in nobody's way"
+        );
+        assert_eq!(sockets("sl local_address\n:\n1: x 0 0A 0 0 0 0 0 7", at), [0_u64; 0]);
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 
-use super::{limits, port_owner};
 use super::paths::Parts;
+use super::{limits, port_owner};
 use crate::config::Config;
 use crate::model::{Endpoint, Frontend, Mode, OnDown};
 use crate::proxy::{self, BindError, Descriptors, LocalPorts, Ready, Reserved, Sessions, Workers};

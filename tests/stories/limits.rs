@@ -211,10 +211,13 @@ fn a_frontend_and_a_backend_have_time_limits_of_their_own() {
     let _server = Server::echo(lab.server(1));
     let other = SocketAddr::new(lab.vip().ip(), lab.vip().port() + 1);
     let more = format!("[frontends.patient]\nlisten_addr = \"{other}\"\nbackend = \"pool\"\n");
-    let setup = Setup::new(&lab).frontend("timeouts.idle = \"200ms\"").server("a", lab.server(1), "").and(&more);
+    let setup =
+        Setup::new(&lab).frontend("timeouts.idle = \"200ms\"").server("a", lab.server(1), "").and(&more);
     let balancer = Balancer::start(&lab, &setup.clone().timeouts("idle = 3600"));
     let (mut hasty, mut patient) = (connect(lab.vip()), connect(other));
-    [&mut hasty, &mut patient].map(|stream| ping(stream).unwrap());
+    for stream in [&mut hasty, &mut patient] {
+        ping(stream).unwrap();
+    }
     assert!(was_reset(&mut hasty));
     ping(&mut patient).unwrap();
     assert_eq!(balancer.stat("/frontends/patient/ended/idle_timeout"), 0);

@@ -4,6 +4,7 @@
 //! reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
+mod checks;
 mod cli;
 mod config;
 mod demo;
@@ -40,6 +41,7 @@ use convey_testkit::{raise_file_limit, run_trials};
 fn main() -> ExitCode {
     raise_file_limit();
     let stories = [
+        checks::stories(),
         cli::stories(),
         config::stories(),
         demo::stories(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::diff::{list, or};
 use super::{Config, Log};
 use convey_model::{
-    Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind, Protocol,
-    Server, ServerAddr, ServerSettings, Timeouts,
+    Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind,
+    Protocol, Server, ServerAddr, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -42,7 +42,10 @@ pub fn describe(config: &Config) -> String {
         let Log { level, format, output } = &config.log;
         text.push_str(&format!("log {} and above as {} to {output}\n", level.name(), format.name()));
     }
-    text.push_str(&format!("statistics http://{}/stats (also /metrics, /healthz, /readyz)\n", config.stats.listen));
+    text.push_str(&format!(
+        "statistics http://{}/stats (also /metrics, /healthz, /readyz)\n",
+        config.stats.listen
+    ));
     text
 }
 
@@ -155,9 +158,8 @@ fn probe(check: &HealthCheck) -> String {
         ProbeKind::None => return "no health check".to_owned(),
         ProbeKind::Tcp => "tcp check".to_owned(),
         ProbeKind::Udp => "udp check".to_owned(),
-        ProbeKind::Http { path, expected_status } => {
-            let (low, high) = (expected_status.start(), expected_status.end());
-            format!("http check of {path} for {low}-{high}")
+        ProbeKind::Http(http) => {
+            format!("{} check of {} for {}{http}", check.kind.name(), http.path, http.statuses())
         }
     };
     let port = check.port.map_or(String::new(), |port| format!(" on port {port}"));

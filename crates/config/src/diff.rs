@@ -143,6 +143,10 @@ fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
     let HealthCheck { kind, port, interval, timeout, rise, fall, send_proxy: _ } = old;
     let mut changes = Vec::new();
     changes.extend(change("health check", probe(kind), probe(&new.kind)));
+    if headers(kind) != headers(&new.kind) && probe(kind) == probe(&new.kind) {
+        // The values may be secrets.
+        changes.push("health check headers have other values".to_owned());
+    }
     changes.extend(change("health check port", or(*port, "the server's"), or(new.port, "the server's")));
     changes.extend(duration("health check interval", *interval, new.interval));
     changes.extend(duration("health check timeout", *timeout, new.timeout));
@@ -172,12 +176,17 @@ fn outlier_changes(old: Option<&OutlierDetection>, new: Option<&OutlierDetection
     changes.into_iter().flatten().collect()
 }
 
+fn headers(kind: &ProbeKind) -> &[(String, String)] {
+    match kind {
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => &[],
+        ProbeKind::Http(http) => &http.headers,
+    }
+}
+
 fn probe(kind: &ProbeKind) -> String {
     match kind {
         ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => kind.name().to_owned(),
-        ProbeKind::Http { path, expected_status } => {
-            format!("http {path} ({}-{})", expected_status.start(), expected_status.end())
-        }
+        ProbeKind::Http(http) => format!("{} {} ({}){http}", kind.name(), http.path, http.statuses()),
     }
 }
 

@@ -26,7 +26,10 @@ pub(super) struct Document<'a> {
 
 enum Fault {
     /// A key that another text has.
-    Twice { second: Place, first: Place },
+    Twice {
+        second: Place,
+        first: Place,
+    },
     /// An included file that includes others.
     Nested(Place),
     Variable(Place, String),

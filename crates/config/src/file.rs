@@ -1,12 +1,12 @@
 //! The language of the file: which tables and keys there are, what they may hold and what holds without
 //! them. What follows from several of them together is left to `validate`.
 
+mod probe;
 mod server;
 mod timeouts;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -19,8 +19,8 @@ use super::include;
 use super::problem::{Place, Placed, Report};
 use super::reader::Table;
 use super::values::{
-    MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, http_path, integer, ip, listen_address,
-    name_server, network, port, seconds, snat_address, snat_ports, status_range, string,
+    MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, integer, ip, listen_address, name_server,
+    network, port, seconds, snat_address, snat_ports, string,
 };
 use super::{Config, Log, Stats, logs};
 use convey_model::{
@@ -333,7 +333,7 @@ fn health_check(backend: &mut Table<'_>, default_kind: ProbeKind, report: &Repor
     let old_interval =
         backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
     let mut table = backend.table("health_check");
-    let kind = probe_kind(&mut table, default_kind, report);
+    let kind = probe::kind(&mut table, default_kind, report);
     let default = HealthCheck::new(kind);
     let interval = table.optional("interval", seconds(MILLISECOND));
     let interval = table
@@ -387,36 +387,6 @@ fn outlier_detection(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Pla
     let place = table.place.clone();
     table.finish();
     is_there.then_some(Placed { value, place })
-}
-
-fn probe_kind(table: &mut Table<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
-    type Make = fn(Option<String>, Option<RangeInclusive<u16>>) -> ProbeKind;
-    const KINDS: [(&str, Make); 4] = [
-        ("tcp", |_, _| ProbeKind::Tcp),
-        ("http", |path, status| ProbeKind::Http {
-            path: path.unwrap_or(ProbeKind::DEFAULT_PATH.to_owned()),
-            expected_status: status.unwrap_or(ProbeKind::DEFAULT_STATUS),
-        }),
-        ("udp", |_, _| ProbeKind::Udp),
-        ("none", |_, _| ProbeKind::None),
-    ];
-    let found = table.optional("kind", choice(&KINDS, |(name, _)| name));
-    let is_wrong = found.is_none() && table.has("kind");
-    let (path, status) = (table.optional("path", http_path), table.optional("expected_status", status_range));
-    let for_http: Vec<Place> = path
-        .iter()
-        .map(|found| &found.place)
-        .chain(status.iter().map(|found| &found.place))
-        .cloned()
-        .collect();
-    let (path, status) = (path.map(|found| found.value), status.map(|found| found.value));
-    let kind = found.map_or(default, |found| (found.value.1)(path, status));
-    if !is_wrong && !matches!(kind, ProbeKind::Http { .. }) {
-        for place in for_http {
-            report.error(&place, format!("is for kind = \"http\"; the kind is {:?}", kind.name()));
-        }
-    }
-    kind
 }
 
 fn stats(mut table: Table<'_>) -> Stats {

@@ -89,9 +89,8 @@ mod tests {
         let found = |patterns: &[&str]| -> Vec<String> {
             let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
             let files = files(&main, &patterns).into_iter();
-            let short = |file: PathBuf| {
-                file.strip_prefix(at("we[ir]d")).unwrap().to_string_lossy().into_owned()
-            };
+            let short =
+                |file: PathBuf| file.strip_prefix(at("we[ir]d")).unwrap().to_string_lossy().into_owned();
             files.map(short).collect()
         };
         assert_eq!(found(&["conf.d/*.toml"]), ["conf.d/a.toml", "conf.d/b.toml"]);

@@ -153,7 +153,8 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {
-    let bytes = files::read(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+    let bytes =
+        files::read(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
     encoding::decode(&path.display().to_string(), bytes).map_err(|problem| LoadError::Invalid(vec![problem]))
 }
 

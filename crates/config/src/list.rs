@@ -8,8 +8,8 @@ use toml::de::DeValue;
 
 use super::file::File;
 use super::problem::{Place, Placed, Report};
-use super::values::server_with_port;
 use super::texts::Texts;
+use super::values::server_with_port;
 use super::{LoadError, Loaded, Problem, Stats, check, read};
 
 /// What a list of servers leaves open.

@@ -193,7 +193,11 @@ impl<'a> Report<'a> {
     /// The line of a place, from 1, in words; with its file unless the place that it is told at is in the same.
     pub(super) fn line(&self, place: &Place, told_at: &Place) -> String {
         let Spot { file, part, line, .. } = self.texts.spot(place.at);
-        if part == self.texts.spot(told_at.at).part { format!("line {line}") } else { format!("{file}, line {line}") }
+        if part == self.texts.spot(told_at.at).part {
+            format!("line {line}")
+        } else {
+            format!("{file}, line {line}")
+        }
     }
 
     /// The warnings of a file without errors, or its errors.

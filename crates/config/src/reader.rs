@@ -156,6 +156,22 @@ impl<'a> Table<'a> {
         tables
     }
 
+    /// The values in a table whose keys are names the user gave them, sorted by name; `None` for those that are wrong.
+    pub(super) fn values<T>(
+        self,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Vec<(Placed<String>, Option<Placed<T>>)> {
+        let entries = self.entries.into_iter().flatten().map(|(name, value)| {
+            let key = join(&self.place.key, name.get_ref());
+            let place = |at| Place { key: key.clone(), at };
+            let found = self.value(place(value.span().start), value, &parse);
+            (Placed { value: name.get_ref().to_string(), place: place(name.span().start) }, found)
+        });
+        let mut values: Vec<_> = entries.collect();
+        values.sort_by(|(a, _), (b, _)| a.value.cmp(&b.value));
+        values
+    }
+
     /// Whether the table is there with nothing in it.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_some_and(DeTable::is_empty)

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use super::hint;
@@ -86,7 +87,10 @@ pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration
         let range = min..=Duration::from_secs(MAX_SECONDS.into());
         seconds.filter(|seconds| range.contains(seconds)).ok_or_else(|| {
             let min = min.as_secs_f64();
-            not_allowed(value, &format!("seconds from {min} to {MAX_SECONDS}, or a time such as \"2s\" or \"500ms\""))
+            not_allowed(
+                value,
+                &format!("seconds from {min} to {MAX_SECONDS}, or a time such as \"2s\" or \"500ms\""),
+            )
         })
     }
 }
@@ -252,6 +256,37 @@ pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
     });
     path.map(str::to_owned)
         .ok_or_else(|| not_allowed(value, "a path that begins with `/`, encoded as in a URL"))
+}
+
+/// What a probe says as its `Host`: a name or an address, perhaps with a port.
+pub(super) fn http_host(value: &DeValue<'_>) -> Result<String, String> {
+    let host = value.as_str().filter(|host| {
+        let authority = host.parse::<Authority>().ok();
+        authority.is_some_and(|authority| !authority.host().is_empty() && !host.contains('@'))
+    });
+    host.map(str::to_owned)
+        .ok_or_else(|| not_allowed(value, "a host, such as www.example.org or app.internal:8080"))
+}
+
+/// Headers that a probe sets itself: they say how long the request is, and to whom.
+const OWN_HEADERS: [&str; 4] = ["host", "connection", "content-length", "transfer-encoding"];
+
+/// Whether a header may have this name.
+pub(super) fn header_name(name: &str) -> Result<(), String> {
+    let Ok(parsed) = name.parse::<HeaderName>() else {
+        return Err("is no name of an HTTP header".to_owned());
+    };
+    match parsed.as_str() {
+        "host" => Err("is set by the key `host` of the health check".to_owned()),
+        own if OWN_HEADERS.contains(&own) => Err("is a header that convey sets itself".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// The value of a header.
+pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
+    let text = value.as_str().filter(|text| text.is_ascii() && text.parse::<HeaderValue>().is_ok());
+    text.map(str::to_owned).ok_or_else(|| not_allowed(value, "a string of printable ASCII characters"))
 }
 
 /// Status codes of HTTP: `200`, `"200"` or `"200-399"`.

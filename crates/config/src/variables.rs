@@ -49,9 +49,9 @@ fn value(variable: &str, lookup: Lookup<'_>) -> Result<String, String> {
         (Ok(value), Some(default)) if value.is_empty() => Ok(default.to_owned()),
         (Ok(value), _) => Ok(value),
         (Err(VarError::NotPresent), Some(default)) => Ok(default.to_owned()),
-        (Err(VarError::NotPresent), None) => Err(format!(
-            "the environment variable {name} is not set; set it, or write ${{{name}:-default}}"
-        )),
+        (Err(VarError::NotPresent), None) => {
+            Err(format!("the environment variable {name} is not set; set it, or write ${{{name}:-default}}"))
+        }
         (Err(VarError::NotUnicode(_)), _) => Err(format!("the environment variable {name} is not UTF-8")),
     }
 }

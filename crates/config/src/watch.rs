@@ -106,8 +106,11 @@ impl Watched {
         }
         let patterns = self.patterns_now();
         if patterns != self.patterns {
-            // Which files there are is known at the next look.
             self.patterns = patterns;
+            self.stamps = self.stamps_now();
+            // Nobody misses what is no longer included.
+            let (stamps, main) = (&self.stamps, &self.path);
+            self.known.retain(|(file, _)| file == main || stamps.iter().any(|(other, _)| other == file));
         }
         let content = self.content_now();
         let is_new = content != self.known && (!self.lacks(&content) || self.looks == ABSENT_LOOKS);
@@ -119,7 +122,8 @@ impl Watched {
 
     /// Whether a file is missing or empty that was not when it was last told of.
     fn lacks(&self, content: &Content) -> bool {
-        let is_there = |of: &Content, path: &Path| of.iter().any(|(file, text)| file == path && text.is_some());
+        let is_there =
+            |of: &Content, path: &Path| of.iter().any(|(file, text)| file == path && text.is_some());
         self.path_is_empty(content)
             || self.known.iter().any(|(file, text)| text.is_some() && !is_there(content, file))
     }

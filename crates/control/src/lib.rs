@@ -18,8 +18,8 @@ mod supervisor;
 mod task;
 
 pub use digest::Digest;
-pub use loads::{Load, Loads};
 pub use flood::{FloodEvent, FloodWatch};
+pub use loads::{Load, Loads};
 pub use names::{FaultChange, NameChange};
 pub use state::{HealthChange, State};
 pub use supervisor::Supervisor;

@@ -9,6 +9,7 @@ mod fault;
 pub mod fixture;
 mod flow;
 mod flow_timeouts;
+mod http_check;
 mod listen;
 mod mode;
 mod names;
@@ -31,6 +32,7 @@ pub use draining::Draining;
 pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
+pub use http_check::{HttpCheck, TlsCheck};
 pub use listen::{Listen, ListenError, overlap};
 pub use mode::Mode;
 pub use names::{Fault, Lookup, Missing, Records};
@@ -50,7 +52,6 @@ pub use slots::Slots;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Where clients connect to, and the backend that serves them.
@@ -151,7 +152,7 @@ impl Backend {
         match (&self.outlier_detection, &self.health_check.kind) {
             (Some(outlier), _) => in_a_row >= outlier.consecutive_failures,
             (None, ProbeKind::None) => false,
-            (None, ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http { .. }) => {
+            (None, ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http(_)) => {
                 in_a_row >= self.health_check.fall
             }
         }
@@ -308,7 +309,7 @@ impl HealthCheck {
         // asks for an address three times, a second each (RFC 4861, section 10).
         let (interval, timeout) = match kind {
             ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
-            ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => {
+            ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => {
                 (Duration::from_secs(2), Duration::from_secs(1))
             }
         };
@@ -331,28 +332,19 @@ pub enum ProbeKind {
     Tcp,
     /// Send an empty UDP datagram; down if the server or a router refuses it, up if there is an answer or none.
     Udp,
-    /// `GET path` over HTTP/1.1; up if the status is in the range.
-    Http {
-        /// Path and query, beginning with `/`.
-        path: String,
-        /// Status codes that mean "up".
-        expected_status: RangeInclusive<u16>,
-    },
+    /// `GET` over HTTP/1.1, with or without TLS; up if the status is one that is expected.
+    Http(HttpCheck),
 }
 
 impl ProbeKind {
-    /// What a check over HTTP asks for unless set otherwise.
-    pub const DEFAULT_PATH: &str = "/";
-    /// What means "up" to it unless set otherwise.
-    pub const DEFAULT_STATUS: RangeInclusive<u16> = 200..=399;
-
     /// The name in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             ProbeKind::None => "none",
             ProbeKind::Tcp => "tcp",
             ProbeKind::Udp => "udp",
-            ProbeKind::Http { .. } => "http",
+            ProbeKind::Http(HttpCheck { tls: None, .. }) => "http",
+            ProbeKind::Http(_) => "https",
         }
     }
 }

@@ -21,12 +21,7 @@ impl OwnTimeouts {
     /// All of them with the names that they have in the configuration.
     pub fn named(&self) -> [(&'static str, Option<Duration>); 4] {
         let OwnTimeouts { connect, idle, tcp_user_timeout, udp_idle } = *self;
-        [
-            ("connect", connect),
-            ("idle", idle),
-            ("tcp_user_timeout", tcp_user_timeout),
-            ("udp_idle", udp_idle),
-        ]
+        [("connect", connect), ("idle", idle), ("tcp_user_timeout", tcp_user_timeout), ("udp_idle", udp_idle)]
     }
 }
 

@@ -43,8 +43,11 @@ impl Check<'_> {
             // Another line says so.
             return;
         }
-        let proxied: Vec<Protocol> =
-            all.iter().filter(|frontend| frontend.mode.is_proxied()).map(|frontend| frontend.protocol).collect();
+        let proxied: Vec<Protocol> = all
+            .iter()
+            .filter(|frontend| frontend.mode.is_proxied())
+            .map(|frontend| frontend.protocol)
+            .collect();
         let why = |protocol: Protocol| match proxied.is_empty() {
             true => Some(format!("has no effect: no frontend{whose} is in proxy mode")),
             false => (!proxied.contains(&protocol)).then(|| {

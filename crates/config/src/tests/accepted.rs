@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use convey_model::{
-    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
-    OnDown, OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings, Timeouts,
+    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, HttpCheck, Listen,
+    Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings,
+    Timeouts,
 };
 
 #[test]
@@ -152,7 +153,11 @@ fn everything_that_can_be_set_arrives() {
     };
     assert_eq!(backend.outlier_detection, Some(outlier));
     let check = HealthCheck {
-        kind: ProbeKind::Http { path: "/up?deep=1".into(), expected_status: 204..=204 },
+        kind: ProbeKind::Http(HttpCheck {
+            path: "/up?deep=1".into(),
+            expected_status: vec![204..=204],
+            ..HttpCheck::default()
+        }),
         port: Some(81),
         interval: Duration::from_millis(250),
         timeout: Duration::from_millis(125),

@@ -9,7 +9,10 @@ use super::{GOOD, errors};
 fn values_may_be_from_the_environment() {
     let text = GOOD
         .replace("10.0.0.1:80", "${CONVEY_NO_SUCH_IP:-10.0.0.9}:${CONVEY_NO_SUCH_PORT:-81}")
-        .replace("addr = \"10.0.0.2:80\"", "addr = '${CONVEY_NO_SUCH:-10.0.0.2:80}'\nweight = '${CONVEY_NO_SUCH:-7}'")
+        .replace(
+            "addr = \"10.0.0.2:80\"",
+            "addr = '${CONVEY_NO_SUCH:-10.0.0.2:80}'\nweight = '${CONVEY_NO_SUCH:-7}'",
+        )
         + "backup = '${CONVEY_NO_SUCH:-true}'\n[timeouts]\nconnect = '${CONVEY_NO_SUCH:-500ms}'\nidle = '${CONVEY_NO_SUCH:-2.5}'\n";
     let config = parse("config.toml", &text).expect("right").config;
     assert_eq!(config.frontends[0].listen, ["10.0.0.9:81".parse().unwrap()]);
@@ -18,7 +21,8 @@ fn values_may_be_from_the_environment() {
     assert_eq!(config.timeouts.connect, Duration::from_millis(500));
     assert_eq!(config.timeouts.idle, Duration::from_millis(2_500));
     // Cargo sets it for tests.
-    let named = GOOD.replace("\"web\"", "'${CARGO_PKG_NAME}'").replace("backends.web", "backends.convey-config");
+    let named =
+        GOOD.replace("\"web\"", "'${CARGO_PKG_NAME}'").replace("backends.web", "backends.convey-config");
     assert_eq!(parse("config.toml", &named).expect("right").config.frontends[0].backend, "convey-config");
 }
 
@@ -26,8 +30,10 @@ fn values_may_be_from_the_environment() {
 fn a_variable_that_is_missing_is_told_once() {
     assert_eq!(
         errors(&GOOD.replace("10.0.0.1:80", "${CONVEY_NO_SUCH}:80")),
-        ["config.toml:3:15: frontends.web.listen_addr: the environment variable CONVEY_NO_SUCH is not set; set it, \
-          or write ${CONVEY_NO_SUCH:-default}"]
+        [
+            "config.toml:3:15: frontends.web.listen_addr: the environment variable CONVEY_NO_SUCH is not set; set it, \
+          or write ${CONVEY_NO_SUCH:-default}"
+        ]
     );
 }
 
@@ -53,7 +59,8 @@ fn a_time_may_have_a_unit() {
         ("\"1h 30m\"", 5_400_000),
         ("\"2min\"", 120_000),
     ] {
-        let config = parse("config.toml", &format!("{GOOD}[timeouts]\nidle = {time}\n")).expect("right").config;
+        let config =
+            parse("config.toml", &format!("{GOOD}[timeouts]\nidle = {time}\n")).expect("right").config;
         assert_eq!(config.timeouts.idle, Duration::from_millis(milliseconds), "{time}");
     }
 }

@@ -32,7 +32,10 @@ fn tables_of_all_files_are_one_configuration() {
         ("conf.d/a.toml", "[backends.web.servers.a]\naddr = '10.0.0.2:80'\n"),
         ("conf.d/b.toml", "\u{feff}[backends.web.servers.b]\naddr = '10.0.0.3:80'"),
         ("conf.d/not-this", "="),
-        ("more.toml", "timeouts.connect = 7\nfrontends.more = { listen_addr = '10.0.0.1:81', backend = 'web' }"),
+        (
+            "more.toml",
+            "timeouts.connect = 7\nfrontends.more = { listen_addr = '10.0.0.1:81', backend = 'web' }",
+        ),
     ]);
     let config = loaded(directory.path()).expect("right").config;
     assert_eq!(config.frontends.len(), 2);
@@ -45,13 +48,16 @@ fn what_is_wrong_is_told_with_its_file() {
     let directory = directory(&[
         ("config.toml", FRONTEND),
         ("conf.d/a.toml", "[backends.web.servers.a]\naddr = '10.0.0.1:80'\nwieght = 3\n"),
-        ("conf.d/b.toml", "include = 'x'\n[frontends.web]\nbackend = 'b'\n[frontends.b]\nlisten_addr = '10.0.0.1:80'\nbackend = 'web'"),
+        (
+            "conf.d/b.toml",
+            "include = 'x'\n[frontends.web]\nbackend = 'b'\n[frontends.b]\nlisten_addr = '10.0.0.1:80'\nbackend = 'web'",
+        ),
         ("more.toml", "[stats\nport = 0\n"),
     ]);
     assert_eq!(
         loaded(directory.path()).expect_err("wrong"),
         [
-            "conf.d/a.toml:2:8: backends.web.servers.a.addr: 10.0.0.1:80 is frontend \"b\" itself, which listens on 10.0.0.1:80",
+            "conf.d/a.toml:2:8: backends.web.servers.a.addr: 10.0.0.1:80 is frontend \"web\" itself, which listens on 10.0.0.1:80",
             "conf.d/a.toml:3:1: backends.web.servers.a.wieght: unknown key; did you mean `weight`? (allowed here: addr, backup, max_connections, weight)",
             "conf.d/b.toml:1:1: include: only the main file includes others",
             "conf.d/b.toml:3:1: frontends.web.backend: is in config.toml, line 4 already; keep one of them",
@@ -74,7 +80,10 @@ fn a_file_that_is_named_and_not_there_is_told() {
 fn a_pattern_that_is_wrong_is_told() {
     let directory = directory(&[("config.toml", &FRONTEND.replace("more.toml", "**/x', 'a[', '"))]);
     let told = loaded(directory.path()).expect_err("wrong");
-    assert!(told[0].starts_with("config.toml:1:29: include: found \"**/x\"; `**` is not supported"), "{told:?}");
+    assert!(
+        told[0].starts_with("config.toml:1:29: include: found \"**/x\"; `**` is not supported"),
+        "{told:?}"
+    );
     assert!(told[1].starts_with("config.toml:1:37: include: found \"a[\"; "), "{told:?}");
     assert!(told[2].starts_with("config.toml:1:43: include: found \"\"; allowed: a file"), "{told:?}");
 }

@@ -187,7 +187,9 @@ fn a_time_limit_of_a_frontend_or_backend_that_cannot_have_it_has_no_effect() {
     let place = "config.toml:4:";
     assert_eq!(
         told(&own, Mode::Proxy),
-        Ok(vec![format!("{place}35: frontends.web.timeouts.udp_idle: has no effect with protocol = \"tcp\"")])
+        Ok(vec![format!(
+            "{place}35: frontends.web.timeouts.udp_idle: has no effect with protocol = \"tcp\""
+        )])
     );
     assert_eq!(
         told(&own, Mode::Passthrough),
@@ -200,7 +202,9 @@ fn a_time_limit_of_a_frontend_or_backend_that_cannot_have_it_has_no_effect() {
     let of_backend = |mode| after(mode, "[backends.web.timeouts]\nconnect = 2\nudp_idle = 3");
     assert_eq!(
         of_backend(Mode::Proxy),
-        Ok(vec![format!("config.toml:9:12: backends.web.timeouts.udp_idle: {why} in proxy mode has protocol = \"udp\"")])
+        Ok(vec![format!(
+            "config.toml:9:12: backends.web.timeouts.udp_idle: {why} in proxy mode has protocol = \"udp\""
+        )])
     );
     assert_eq!(
         of_backend(Mode::Passthrough),

@@ -47,7 +47,7 @@ idle = -1
             "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
             "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, power_of_two, ring, maglev; did you mean `round_robin`?",
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
-            "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, udp, none",
+            "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, https, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
             "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; add it, or set health_check.port to use the port that each client connects to",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
@@ -138,9 +138,23 @@ fn a_number_out_of_range_is_refused_with_the_range() {
 
 #[test]
 fn a_time_is_a_sensible_number_of_seconds() {
-    for wrong in
-        ["0", "0.0", "-0.0", "-1", "1e-9", "nan", "-nan", "inf", "-inf", "1e999", "31536001", "\"5 parsecs\"", "\"-1s\"", "\"0s\"", "\"\""]
-    {
+    for wrong in [
+        "0",
+        "0.0",
+        "-0.0",
+        "-1",
+        "1e-9",
+        "nan",
+        "-nan",
+        "inf",
+        "-inf",
+        "1e999",
+        "31536001",
+        "\"5 parsecs\"",
+        "\"-1s\"",
+        "\"0s\"",
+        "\"\"",
+    ] {
         assert_eq!(
             error_after(&format!("[timeouts]\nconnect = {wrong}")),
             format!(
@@ -181,6 +195,35 @@ fn a_health_check_must_make_sense() {
             "kind = \"http\"\nexpected_status = 20",
             format!("9:19: {check}.expected_status: found 20; {allowed_status}"),
         ),
+        (
+            "kind = \"http\"\nexpected_status = [200, \"x\"]",
+            format!("9:25: {check}.expected_status: found \"x\"; {allowed_status}"),
+        ),
+        (
+            "kind = \"http\"\nhost = \"a b\"",
+            format!(
+                "9:8: {check}.host: found \"a b\"; allowed: a host, such as www.example.org or app.internal:8080"
+            ),
+        ),
+        (
+            "kind = \"http\"\nheaders.X = \"a\\nb\"",
+            format!(
+                "9:13: {check}.headers.X: found \"a\\nb\"; allowed: a string of printable ASCII characters"
+            ),
+        ),
+        (
+            "kind = \"http\"\nheaders.Host = \"a\"",
+            format!("9:9: {check}.headers.Host: is set by the key `host` of the health check"),
+        ),
+        (
+            "kind = \"http\"\nheaders.\"a b\" = \"a\"",
+            format!("9:9: {check}.headers.\"a b\": is no name of an HTTP header"),
+        ),
+        (
+            "kind = \"http\"\ntls_skip_verify = true",
+            format!("9:19: {check}.tls_skip_verify: is for kind = \"https\"; the kind is \"http\""),
+        ),
+        ("headers = {}", format!("8:11: {check}.headers: is for kind = \"http\"; the kind is \"tcp\"")),
     ];
     for (lines, expected) in cases {
         let text = format!("[backends.web.health_check]\n{lines}");

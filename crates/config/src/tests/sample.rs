@@ -9,7 +9,7 @@ use convey_model::OutlierDetection;
 
 const SAMPLE: &str = include_str!("../../../../config.toml");
 
-/// The annotated sample with every `#key = value` and `#[table]` in force. Its check is over HTTP, for two keys are for
+/// The annotated sample with every `#key = value` and `#[table]` in force. Its check is over HTTPS, for some keys are for
 /// that alone.
 fn sample_in_full() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
@@ -18,7 +18,7 @@ fn sample_in_full() -> String {
     };
     let full: String = SAMPLE.lines().map(in_force).collect();
     assert!(full.contains("\nkind = \"tcp\""), "the default");
-    full.replace("\nkind = \"tcp\"", "\nkind = \"http\"")
+    full.replace("\nkind = \"tcp\"", "\nkind = \"https\"")
 }
 
 #[test]
@@ -48,9 +48,10 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
             "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8, accept_proxy false -> true, trusted_proxies none -> 10.0.0.5/32, \
              timeouts.idle unset -> 60s",
-            "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, health check tcp -> http / (200-399), \
-             health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset, send_proxy none -> v2, \
-             timeouts.connect unset -> 0.5s",
+            "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, \
+             health check tcp -> https / (200-399), host app.internal, header X-Check, \
+             health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset, \
+             send_proxy none -> v2, timeouts.connect unset -> 0.5s",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",

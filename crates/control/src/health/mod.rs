@@ -7,6 +7,7 @@ mod ejection;
 mod probe;
 mod schedule;
 mod state;
+mod tls;
 mod warmup;
 
 pub use doubt::{Confirmation, Doubt, Finding};

@@ -2,22 +2,23 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use thiserror::Error;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::Finding;
-use convey_model::{HealthCheck, ProbeKind, is_shortage};
+use super::tls::{self, TlsError};
+use convey_model::{HealthCheck, HttpCheck, ProbeKind, is_shortage};
 use convey_proxy_protocol::local;
 
 /// What a datagram carries whose refusal is believed only if it quotes this: see [`probe`].
@@ -37,8 +38,10 @@ pub(super) enum ProbeError {
     Udp(#[from] io::Error),
     #[error("HTTP failed: {0}")]
     Http(#[from] hyper::Error),
-    #[error("HTTP status {found}, expected {}-{}", expected.start(), expected.end())]
-    Status { found: u16, expected: RangeInclusive<u16> },
+    #[error("HTTP status {found}, expected {expected}")]
+    Status { found: u16, expected: String },
+    #[error("TLS failed: {0}")]
+    Tls(#[from] TlsError),
 }
 
 impl ProbeError {
@@ -72,13 +75,13 @@ pub(super) async fn probe(
             ProbeKind::None => Ok("not probed".to_owned()),
             ProbeKind::Tcp => tcp(target, header).await,
             ProbeKind::Udp => udp(target, header, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
-            ProbeKind::Http { path, expected_status } => http(target, header, path, expected_status).await,
+            ProbeKind::Http(check) => http(target, header, check).await,
         };
         answer.map(|words| (Finding::Answer, words))
     };
     let silence = match check.kind {
         ProbeKind::Udp => Ok((Finding::Silence, format!("datagram not refused within {:?}", check.timeout))),
-        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http { .. } => Err(ProbeError::Timeout(check.timeout)),
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => Err(ProbeError::Timeout(check.timeout)),
     };
     timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
@@ -147,22 +150,26 @@ fn quotes(socket: &UdpSocket, datagram: &[u8]) -> bool {
     found
 }
 
-async fn http(
-    target: SocketAddr,
-    header: &[u8],
-    path: &str,
-    expected: &RangeInclusive<u16>,
-) -> Result<String, ProbeError> {
+async fn http(target: SocketAddr, header: &[u8], check: &HttpCheck) -> Result<String, ProbeError> {
     let stream = connect(target, header).await?;
+    let found = match check.tls {
+        None => ask(stream, target, check).await?,
+        Some(tls) => ask(tls::connect(stream, target.ip(), check, tls).await?, target, check).await?,
+    };
+    match check.expects(found) {
+        true => Ok(format!("{} status {found}", if check.tls.is_some() { "HTTPS" } else { "HTTP" })),
+        false => Err(ProbeError::Status { found, expected: check.statuses() }),
+    }
+}
+
+/// The status of the answer.
+async fn ask<S>(stream: S, target: SocketAddr, check: &HttpCheck) -> Result<u16, ProbeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let request = Request::get(path)
-        .header(hyper::header::HOST, target.to_string())
-        .header(hyper::header::USER_AGENT, concat!("convey/", env!("CARGO_PKG_VERSION"), " health check"))
-        .header(hyper::header::CONNECTION, "close")
-        .body(Empty::<Bytes>::new())
-        .expect("the path was validated with the configuration");
     // Both run in this task, so that a probe that times out takes its connection with it.
-    let response = sender.send_request(request);
+    let response = sender.send_request(request(target, check));
     tokio::pin!(response, connection);
     let response = tokio::select! {
         response = &mut response => response?,
@@ -171,10 +178,21 @@ async fn http(
             response.await?
         }
     };
-    let found = response.status().as_u16();
-    if expected.contains(&found) {
-        Ok(format!("HTTP status {found}"))
-    } else {
-        Err(ProbeError::Status { found, expected: expected.clone() })
+    Ok(response.status().as_u16())
+}
+
+fn request(target: SocketAddr, check: &HttpCheck) -> Request<Empty<Bytes>> {
+    let host = check.host.clone().unwrap_or_else(|| target.to_string());
+    let mut request = Request::get(&check.path)
+        .header(hyper::header::HOST, host)
+        .header(hyper::header::USER_AGENT, concat!("convey/", env!("CARGO_PKG_VERSION"), " health check"))
+        .header(hyper::header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .expect("path and host were validated with the configuration");
+    for (name, value) in &check.headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            request.headers_mut().insert(name, value);
+        }
     }
+    request
 }

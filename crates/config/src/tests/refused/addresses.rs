@@ -93,7 +93,7 @@ fn a_server_without_a_port_is_probed_at_one_that_the_file_names() {
     for value in ["::ffff:10.0.0.1", "0.0.0.0", "ff02::1"] {
         assert!(
             error_with("10.0.0.2:80", value)
-                .contains(&format!("found \"{value}\"; allowed: IP:port of one server"))
+                .contains(&format!("ound \"{value}\"; allowed: IP:port of one server"))
         );
     }
 }

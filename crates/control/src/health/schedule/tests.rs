@@ -2,7 +2,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
-use convey_model::{ProxyVersion, fixture};
+use convey_model::{HttpCheck, ProxyVersion, fixture};
 use convey_proxy_protocol::local;
 
 fn check(kind: ProbeKind) -> HealthCheck {
@@ -11,7 +11,11 @@ fn check(kind: ProbeKind) -> HealthCheck {
 }
 
 fn http() -> HealthCheck {
-    check(ProbeKind::Http { path: "/up".into(), expected_status: 200..=299 })
+    check(ProbeKind::Http(HttpCheck {
+        path: "/up".into(),
+        expected_status: vec![200..=299],
+        ..HttpCheck::default()
+    }))
 }
 
 fn key(addr: SocketAddr) -> ServerKey {

@@ -1,0 +1,86 @@
+//! What a health check does, as the file has it.
+
+use convey_model::{HttpCheck, ProbeKind, TlsCheck};
+
+use crate::problem::{Place, Placed, Report};
+use crate::reader::Table;
+use crate::values::{boolean, choice, header_name, header_value, http_host, http_path, status_range};
+
+const KINDS: [&str; 5] = ["tcp", "http", "https", "udp", "none"];
+
+/// Reads `kind` and the keys that are for HTTP.
+pub(super) fn kind(table: &mut Table<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
+    let found = table.optional("kind", choice(&KINDS, |name| name));
+    let is_wrong = found.is_none() && table.has("kind");
+    let http = HttpKeys::read(table, report);
+    let name = found.map_or(default.name(), |found| found.value);
+    if !is_wrong {
+        http.misplaced(name, report);
+    }
+    match name {
+        "tcp" => ProbeKind::Tcp,
+        "http" => ProbeKind::Http(http.check(false)),
+        "https" => ProbeKind::Http(http.check(true)),
+        "udp" => ProbeKind::Udp,
+        _ => ProbeKind::None,
+    }
+}
+
+/// What is for HTTP alone.
+struct HttpKeys {
+    path: Option<Placed<String>>,
+    host: Option<Placed<String>>,
+    headers: Vec<(String, String)>,
+    expected_status: Vec<Placed<std::ops::RangeInclusive<u16>>>,
+    tls_skip_verify: Option<Placed<bool>>,
+    /// Where those are that are there.
+    places: Vec<Place>,
+}
+
+impl HttpKeys {
+    fn read(table: &mut Table<'_>, report: &Report<'_>) -> HttpKeys {
+        let path = table.optional("path", http_path);
+        let host = table.optional("host", http_host);
+        let expected_status = table.any_number("expected_status", status_range);
+        let mut places: Vec<Place> = path.iter().chain(&host).map(|found| found.place.clone()).collect();
+        places.extend(expected_status.first().map(|found| found.place.clone()));
+        let has_headers = table.has("headers");
+        let headers = table.table("headers");
+        places.extend(has_headers.then(|| headers.place.clone()));
+        let mut named = Vec::new();
+        for (name, value) in headers.values(header_value) {
+            match header_name(&name.value) {
+                Ok(()) => named.extend(value.map(|value| (name.value, value.value))),
+                Err(message) => report.error(&name.place, message),
+            }
+        }
+        let tls_skip_verify = table.optional("tls_skip_verify", boolean);
+        HttpKeys { path, host, headers: named, expected_status, tls_skip_verify, places }
+    }
+
+    /// Reports keys that a check of this kind does not have.
+    fn misplaced(&self, kind: &str, report: &Report<'_>) {
+        let wrong = |place: &Place, right: &str| {
+            report.error(place, format!("is for kind = {right:?}; the kind is {kind:?}"));
+        };
+        if !matches!(kind, "http" | "https") {
+            self.places.iter().for_each(|place| wrong(place, "http"));
+        }
+        if let Some(skip) = self.tls_skip_verify.as_ref().filter(|_| kind != "https") {
+            wrong(&skip.place, "https");
+        }
+    }
+
+    fn check(self, is_tls: bool) -> HttpCheck {
+        let default = HttpCheck::default();
+        let skip_verify = self.tls_skip_verify.is_some_and(|skip| skip.value);
+        let statuses: Vec<_> = self.expected_status.into_iter().map(|found| found.value).collect();
+        HttpCheck {
+            path: self.path.map_or(default.path, |found| found.value),
+            host: self.host.map(|found| found.value),
+            headers: self.headers,
+            expected_status: if statuses.is_empty() { default.expected_status } else { statuses },
+            tls: is_tls.then_some(TlsCheck { skip_verify }),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a health check over HTTP asks for. Pure.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// A `GET` over HTTP/1.1, and the answers that mean "up".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpCheck {
+    /// Path and query, beginning with `/`.
+    pub path: String,
+    /// What the request says as its `Host`, and the name that a certificate is for; `None`: the server's address.
+    pub host: Option<String>,
+    /// Further headers, by name.
+    pub headers: Vec<(String, String)>,
+    /// Status codes that mean "up"; at least one range.
+    pub expected_status: Vec<RangeInclusive<u16>>,
+    /// Over TLS, if so.
+    pub tls: Option<TlsCheck>,
+}
+
+/// How a check over TLS treats certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct TlsCheck {
+    /// Whether any certificate will do.
+    pub skip_verify: bool,
+}
+
+impl HttpCheck {
+    /// What a check over HTTP asks for unless set otherwise.
+    pub const DEFAULT_PATH: &str = "/";
+    /// What means "up" to it unless set otherwise.
+    pub const DEFAULT_STATUS: RangeInclusive<u16> = 200..=399;
+
+    /// Whether this status means "up".
+    pub fn expects(&self, status: u16) -> bool {
+        self.expected_status.iter().any(|range| range.contains(&status))
+    }
+
+    /// The status codes that mean "up": `200-399` or `200, 301-302`.
+    pub fn statuses(&self) -> String {
+        let one = |range: &RangeInclusive<u16>| match range.clone().into_inner() {
+            (from, to) if from == to => from.to_string(),
+            (from, to) => format!("{from}-{to}"),
+        };
+        self.expected_status.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Default for HttpCheck {
+    fn default() -> Self {
+        HttpCheck {
+            path: HttpCheck::DEFAULT_PATH.to_owned(),
+            host: None,
+            headers: Vec::new(),
+            expected_status: vec![HttpCheck::DEFAULT_STATUS],
+            tls: None,
+        }
+    }
+}
+
+/// What it asks beside the path and the status, as a list that begins with a comma; values of headers may be secrets.
+impl fmt::Display for HttpCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(host) = &self.host {
+            write!(f, ", host {host}")?;
+        }
+        for (name, _) in &self.headers {
+            write!(f, ", header {name}")?;
+        }
+        let skips = self.tls.is_some_and(|tls| tls.skip_verify);
+        f.write_str(if skips { ", certificate not verified" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_single_ones_and_ranges() {
+        let check = HttpCheck { expected_status: vec![200..=200, 301..=302], ..HttpCheck::default() };
+        assert_eq!(check.statuses(), "200, 301-302");
+        assert!([200, 301, 302].into_iter().all(|status| check.expects(status)));
+        assert!([199, 201, 300, 303].into_iter().all(|status| !check.expects(status)));
+        assert_eq!(HttpCheck::default().statuses(), "200-399");
+    }
+}
