@@ -517,6 +517,7 @@ mod tests {
             data_path: Hangs::default(),
             file: file.clone(),
             digest: Digest::default(),
+            loads: Arc::default(),
             now: || Timestamp(0),
             supervisor: Box::new(Beats(beats.clone())),
         };
