@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::host::{self, Kernel};
 use super::ownership::{self, Ownership};
 use super::{
-    Failure, balancer, cores, limits, offload, packet_plan, paths, print, privileges, proxy_path, runtime,
+    Failure, balancer, cores, limits, logs, offload, packet_plan, paths, print, privileges, proxy_path, runtime,
     snat_ports, stale_filters,
 };
 use crate::config::{self, Config, LeftOut};
@@ -40,7 +40,7 @@ pub(super) fn run(file: &File) -> Result<ExitCode, Failure> {
     let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
     let few_ports = limits::few_local_ports(&config);
     other_ports.iter().chain(&few_ports).for_each(|warning| eprintln!("warning: {warning}"));
-    let mut obstacles = of_sockets(&config);
+    let mut obstacles: Vec<String> = logs::obstacle(&config).into_iter().chain(of_sockets(&config)).collect();
     let config = match kernel {
         Some(kernel) => {
             obstacles.extend(of_packets(&config, &kernel));

@@ -1,5 +1,7 @@
 //! The log as the balancer sees it: what a file changes about it.
 
+use std::io;
+
 use log::info;
 
 use crate::config::{self, Config, LogOutput};
@@ -30,8 +32,7 @@ impl Logs {
     /// It cannot be opened: in words for an operator. Nothing has changed.
     pub(super) fn prepare(&self, config: &Config) -> Result<ReadyLogs, String> {
         let (wanted, output) = (config.log.clone(), &config.log.output);
-        let open =
-            || Outlet::open(output).map_err(|error| format!("cannot log to {output} (log.output): {error}"));
+        let open = || Outlet::open(output).map_err(|error| problem(output, &error));
         let outlet = if *output == self.output { None } else { Some(open()?) };
         Ok(ReadyLogs { wanted, outlet })
     }
@@ -49,4 +50,14 @@ impl Logs {
     pub(super) fn log(&self) -> &Log {
         &self.log
     }
+}
+
+/// What keeps convey from logging where the file says.
+pub(super) fn obstacle(config: &Config) -> Option<String> {
+    let output = &config.log.output;
+    Outlet::try_out(output).err().map(|error| problem(output, &error))
+}
+
+fn problem(output: &LogOutput, error: &io::Error) -> String {
+    format!("cannot log to {output} (log.output): {error}")
 }

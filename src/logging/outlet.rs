@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
+use rustix::io::Errno;
 
 use crate::config::LogOutput;
 
@@ -47,9 +48,17 @@ impl Outlet {
             LogOutput::Stdout => stream(stdout().as_fd()),
             LogOutput::Journal => journal(Path::new(JOURNAL)),
             LogOutput::File(path) => {
-                let file = open_in_time(path.clone())?;
+                let file = in_time(path.clone(), open_file)?;
                 Ok(Outlet::File { path: path.clone(), file })
             }
+        }
+    }
+
+    /// Whether [`Outlet::open`] would succeed now. Makes no file: it would belong to whoever asks.
+    pub(crate) fn try_out(output: &LogOutput) -> io::Result<()> {
+        match output {
+            LogOutput::File(path) => in_time(path.clone(), try_to_open),
+            output => Outlet::open(output).map(drop),
         }
     }
 
@@ -84,18 +93,30 @@ fn journal(path: &Path) -> io::Result<Outlet> {
     Ok(Outlet::Journal { socket, path: path.to_owned() })
 }
 
-fn open_in_time(path: PathBuf) -> io::Result<File> {
+fn in_time<T: Send + 'static>(path: PathBuf, open: fn(&Path) -> io::Result<T>) -> io::Result<T> {
     let (done, opened) = mpsc::sync_channel(1);
     thread::Builder::new().name("log-open".to_owned()).spawn(move || {
-        let _ = done.send(open_file(&path));
+        let _ = done.send(open(&path));
     })?;
     opened.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
 /// Without waiting for a reader, if it is a pipe.
+const FLAGS: OFlags = OFlags::WRONLY.union(OFlags::APPEND).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
 fn open_file(path: &Path) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    Ok(File::from(open(path, flags, Mode::RUSR | Mode::WUSR | Mode::RGRP)?))
+    Ok(File::from(open(path, FLAGS | OFlags::CREATE, Mode::RUSR | Mode::WUSR | Mode::RGRP)?))
+}
+
+/// The file can be written, or made in its folder.
+fn try_to_open(path: &Path) -> io::Result<()> {
+    match open(path, FLAGS, Mode::empty()) {
+        Err(Errno::NOENT) => {
+            let folder = path.parent().unwrap_or(path);
+            Ok(accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
+        }
+        opened => Ok(opened.map(drop)?),
+    }
 }
 
 /// Sends one line; its level stands before it (`<6>`). Returns whether the journal has it.
@@ -161,6 +182,18 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(outlet.reopen().is_err());
         assert_eq!(outlet.write(b"on\n"), 0);
+    }
+
+    #[test]
+    fn trying_a_file_makes_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let tried = |path: &Path| Outlet::try_out(&LogOutput::File(path.to_owned())).is_ok();
+        assert!(tried(&path) && !path.exists());
+        fs::write(&path, "line\n").unwrap();
+        assert!(tried(&path));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "line\n");
+        assert!(!tried(directory.path()) && !tried(&directory.path().join("none/log")));
     }
 
     #[test]

@@ -85,9 +85,11 @@ fn a_log_file_that_cannot_be_had_is_refused() {
     balancer.wait_for_log("cannot log to /nowhere/convey.log (log.output): No such file or directory");
     balancer.wait_for_log("not reloaded: the running configuration stays");
     drop(balancer);
-    let ran = run(binary().current_dir(lab.directory()));
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("cannot log to /nowhere/convey.log"), "{ran:?}");
+    for args in [&[][..], &["check"]] {
+        let ran = run(binary().current_dir(lab.directory()).args(args));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("cannot log to /nowhere/convey.log"), "{ran:?}");
+    }
 }
 
 fn a_wrong_level_is_an_error_with_a_suggestion() {
