@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use super::host::{self, Kernel};
 use super::ownership::{self, Ownership};
 use super::{
-    Failure, balancer, cores, limits, logs, offload, packet_plan, paths, print, privileges, proxy_path, runtime,
-    snat_ports, stale_filters,
+    Failure, balancer, cores, limits, logs, offload, packet_plan, paths, print, privileges, proxy_path,
+    runtime, snat_ports, stale_filters,
 };
 use crate::config::{self, Config, LeftOut};
 use crate::control::{File, Resolver, own_addresses};

@@ -61,9 +61,12 @@ fn remedy(at: Endpoint, cause: &io::Error) -> String {
             format!("; no interface has this address: add it (`ip -6 addr add {ip}/128 dev INTERFACE nodad`)")
         }
         io::ErrorKind::PermissionDenied if port < 1024 => {
-            "; ports below 1024 need root or CAP_NET_BIND_SERVICE (systemd: AmbientCapabilities=CAP_NET_BIND_SERVICE; by \
-             hand: `sudo setcap cap_net_bind_service=+ep` with convey's path)"
-                .to_owned()
+            let binary = std::env::current_exe().unwrap_or_else(|_| "convey".into());
+            format!(
+                "; ports below 1024 need root or CAP_NET_BIND_SERVICE (systemd: AmbientCapabilities=CAP_NET_BIND_SERVICE; by \
+                 hand: `sudo setcap cap_net_bind_service=+ep {}`)",
+                binary.display()
+            )
         }
         _ => String::new(),
     }
@@ -250,9 +253,12 @@ mod tests {
             let error = BindError { at: Endpoint::tcp(at.parse().unwrap()), cause: cause.into() };
             error.to_string()
         };
+        let below = said("0.0.0.0:80", Errno::ACCESS);
+        assert!(below.contains("; ports below 1024 need root or CAP_NET_BIND_SERVICE"), "{below}");
+        let binary = std::env::current_exe().unwrap();
         assert!(
-            said("0.0.0.0:80", Errno::ACCESS)
-                .ends_with("; ports below 1024 need root or CAP_NET_BIND_SERVICE")
+            below.ends_with(&format!("setcap cap_net_bind_service=+ep {}`)", binary.display())),
+            "{below}"
         );
         assert!(
             said("10.0.0.250:80", Errno::ADDRNOTAVAIL)
