@@ -153,11 +153,11 @@ fn values_come_from_the_environment_and_from_included_files() {
     let included = balancer.config().parent().unwrap().join("conf.d/b.toml");
     fs::create_dir_all(included.parent().unwrap()).unwrap();
     fs::write(&included, format!("[backends.pool.servers.b]\naddr = \"{}\"\n", lab.server(2))).unwrap();
-    balancer.wait_for_log(&format!("reload: backend pool: + {}", lab.server(2)));
+    balancer.wait_for_log(&format!("reload: backend pool: + pool/b ({})", lab.server(2)));
     fs::write(&included, "[backends.pool.servers.b]\naddr = \"nowhere\"\nwieght = 1\n").unwrap();
     balancer.wait_for_log("b.toml:3:1: backends.pool.servers.b.wieght: unknown key; did you mean `weight`?");
     fs::remove_file(&included).unwrap();
-    balancer.wait_for_log(&format!("reload: backend pool: - {}", lab.server(2)));
+    balancer.wait_for_log(&format!("reload: backend pool: - pool/b ({})", lab.server(2)));
 }
 
 fn a_file_written_for_the_original_loads_unchanged() {
