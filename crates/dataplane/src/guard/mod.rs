@@ -32,7 +32,6 @@ pub struct Guard {
 }
 
 /// What a guard may be made of.
-#[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardKind {
     /// A BPF program on tcx ingress (Linux 6.6). It leaves alone what belongs to a connection of this host, from
@@ -78,7 +77,6 @@ impl Guard {
     }
 
     /// Guards these interfaces in one way, or not at all.
-    #[cfg(feature = "test-util")]
     pub fn of_kind(
         kind: GuardKind,
         selection: &Selection,
