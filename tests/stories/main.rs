@@ -26,6 +26,7 @@ mod ports;
 mod proxy;
 mod proxy_peers;
 mod proxy_protocol;
+mod proxy_shares;
 mod reload;
 mod service_manager;
 mod shares;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         proxy::stories(),
         proxy_peers::stories(),
         proxy_protocol::stories(),
+        proxy_shares::stories(),
         reload::stories(),
         service_manager::stories(),
         shares::stories(),

@@ -171,20 +171,20 @@ fn clients_that_wait_for_a_full_server_reach_it_behind_their_header() {
         .server("a", lab.server(1), "max_connections = 1");
     let balancer = Balancer::start(&lab, &setup);
     let begin = |client: u8| format!("{}{client}", line(client, 1));
-    let mut streams: Vec<TcpStream> = (1..=9).map(|client| open(&lab, begin(client).as_bytes())).collect();
+    let mut streams: Vec<(u8, TcpStream)> =
+        (1..=9).map(|client| (client, open(&lab, begin(client).as_bytes()))).collect();
     balancer.wait_for_stat("/frontends/web/current_connections", 3);
     // The kernel spreads them over the workers, so that any may be next.
     while !streams.is_empty() {
         let served = wait_for("one that is served", || {
-            streams.iter_mut().position(|stream| {
+            streams.iter_mut().position(|(_, stream)| {
                 stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
                 stream.peek(&mut [0]).is_ok()
             })
         });
-        let mut stream = streams.remove(served);
+        let (client, mut stream) = streams.remove(served);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let text = read(&mut stream, begin(1).len());
-        assert!((1..=9).any(|client| begin(client) == text), "{text}");
+        assert_eq!(read(&mut stream, begin(client).len()), begin(client));
     }
 }
 

@@ -123,7 +123,7 @@ fn proxies(frontend: &Frontend, report: &Report<'_>) {
     let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value);
     match (accept, frontend.trusted_proxies.first()) {
         (Some(accept), None) => {
-            let message = "needs trusted_proxies, such as [\"10.0.0.0/8\"]: whoever may send a PROXY header can pretend to be any \
+            let message = "needs trusted_proxies, such as [\"10.0.0.5\"]: whoever may send a PROXY header can pretend to be any \
                            client";
             report.error(&accept.place, message);
         }

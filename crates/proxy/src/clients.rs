@@ -144,7 +144,13 @@ impl Clients {
         self.shard(&key).get(&key).map_or(0, |held| held.all)
     }
 
-    fn count_in_process(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+    /// Counts a connection in the process alone: who its client is at the frontend is not known yet.
+    pub(super) fn count_in_process(
+        self: &Arc<Self>,
+        client: IpAddr,
+        frontend: &Frontend,
+        left: u64,
+    ) -> Option<Counted> {
         if frontend.config.trusts(client) {
             return Some(Counted::default());
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use log::debug;
 use socket2::Socket;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
@@ -37,6 +37,8 @@ pub(super) struct Session {
     totals: Arc<Traffic>,
     /// Whether it has a connection slot of its frontend.
     has_slot: bool,
+    /// Whether its frontend counts it as open: once, even if it gives its slot back and takes another.
+    is_open: bool,
     ended: bool,
     /// Among its client's connections.
     counted: Counted,
@@ -68,6 +70,7 @@ impl Session {
             timeouts,
             totals,
             has_slot: false,
+            is_open: false,
             ended: false,
             counted: Counted::default(),
             waiting: None,
@@ -87,10 +90,19 @@ impl Session {
         }
         self.awaits_header = self.frontend.config.accept_proxy;
         match self.awaits_header {
-            true if self.frontend.config.trusts_proxy(self.client_ip()) => Ok(()),
+            true if self.frontend.config.trusts_proxy(self.client_ip()) => self.count_proxy(snapshot),
             true => Err(Counter::ProxyUntrusted),
             false => self.count_client(snapshot),
         }
+    }
+
+    /// Counts the connection among its proxy's, until a header names the client.
+    fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
+        // This one is open already.
+        let left = self.context.connections_left(&snapshot.totals) + 1;
+        let counted = self.context.shared.clients.count_in_process(self.client_ip(), &self.frontend, left);
+        self.counted = counted.ok_or(Counter::ClientLimit)?;
+        Ok(())
     }
 
     /// Counts the connection among its client's.
@@ -140,10 +152,13 @@ impl Session {
         if let Some(addresses) = origin.addresses {
             self.downstream.client = addresses.client();
         }
+        self.counted = Counted::default();
         let counted = self.count_client(&self.context.clone().snapshot());
         if counted.is_err() || self.is_beyond_share() {
             self.tell(counted.err());
             self.give_slot_back();
+            // It may be of use to one that waits.
+            self.context.shared.clients.call_next(&self.frontend, self.client_ip());
         }
         counted.map_err(Some)?;
         Ok((origin, early))
@@ -153,13 +168,13 @@ impl Session {
         self.downstream.client.ip()
     }
 
-    /// Waits until its client has room at the frontend; as long as one would wait for a server.
+    /// Waits until its client has room at the frontend; from now on as long as one would wait for a server.
     async fn wait_for_share(&mut self) -> Result<(), Counter> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
-        let give_up = self.downstream.began + self.timeouts.connect;
         let live = self.frontend.live.clone();
         let waits = live.waiters.enter();
-        timeout_at(give_up, self.wait_for_turn(&mut waiting)).await.map_err(|_| Counter::ClientLimit)?;
+        let turn = timeout(self.timeouts.connect, self.wait_for_turn(&mut waiting));
+        turn.await.map_err(|_| Counter::ClientLimit)?;
         drop((waiting, waits));
         self.wait_for_slot().await;
         // There may be room for more than this one.
@@ -202,7 +217,9 @@ impl Session {
     pub(super) fn try_take_slot(&mut self) -> bool {
         let live = &self.frontend.live;
         if !self.has_slot && live.slots.try_take(self.frontend.config.max_connections) {
-            live.traffic.add(self.context.core, Counter::Opened, 1);
+            if !mem::replace(&mut self.is_open, true) {
+                live.traffic.add(self.context.core, Counter::Opened, 1);
+            }
             self.has_slot = true;
         }
         self.has_slot
@@ -211,9 +228,15 @@ impl Session {
     fn give_slot_back(&mut self) {
         if mem::take(&mut self.has_slot) {
             let live = &self.frontend.live;
-            live.traffic.add(self.context.core, Counter::Closed, 1);
             live.slots.release();
             live.freed.notify_one();
+        }
+    }
+
+    /// Its frontend counts it as open no more.
+    fn count_closed(&mut self) {
+        if mem::take(&mut self.is_open) {
+            self.frontend.live.traffic.add(self.context.core, Counter::Closed, 1);
         }
     }
 
@@ -340,6 +363,9 @@ impl Session {
     fn reload(&mut self) {
         let snapshot = self.context.snapshot();
         if let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)) {
+            if !Arc::ptr_eq(&frontend.live, &self.frontend.live) {
+                self.count_closed();
+            }
             self.frontend = frontend.clone();
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend);
@@ -382,6 +408,7 @@ impl Drop for Session {
             self.count(Counter::Cut, 1);
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
+        self.count_closed();
         self.give_slot_back();
         drop((self.waiting.take(), mem::take(&mut self.counted)));
         let clients = &self.context.shared.clients;

@@ -41,7 +41,7 @@ fn a_check_at_the_servers_own_port_has_the_header_and_at_another_it_has_none() {
 
 #[test]
 fn nobody_is_trusted_by_default() {
-    let message = "config.toml:5:16: frontends.web.accept_proxy: needs trusted_proxies, such as [\"10.0.0.0/8\"]: whoever may \
+    let message = "config.toml:5:16: frontends.web.accept_proxy: needs trusted_proxies, such as [\"10.0.0.5\"]: whoever may \
                    send a PROXY header can pretend to be any client";
     assert_eq!(errors(&with("accept_proxy = true", "")), [message]);
     let message =
