@@ -13,13 +13,12 @@
 //! ```
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
-mod checksum;
 mod line;
 mod parse;
 mod tlvs;
 mod write;
 
-pub use parse::{Fault, Header, ParseError, parse};
+pub use parse::{Header, HeaderFault, ParseError, parse};
 pub use write::{local, write};
 
 use std::net::SocketAddr;

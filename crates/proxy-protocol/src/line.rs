@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use convey_model::{Protocol, ProxyVersion};
 
-use crate::{Addresses, Fault, Header, ParseError};
+use crate::{Addresses, Header, HeaderFault, ParseError};
 
 /// What every line begins with.
 pub(super) const BEGIN: &[u8] = b"PROXY ";
@@ -20,12 +20,12 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
     let head = &bytes[..bytes.len().min(MAX_LINE)];
     let Some(end) = head.windows(END.len()).position(|window| window == END) else {
         let is_whole = head.len() == MAX_LINE;
-        return Err(if is_whole { Fault::Line.into() } else { ParseError::Incomplete });
+        return Err(if is_whole { HeaderFault::Line.into() } else { ParseError::Incomplete });
     };
     let fields = &head[BEGIN.len()..end];
     // Whatever follows it is to be ignored.
     let is_unknown = fields == b"UNKNOWN" || fields.starts_with(b"UNKNOWN ");
-    let addresses = if is_unknown { None } else { Some(addresses(fields).ok_or(Fault::Line)?) };
+    let addresses = if is_unknown { None } else { Some(addresses(fields).ok_or(HeaderFault::Line)?) };
     Ok(Header { version: ProxyVersion::V1, addresses, tlvs: &[], len: end + END.len() })
 }
 

@@ -35,15 +35,15 @@ pub enum ParseError {
     Incomplete,
     /// They cannot become one.
     #[error(transparent)]
-    Malformed(#[from] Fault),
+    Malformed(#[from] HeaderFault),
 }
 
 /// What is wrong with a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Fault {
+pub enum HeaderFault {
     /// Neither version begins like this.
     #[error("no PROXY header")]
-    NoHeader,
+    NotAHeader,
     /// The line of version 1 is longer than 107 bytes, or wrong.
     #[error("a wrong line of version 1")]
     Line,
@@ -82,7 +82,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
     } else if SIGNATURE.starts_with(bytes) || line::BEGIN.starts_with(bytes) {
         Err(ParseError::Incomplete)
     } else {
-        Err(Fault::NoHeader.into())
+        Err(HeaderFault::NotAHeader.into())
     }
 }
 
@@ -92,20 +92,20 @@ fn binary(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
         return Err(ParseError::Incomplete);
     };
     if version_and_command >> 4 != 2 {
-        return Err(Fault::Version.into());
+        return Err(HeaderFault::Version.into());
     }
     let is_local = match version_and_command & 0xf {
         0 => true,
         1 => false,
-        _ => return Err(Fault::Command.into()),
+        _ => return Err(HeaderFault::Command.into()),
     };
     let len = FIXED + usize::from(u16::from_be_bytes([*high, *low]));
     if len > MAX_HEADER {
-        return Err(Fault::TooLong.into());
+        return Err(HeaderFault::TooLong.into());
     }
-    let kind = if is_local { Kind::Ignored } else { Kind::of(*family).ok_or(Fault::Family)? };
+    let kind = if is_local { Kind::Ignored } else { Kind::of(*family).ok_or(HeaderFault::Family)? };
     if len < kind.end() {
-        return Err(Fault::TooShort.into());
+        return Err(HeaderFault::TooShort.into());
     }
     let header = bytes.get(..len).ok_or(ParseError::Incomplete)?;
     let addresses = kind.addresses(header);

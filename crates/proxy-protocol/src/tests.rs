@@ -110,29 +110,29 @@ fn what_is_wrong_is_refused_and_not_guessed() {
     lines.push(format!("PROXY UNKNOWN {}\r\n", "x".repeat(92)).into_bytes());
     let sum = [3, 0, 4, 0, 0, 0, 0];
     let others = [
-        (b"GET / HTTP/1.1\r\n".to_vec(), Fault::NoHeader),
-        (b"PROXYTCP4".to_vec(), Fault::NoHeader),
-        (b"proxy TCP4".to_vec(), Fault::NoHeader),
-        (b"\r\n\r\n\0\r\nQUIX".to_vec(), Fault::NoHeader),
-        (v2(0x11, 0x11, V4), Fault::Version),
-        (v2(0x31, 0x11, V4), Fault::Version),
-        (v2(0x22, 0x11, V4), Fault::Command),
-        (v2(0x21, 0x41, V4), Fault::Family),
-        (v2(0x21, 0x13, V4), Fault::Family),
-        (v2(0x21, 0x10, V4), Fault::Family),
-        (v2(0x21, 0x01, V4), Fault::Family),
-        (v2(0x21, 0x11, &V4[1..]), Fault::TooShort),
-        (v2(0x21, 0x21, V4), Fault::TooShort),
-        (v2(0x21, 0x31, &[0; 215]), Fault::TooShort),
-        (v2(0x21, 0x11, &[0; MAX_HEADER]), Fault::TooLong),
-        (v2(0x20, 0x00, &[0; MAX_HEADER]), Fault::TooLong),
-        (v2(0x21, 0x11, &[V4, &[4, 0]].concat()), Fault::Tlv),
-        (v2(0x21, 0x11, &[V4, &[4, 0, 1]].concat()), Fault::Tlv),
-        (v2(0x21, 0x11, &[V4, &[3, 0, 3, 0, 0, 0]].concat()), Fault::Tlv),
-        (v2(0x21, 0x11, &[V4, &sum, &sum].concat()), Fault::Tlv),
-        (v2(0x21, 0x11, &[V4, &sum].concat()), Fault::Checksum),
+        (b"GET / HTTP/1.1\r\n".to_vec(), HeaderFault::NotAHeader),
+        (b"PROXYTCP4".to_vec(), HeaderFault::NotAHeader),
+        (b"proxy TCP4".to_vec(), HeaderFault::NotAHeader),
+        (b"\r\n\r\n\0\r\nQUIX".to_vec(), HeaderFault::NotAHeader),
+        (v2(0x11, 0x11, V4), HeaderFault::Version),
+        (v2(0x31, 0x11, V4), HeaderFault::Version),
+        (v2(0x22, 0x11, V4), HeaderFault::Command),
+        (v2(0x21, 0x41, V4), HeaderFault::Family),
+        (v2(0x21, 0x13, V4), HeaderFault::Family),
+        (v2(0x21, 0x10, V4), HeaderFault::Family),
+        (v2(0x21, 0x01, V4), HeaderFault::Family),
+        (v2(0x21, 0x11, &V4[1..]), HeaderFault::TooShort),
+        (v2(0x21, 0x21, V4), HeaderFault::TooShort),
+        (v2(0x21, 0x31, &[0; 215]), HeaderFault::TooShort),
+        (v2(0x21, 0x11, &[0; MAX_HEADER]), HeaderFault::TooLong),
+        (v2(0x20, 0x00, &[0; MAX_HEADER]), HeaderFault::TooLong),
+        (v2(0x21, 0x11, &[V4, &[4, 0]].concat()), HeaderFault::Tlv),
+        (v2(0x21, 0x11, &[V4, &[4, 0, 1]].concat()), HeaderFault::Tlv),
+        (v2(0x21, 0x11, &[V4, &[3, 0, 3, 0, 0, 0]].concat()), HeaderFault::Tlv),
+        (v2(0x21, 0x11, &[V4, &sum, &sum].concat()), HeaderFault::Tlv),
+        (v2(0x21, 0x11, &[V4, &sum].concat()), HeaderFault::Checksum),
     ];
-    let all = lines.into_iter().map(|line| (line, Fault::Line)).chain(others);
+    let all = lines.into_iter().map(|line| (line, HeaderFault::Line)).chain(others);
     for (bytes, fault) in all {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         assert_eq!(parse(&bytes), Err(fault.into()), "{text:?}");
@@ -184,7 +184,7 @@ fn the_checksum_of_fields_that_are_passed_on_is_made_anew() {
     for at in (6 + 16..6 + 28).chain([bytes.len() - 1]) {
         let mut changed = bytes.clone();
         changed[at] ^= 1;
-        assert_eq!(parse(&changed[6..]), Err(Fault::Checksum.into()), "byte {at}");
+        assert_eq!(parse(&changed[6..]), Err(HeaderFault::Checksum.into()), "byte {at}");
     }
 }
 

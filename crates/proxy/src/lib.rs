@@ -7,6 +7,7 @@
 
 mod clients;
 mod connect;
+mod header_error;
 mod lines;
 mod listener;
 mod local_ports;

@@ -48,20 +48,25 @@ pub(super) struct Untold(u64);
 impl Lines {
     /// Something has happened at the frontend with this number. Returns how often it was not told of if it is told now.
     pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Untold> {
-        self.take_at(frontend, event, Instant::now())
+        self.take_all(frontend, event, 1)
     }
 
-    fn take_at(&self, frontend: u32, event: Event, now: Instant) -> Option<Untold> {
+    /// The same of something that has happened so many times.
+    pub(super) fn take_all(&self, frontend: u32, event: Event, times: u64) -> Option<Untold> {
+        self.take_at(frontend, event, times, Instant::now())
+    }
+
+    fn take_at(&self, frontend: u32, event: Event, times: u64, now: Instant) -> Option<Untold> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(told) = lines.get_mut(&(frontend, event))
             && now.duration_since(told.at) < EVERY
         {
-            told.untold += 1;
+            told.untold += times;
             return None;
         }
         let before = lines.insert((frontend, event), Told { at: now, untold: 0 });
         lines.retain(|_, told| now.duration_since(told.at) < KEPT);
-        Some(Untold(before.map_or(0, |told| told.untold)))
+        Some(Untold(before.map_or(0, |told| told.untold) + times.saturating_sub(1)))
     }
 }
 
@@ -86,10 +91,10 @@ mod tests {
         for n in 0..6_200 {
             let now = start + n * Duration::from_millis(5);
             for frontend in [1, 2] {
-                told.extend(lines.take_at(frontend, Event::Refused, now).map(|untold| untold.to_string()));
+                told.extend(lines.take_at(frontend, Event::Refused, 1, now).map(|untold| untold.to_string()));
             }
         }
-        assert!(lines.take_at(3, Event::Loop, start + 2 * KEPT).is_some(), "another event");
+        assert!(lines.take_at(3, Event::Loop, 1, start + 2 * KEPT).is_some(), "another event");
         assert_eq!(lines.0.lock().unwrap().len(), 1, "what is old is forgotten");
         let more = " (1999 more since the last line)";
         assert_eq!(told, ["", "", more, more, more, more, more, more]);

@@ -1,22 +1,17 @@
 //! The PROXY header of a TCP connection: taken before anything else where clients come by a proxy, and sent before
 //! anything else to servers that expect it.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::header_error::{HeaderError, PATIENCE};
 use super::own_sockets::plain;
 use super::stream::{self, More};
 use convey_model::{Protocol, ProxyVersion};
-use convey_proxy_protocol::{Addresses, Fault, MAX_HEADER, ParseError, parse, write};
-use convey_snapshot::stats::Counter;
-
-/// How long a header may take. The specification asks for three seconds at least, for a segment that is lost.
-const PATIENCE: Duration = Duration::from_secs(5);
+use convey_proxy_protocol::{Addresses, MAX_HEADER, ParseError, parse, write};
 
 /// Who a client is by the header that it came with; nothing if it came with none.
 #[derive(Debug, Default)]
@@ -25,42 +20,6 @@ pub(super) struct Origin {
     pub(super) addresses: Option<Addresses>,
     /// Additional fields, for servers that get version 2.
     tlvs: Box<[u8]>,
-}
-
-/// Why a connection has no header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoHeader {
-    /// It was closed without a byte, as those do that only look whether somebody listens.
-    Silent,
-    Reset,
-    /// It was closed within the header.
-    Cut,
-    Late,
-    Malformed(Fault),
-}
-
-impl NoHeader {
-    /// What is counted.
-    pub(super) fn counter(self) -> Option<Counter> {
-        match self {
-            NoHeader::Silent => None,
-            NoHeader::Reset => Some(Counter::ClientReset),
-            NoHeader::Late => Some(Counter::ProxyHeaderTimeout),
-            NoHeader::Cut | NoHeader::Malformed(_) => Some(Counter::ProxyHeaderInvalid),
-        }
-    }
-}
-
-impl fmt::Display for NoHeader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoHeader::Silent | NoHeader::Reset | NoHeader::Cut => {
-                f.write_str("closed before the PROXY header's end")
-            }
-            NoHeader::Late => write!(f, "no PROXY header within {PATIENCE:?}"),
-            NoHeader::Malformed(fault) => fault.fmt(f),
-        }
-    }
 }
 
 impl Origin {
@@ -77,8 +36,8 @@ impl Origin {
 }
 
 /// Takes the header from a connection, and the client's bytes that have come with it.
-pub(super) async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), NoHeader> {
-    timeout(PATIENCE, read(stream)).await.unwrap_or(Err(NoHeader::Late))
+pub(super) async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
+    timeout(PATIENCE, read(stream)).await.unwrap_or(Err(HeaderError::Late))
 }
 
 /// Sends a header, whole: a connection that has just been made has room for it. `data_waits`: the client's bytes follow.
@@ -91,10 +50,10 @@ pub(super) fn send(stream: &TcpStream, header: &[u8], data_waits: bool) -> io::R
     }
 }
 
-async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), NoHeader> {
+async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
     let mut held = Vec::new();
     loop {
-        stream.readable().await.map_err(|_| NoHeader::Reset)?;
+        stream.readable().await.map_err(|_| HeaderError::Reset)?;
         if let Some(received) = take(stream, &mut held)? {
             return Ok(received);
         }
@@ -102,16 +61,16 @@ async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), NoHeader> {
 }
 
 /// Takes what is there; `held` is what has come of the header so far.
-fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8>)>, NoHeader> {
+fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8>)>, HeaderError> {
     let mut buffer = [0; MAX_HEADER];
     let (before, room) = buffer.split_at_mut(held.len());
     before.copy_from_slice(held);
     let n = match stream::try_read(stream, room) {
         None => return Ok(None),
-        Some(Ok(0)) if held.is_empty() => return Err(NoHeader::Silent),
-        Some(Ok(0)) => return Err(NoHeader::Cut),
+        Some(Ok(0)) if held.is_empty() => return Err(HeaderError::Silent),
+        Some(Ok(0)) => return Err(HeaderError::Cut),
         Some(Ok(n)) => n,
-        Some(Err(_)) => return Err(NoHeader::Reset),
+        Some(Err(_)) => return Err(HeaderError::Reset),
     };
     let bytes = &buffer[..held.len() + n];
     match parse(bytes) {
@@ -123,7 +82,7 @@ fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8
             held.extend_from_slice(&bytes[held.len()..]);
             Ok(None)
         }
-        Err(ParseError::Malformed(fault)) => Err(NoHeader::Malformed(fault)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -133,6 +92,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use convey_proxy_protocol::HeaderFault;
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -169,12 +129,44 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_longest_header_is_taken_with_its_fields_and_what_follows() {
+        let [source, destination] = ["192.0.2.7:7", "192.0.2.8:80"].map(|addr| addr.parse().unwrap());
+        let addresses = Some(Addresses { source, destination, transport: Protocol::Tcp });
+        // A field that names nothing (PP2_TYPE_NOOP) fills it up.
+        for (fill, is_taken) in [(0, true), (1, false)] {
+            let value = MAX_HEADER - 28 - 3 + fill;
+            let fields = [&[4][..], &(value as u16).to_be_bytes(), &vec![7; value]].concat();
+            let mut bytes = Vec::new();
+            write(ProxyVersion::V2, addresses, &fields, &mut bytes);
+            assert_eq!(bytes.len(), MAX_HEADER + fill);
+            bytes.extend_from_slice(b"early");
+            let (mut client, stream) = pair().await;
+            let received = tokio::spawn(async move { (receive(&stream).await, stream) });
+            client.write_all(&bytes).await.unwrap();
+            let (received, stream) = received.await.unwrap();
+            if !is_taken {
+                assert_eq!(received.unwrap_err(), HeaderError::Malformed(HeaderFault::TooLong));
+                continue;
+            }
+            let (origin, mut early) = received.unwrap();
+            assert_eq!((origin.addresses, &*origin.tlvs), (addresses, &fields[..]));
+            while early.len() < 5 {
+                stream.readable().await.unwrap();
+                let mut rest = [0; 9];
+                let n = stream::try_read(&stream, &mut rest).unwrap().unwrap();
+                early.extend_from_slice(&rest[..n]);
+            }
+            assert_eq!(early, b"early");
+        }
+    }
+
+    #[tokio::test]
     async fn without_a_whole_header_there_is_a_reason() {
         for (bytes, why) in [
-            (&b""[..], NoHeader::Silent),
-            (&LINE[..9], NoHeader::Cut),
-            (b"GET / HTTP/1.1\r\n", NoHeader::Malformed(Fault::NoHeader)),
-            (b"PROXY TCP4 me you 1 2\r\n", NoHeader::Malformed(Fault::Line)),
+            (&b""[..], HeaderError::Silent),
+            (&LINE[..9], HeaderError::Cut),
+            (b"GET / HTTP/1.1\r\n", HeaderError::Malformed(HeaderFault::NotAHeader)),
+            (b"PROXY TCP4 me you 1 2\r\n", HeaderError::Malformed(HeaderFault::Line)),
         ] {
             let (mut client, stream) = pair().await;
             client.write_all(bytes).await.unwrap();
@@ -184,13 +176,13 @@ mod tests {
         let (client, stream) = pair().await;
         client.set_zero_linger().unwrap();
         drop(client);
-        assert_eq!(receive(&stream).await.unwrap_err(), NoHeader::Reset);
+        assert_eq!(receive(&stream).await.unwrap_err(), HeaderError::Reset);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_header_that_never_ends_is_late() {
         let (mut client, stream) = pair().await;
         client.write_all(&LINE[..9]).await.unwrap();
-        assert_eq!(receive(&stream).await.unwrap_err(), NoHeader::Late);
+        assert_eq!(receive(&stream).await.unwrap_err(), HeaderError::Late);
     }
 }

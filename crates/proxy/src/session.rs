@@ -14,8 +14,9 @@ use tokio::time::{Instant, timeout};
 
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
+use super::header_error::HeaderError;
 use super::own_sockets::{self, OwnSocket, Path};
-use super::proxy_header::{self, NoHeader, Origin};
+use super::proxy_header::{self, Origin};
 use super::relay::{Patience, RelayEnd, relay};
 use super::socket::{self, Leg};
 use super::stream;
@@ -138,15 +139,15 @@ impl Session {
         }
         let (origin, early) = match proxy_header::receive(&client.stream).await {
             Ok(received) => received,
-            Err(NoHeader::Silent) => {
+            Err(HeaderError::Silent) => {
                 client.close_in_order();
                 return Err(None);
             }
             Err(why) => {
-                if why != NoHeader::Reset {
+                if why != HeaderError::Reset {
                     self.tell_of_header(why);
                 }
-                return Err(why.counter());
+                return Err(why.end());
             }
         };
         if let Some(addresses) = origin.addresses {

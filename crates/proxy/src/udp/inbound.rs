@@ -1,13 +1,13 @@
 //! What has come from a client, by itself or behind PROXY headers: there each datagram begins with one of version 2.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use convey_model::{Protocol, ProxyVersion};
-use convey_proxy_protocol::{Addresses, Fault, Header, ParseError, parse, write};
+use convey_proxy_protocol::{Addresses, Header, parse, write};
 
 use super::socket::Datagrams;
 use super::table::Key;
+use crate::header_error::HeaderError;
 
 /// Datagrams of one client.
 #[derive(Clone, Copy)]
@@ -17,29 +17,6 @@ pub(super) struct Inbound<'a> {
     header: Option<Header<'a>>,
 }
 
-/// Why a datagram is not passed on that must begin with a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoHeader {
-    /// Its sender may not send any.
-    Untrusted,
-    /// Its header does not end in it.
-    Cut,
-    /// Version 1 is for TCP.
-    Line,
-    Malformed(Fault),
-}
-
-impl fmt::Display for NoHeader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoHeader::Untrusted => f.write_str("its sender is not in trusted_proxies"),
-            NoHeader::Cut => f.write_str("it ends within its PROXY header"),
-            NoHeader::Line => f.write_str("a PROXY header of version 1, which is for TCP"),
-            NoHeader::Malformed(fault) => fault.fmt(f),
-        }
-    }
-}
-
 impl<'a> Inbound<'a> {
     /// What a client has sent by itself.
     pub(super) fn of(datagrams: Datagrams<'a>) -> Inbound<'a> {
@@ -47,13 +24,10 @@ impl<'a> Inbound<'a> {
     }
 
     /// What follows the header of one datagram.
-    pub(super) fn behind_header(datagram: Datagrams<'a>) -> Result<Inbound<'a>, NoHeader> {
-        let header = parse(datagram.bytes).map_err(|error| match error {
-            ParseError::Incomplete => NoHeader::Cut,
-            ParseError::Malformed(fault) => NoHeader::Malformed(fault),
-        })?;
+    pub(super) fn behind_header(datagram: Datagrams<'a>) -> Result<Inbound<'a>, HeaderError> {
+        let header = parse(datagram.bytes)?;
         if header.version == ProxyVersion::V1 {
-            return Err(NoHeader::Line);
+            return Err(HeaderError::LineOverUdp);
         }
         let datagrams = Datagrams { bytes: &datagram.bytes[header.len..], ..datagram };
         Ok(Inbound { datagrams, header: Some(header) })
@@ -89,7 +63,7 @@ mod tests {
     use quinn_udp::RecvMeta;
 
     use super::*;
-    use convey_proxy_protocol::local;
+    use convey_proxy_protocol::{HeaderFault, local};
 
     fn meta() -> RecvMeta {
         let mut meta = RecvMeta::default();
@@ -148,10 +122,10 @@ mod tests {
     fn without_a_header_of_its_own_a_datagram_goes_nowhere() {
         let whole = header(&[]);
         for (bytes, why) in [
-            (&b""[..], NoHeader::Cut),
-            (&whole[..whole.len() - 1], NoHeader::Cut),
-            (b"who?", NoHeader::Malformed(Fault::NoHeader)),
-            (b"PROXY TCP4 192.0.2.7 192.0.2.8 7 80\r\nwho?", NoHeader::Line),
+            (&b""[..], HeaderError::Cut),
+            (&whole[..whole.len() - 1], HeaderError::Cut),
+            (b"who?", HeaderError::Malformed(HeaderFault::NotAHeader)),
+            (b"PROXY TCP4 192.0.2.7 192.0.2.8 7 80\r\nwho?", HeaderError::LineOverUdp),
         ] {
             let refused = Inbound::behind_header(Datagrams { bytes, meta: &meta() }).err();
             assert_eq!(refused, Some(why), "{bytes:?}");

@@ -5,6 +5,7 @@
 
 mod inbound;
 mod listener;
+mod refusals;
 mod relay;
 mod send;
 mod session;

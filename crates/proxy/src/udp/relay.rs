@@ -13,14 +13,15 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use super::inbound::{Inbound, NoHeader};
+use super::inbound::Inbound;
+use super::refusals::{Refusal, Refusals};
 use super::send::{Run, To, is_refusal};
 use super::session::Session;
 use super::slot::SessionSlot;
 use super::socket::{self, BUFFERS, Datagrams, ReceiveBuffers};
 use super::sockets::Listening;
 use super::table::{Key, Table};
-use crate::lines::Event;
+use crate::header_error::HeaderError;
 use crate::upstream::{Attempts, Downstream};
 use crate::worker::Context;
 use convey_model::{Endpoint, Protocol, Timestamp, client_of};
@@ -59,8 +60,8 @@ pub(super) struct Relay {
     asked: Option<IpAddr>,
     /// Datagrams that the socket had no room for, as last read.
     overruns: u32,
-    /// Whose datagram was refused last, and why.
-    refused: Option<(IpAddr, NoHeader)>,
+    /// Datagrams without a right PROXY header.
+    refusals: Refusals,
     /// Room for the PROXY header of a datagram to a server.
     header: Vec<u8>,
 }
@@ -79,7 +80,7 @@ impl Relay {
             generation: 0,
             idle: Duration::MAX,
             asked: None,
-            refused: None,
+            refusals: Refusals::default(),
             header: Vec::new(),
         }
     }
@@ -144,15 +145,18 @@ impl Relay {
 
     /// What one sender has sent: of one client or, by a proxy, of several.
     fn forward_all(&mut self, sessions: &mut Table<Session>, datagrams: Datagrams<'_>, moment: Moment<'_>) {
-        let accepts = self.frontend.as_ref().is_some_and(|frontend| frontend.config.accept_proxy);
-        if !accepts {
+        let frontend = self.frontend.as_ref();
+        let accepts = frontend.is_some_and(|frontend| frontend.config.accept_proxy);
+        let sends = frontend.is_some_and(|frontend| frontend.pool.config.send_proxy.is_some());
+        if !accepts && !sends {
             if let Err(reason) = self.forward_one(sessions, Inbound::of(datagrams), moment) {
                 self.dropped(reason, datagrams.count());
             }
             return;
         }
+        // With headers one by one: of several, those before one that is sent again would be sent twice.
         for datagram in datagrams.split() {
-            let inbound = self.behind_header(datagram);
+            let inbound = if accepts { self.behind_header(datagram) } else { Ok(Inbound::of(datagram)) };
             if let Err(reason) = inbound.and_then(|inbound| self.forward_one(sessions, inbound, moment)) {
                 self.dropped(reason, 1);
             }
@@ -163,22 +167,20 @@ impl Relay {
     fn behind_header<'a>(&mut self, datagram: Datagrams<'a>) -> Result<Inbound<'a>, Counter> {
         let Some(frontend) = &self.frontend else { return Err(Counter::DroppedDraining) };
         let peer = datagram.meta.addr.ip();
-        if !frontend.config.trusts_proxy(peer) {
-            self.refused = Some((peer, NoHeader::Untrusted));
-            return Err(Counter::DroppedProxyUntrusted);
-        }
-        Inbound::behind_header(datagram).map_err(|why| {
-            self.refused = Some((peer, why));
-            Counter::DroppedProxyHeader
+        let is_trusted = frontend.config.trusts_proxy(peer);
+        let inbound = if is_trusted { Inbound::behind_header(datagram) } else { Err(HeaderError::Untrusted) };
+        inbound.map_err(|why| {
+            self.refusals.add(peer, why);
+            why.drop_reason()
         })
     }
 
-    /// Says why datagrams were refused since the last time, of the last one.
+    /// Says why datagrams were refused since the last time, of the last ones.
     pub(super) fn tell_of_headers(&mut self) {
-        let (Some((peer, why)), Some(frontend)) = (self.refused.take(), &self.frontend) else { return };
-        let event = if why == NoHeader::Untrusted { Event::Untrusted } else { Event::Header };
-        if self.context.shared.lines.take(frontend.live.id, event).is_some() {
-            warn!("{}/udp: a datagram of {peer} is dropped (accept_proxy): {why}", self.vip);
+        let Some(frontend) = &self.frontend else { return };
+        let told = self.refusals.take(frontend.live.id, &self.context.shared.lines);
+        for (Refusal { peer, why, .. }, untold) in told.into_iter().flatten() {
+            warn!("{}/udp: a datagram of {peer} is dropped (accept_proxy): {why}{untold}", self.vip);
         }
     }
 

@@ -1,0 +1,60 @@
+//! Datagrams that were refused for want of a right PROXY header, until the log tells of them.
+
+use std::net::IpAddr;
+
+use crate::header_error::HeaderError;
+use crate::lines::{Event, Lines, Untold};
+
+/// Those of one worker and address. A flood of one kind hides none of the other.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    untrusted: Option<Refusal>,
+    wrong: Option<Refusal>,
+}
+
+/// The last of some datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) peer: IpAddr,
+    pub(super) why: HeaderError,
+    /// How many they are.
+    count: u64,
+}
+
+impl Refusals {
+    /// A datagram of this sender is refused.
+    pub(super) fn add(&mut self, peer: IpAddr, why: HeaderError) {
+        let last = if why.event() == Event::Untrusted { &mut self.untrusted } else { &mut self.wrong };
+        let before = last.map_or(0, |last| last.count);
+        *last = Some(Refusal { peer, why, count: before + 1 });
+    }
+
+    /// What the log may tell now of the frontend with this number, and how many more there were.
+    pub(super) fn take(&mut self, frontend: u32, lines: &Lines) -> [Option<(Refusal, Untold)>; 2] {
+        [self.untrusted.take(), self.wrong.take()].map(|last| {
+            let last = last?;
+            Some((last, lines.take_all(frontend, last.why.event(), last.count)?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_each_kind_the_last_is_told_and_how_many_more_there_were() {
+        let (lines, mut refusals) = (Lines::default(), Refusals::default());
+        let peer = |n| IpAddr::from([192, 0, 2, n]);
+        for n in 1..=3 {
+            refusals.add(peer(n), HeaderError::Cut);
+        }
+        refusals.add(peer(9), HeaderError::Untrusted);
+        let told =
+            refusals.take(1, &lines).map(|told| told.map(|(last, more)| (last.peer, more.to_string())));
+        let more = " (2 more since the last line)".to_owned();
+        assert_eq!(told, [Some((peer(9), String::new())), Some((peer(3), more))]);
+        refusals.add(peer(1), HeaderError::Cut);
+        assert_eq!(refusals.take(1, &lines), [None, None], "not again within ten seconds");
+    }
+}
