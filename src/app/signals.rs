@@ -2,24 +2,30 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::ops::RangeInclusive;
 use std::task::Poll;
 
 use log::warn;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Would end the program without a word, and nobody means that by them. `SIGPIPE` is ignored by every Rust program.
-const MEANINGLESS: [(i32, &str); 7] = [
-    (12, "SIGUSR2"),
-    (14, "SIGALRM"),
-    (16, "SIGSTKFLT"),
-    (26, "SIGVTALRM"),
-    (27, "SIGPROF"),
-    (29, "SIGIO"),
-    (30, "SIGPWR"),
+const MEANINGLESS: [(i32, &str); 10] = [
+    (libc::SIGTRAP, "SIGTRAP"),
+    (libc::SIGUSR2, "SIGUSR2"),
+    (libc::SIGALRM, "SIGALRM"),
+    (libc::SIGSTKFLT, "SIGSTKFLT"),
+    (libc::SIGXCPU, "SIGXCPU"),
+    (libc::SIGXFSZ, "SIGXFSZ"),
+    (libc::SIGVTALRM, "SIGVTALRM"),
+    (libc::SIGPROF, "SIGPROF"),
+    (libc::SIGIO, "SIGIO"),
+    (libc::SIGPWR, "SIGPWR"),
 ];
 
-/// The same of the real-time signals.
-const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+/// The same of the real-time signals that the C library leaves to programs: glibc takes two for itself, musl three.
+fn real_time() -> RangeInclusive<i32> {
+    libc::SIGRTMIN()..=libc::SIGRTMAX()
+}
 
 /// Signals that end nothing. To be listened to before anything else is done.
 pub(super) struct Harmless {
@@ -31,7 +37,7 @@ pub(super) struct Harmless {
 impl Harmless {
     /// From now on they do not end the program. To be called within a runtime.
     pub(super) fn new() -> io::Result<Harmless> {
-        let numbers = MEANINGLESS.iter().map(|(number, _)| *number).chain(REAL_TIME);
+        let numbers = MEANINGLESS.iter().map(|(number, _)| *number).chain(real_time());
         let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
         Ok(Harmless {
             hang_up: signal(SignalKind::hangup())?,
@@ -98,5 +104,5 @@ async fn first(signals: &mut [(i32, Signal)]) -> i32 {
 
 fn name(number: i32) -> String {
     let found = MEANINGLESS.iter().find(|(other, _)| *other == number);
-    found.map_or_else(|| format!("SIGRTMIN+{}", number - REAL_TIME.start()), |(_, name)| (*name).to_owned())
+    found.map_or_else(|| format!("SIGRTMIN+{}", number - real_time().start()), |(_, name)| (*name).to_owned())
 }

@@ -132,6 +132,9 @@ fn no_signal_kills_without_a_word() {
         (Signal::IO, "SIGIO means nothing to convey"),
         (Signal::POWER, "SIGPWR means nothing to convey"),
         (Signal::STKFLT, "SIGSTKFLT means nothing to convey"),
+        (Signal::TRAP, "SIGTRAP means nothing to convey"),
+        (Signal::XCPU, "SIGXCPU means nothing to convey"),
+        (Signal::XFSZ, "SIGXFSZ means nothing to convey"),
     ] {
         balancer.signal(signal);
         balancer.wait_for_log(told);
