@@ -17,6 +17,9 @@ use sd_notify::NotifyState;
 use crate::control::Supervisor;
 use crate::snapshot::Snapshot;
 
+/// How long a message waits that may not be lost: the service manager would end or keep waiting for a convey that is well.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What a stop takes beyond the time that connections have to finish.
 const STOP_MARGIN: Duration = Duration::from_secs(15);
 
@@ -26,6 +29,8 @@ pub(super) struct ServiceManager(Option<Rc<Manager>>);
 
 struct Manager {
     socket: UnixDatagram,
+    /// One whose messages wait until there is room.
+    patient: UnixDatagram,
     addr: SocketAddr,
     /// Half the time after which it takes convey for hung, if it wants to know.
     heartbeat: Option<Duration>,
@@ -48,7 +53,7 @@ impl ServiceManager {
 
     /// Clients are served.
     pub(super) fn is_ready(&self) {
-        self.tell(&[NotifyState::Ready]);
+        self.tell_surely(&[NotifyState::Ready]);
     }
 
     /// Open connections have `patience` to finish.
@@ -56,12 +61,18 @@ impl ServiceManager {
         let status = format!("stopping: {open} open connections have {patience:?} to finish");
         // Else its own limit, which knows nothing of `timeouts.drain`, would cut them.
         let limit = format!("EXTEND_TIMEOUT_USEC={}", (patience + STOP_MARGIN).as_micros());
-        self.tell(&[NotifyState::Stopping, NotifyState::Status(&status), NotifyState::Custom(&limit)]);
+        self.tell_surely(&[NotifyState::Stopping, NotifyState::Status(&status), NotifyState::Custom(&limit)]);
     }
 
     fn tell(&self, states: &[NotifyState]) {
         if let Some(manager) = &self.0 {
             manager.tell(states);
+        }
+    }
+
+    fn tell_surely(&self, states: &[NotifyState]) {
+        if let Some(manager) = &self.0 {
+            manager.tell_surely(states);
         }
     }
 }
@@ -75,15 +86,29 @@ impl Manager {
         let socket = UnixDatagram::unbound()?;
         // A service manager that does not read must not stop us. (`sd_notify::notify` would wait for it.)
         socket.set_nonblocking(true)?;
+        let patient = UnixDatagram::unbound()?;
+        patient.set_write_timeout(Some(PATIENCE))?;
         let heartbeat = watchdog_limit().map(|limit| limit / 2).filter(|half| !half.is_zero());
-        Ok(Manager { socket, addr, heartbeat, status: RefCell::default() })
+        Ok(Manager { socket, patient, addr, heartbeat, status: RefCell::default() })
     }
 
     /// What it does not take now it has lost: nothing is sent again.
     fn tell(&self, states: &[NotifyState]) {
-        let message: String = states.iter().map(|state| format!("{state}\n")).collect();
-        let _ = self.socket.send_to_addr(message.as_bytes(), &self.addr);
+        let _ = self.socket.send_to_addr(message(states).as_bytes(), &self.addr);
     }
+
+    /// Waits for room in its queue, for a second at most.
+    fn tell_surely(&self, states: &[NotifyState]) {
+        let message = message(states);
+        if let Err(error) = self.patient.send_to_addr(message.as_bytes(), &self.addr) {
+            let first = message.lines().next().unwrap_or_default();
+            warn!("the service manager has not taken {first} within {PATIENCE:?}: {error}");
+        }
+    }
+}
+
+fn message(states: &[NotifyState]) -> String {
+    states.iter().map(|state| format!("{state}\n")).collect()
 }
 
 /// sd_watchdog_enabled(3). The one of `sd_notify` wants a process id, which may be left out.
@@ -111,7 +136,7 @@ impl Supervisor for ServiceManager {
     }
 
     fn reload_ends(&self) {
-        self.tell(&[NotifyState::Ready]);
+        self.tell_surely(&[NotifyState::Ready]);
     }
 
     fn publishes(&self, snapshot: &Snapshot) {

@@ -13,6 +13,7 @@ stories!("service_manager":
     it_hears_signs_of_life_while_convey_lives,
     it_may_be_named_by_an_abstract_address,
     one_that_does_not_read_stops_nothing,
+    what_it_must_know_waits_for_room_in_its_queue,
 );
 
 fn it_hears_of_the_start_of_reloads_and_of_the_stop() {
@@ -78,16 +79,23 @@ fn one_that_does_not_read_stops_nothing() {
     let manager = Manager::new(&lab);
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = manager.start(&lab, &setup, Some("20000"));
-    wait_for("its queue to be full", || {
-        let filler = UnixDatagram::unbound().unwrap();
-        filler.set_nonblocking(true).unwrap();
-        filler.connect_addr(&manager.0.local_addr().unwrap()).unwrap();
-        let sent = (0..10_000).map(|_| filler.send(b"X=1")).find_map(Result::err);
-        sent.filter(|error| error.kind() == ErrorKind::WouldBlock)
-    });
+    manager.fill_queue();
     balancer.save(&setup.timeouts("idle = 77"));
     balancer.wait_for_log("reload: ");
     ping(&mut connect(lab.vip())).unwrap();
+}
+
+fn what_it_must_know_waits_for_room_in_its_queue() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let manager = Manager::new(&lab);
+    let mut balancer = manager.start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), None);
+    manager.fill_queue();
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: ");
+    // Only now it reads.
+    manager.hears("STOPPING=1\nSTATUS=stopping: ");
+    assert_eq!(balancer.wait(), 0);
 }
 
 /// A service manager.
@@ -106,6 +114,17 @@ impl Manager {
             command.env("WATCHDOG_USEC", microseconds);
         }
         Balancer::start_with(lab, setup, command)
+    }
+
+    /// Has it take no more until it reads.
+    fn fill_queue(&self) {
+        wait_for("its queue to be full", || {
+            let filler = UnixDatagram::unbound().unwrap();
+            filler.set_nonblocking(true).unwrap();
+            filler.connect_addr(&self.0.local_addr().unwrap()).unwrap();
+            let sent = (0..10_000).map(|_| filler.send(b"X=1")).find_map(Result::err);
+            sent.filter(|error| error.kind() == ErrorKind::WouldBlock)
+        });
     }
 
     /// Reads until a message begins so; returns it.
