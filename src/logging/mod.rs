@@ -3,6 +3,7 @@
 
 mod filter;
 mod line;
+mod losses;
 mod outlet;
 mod queue;
 

@@ -1,5 +1,6 @@
 //! Where lines go: standard error or output, a file, or the journal.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write, stderr, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
 use rustix::io::Errno;
 
@@ -24,15 +25,51 @@ const MAX_JOURNAL_LINE: usize = 32 << 10;
 /// How long a file may take to be opened: a disk may never answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a reader that stalls is waited for before it is asked whether to give it up.
+const STALL: Duration = Duration::from_secs(1);
+
+/// What a pipe takes without waiting once it says that there is room (`PIPE_BUF`).
+const PIECE: usize = 4096;
+
 /// Takes whole lines.
 #[derive(Debug)]
 pub(crate) enum Outlet {
     /// Somebody else's: it is never reopened.
-    Stream(File),
+    Stream(Lines),
     /// A file of our own.
-    File { path: PathBuf, file: File },
+    File { path: PathBuf, lines: Lines },
     /// The journal, by this socket at this path.
     Journal { socket: UnixDatagram, path: PathBuf },
+}
+
+/// A file, and whether the last line in it is whole.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    file: File,
+    is_torn: bool,
+}
+
+/// Lines that nobody will read, and why.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) lines: u64,
+    pub(super) error: io::Error,
+}
+
+impl fmt::Display for Outlet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outlet::Stream(_) => f.write_str("standard error or output"),
+            Outlet::File { path, .. } => path.display().fmt(f),
+            Outlet::Journal { .. } => f.write_str("the journal"),
+        }
+    }
+}
+
+impl From<File> for Lines {
+    fn from(file: File) -> Lines {
+        Lines { file, is_torn: false }
+    }
 }
 
 impl Outlet {
@@ -48,8 +85,8 @@ impl Outlet {
             LogOutput::Stdout => stream(stdout().as_fd()),
             LogOutput::Journal => journal(Path::new(JOURNAL)),
             LogOutput::File(path) => {
-                let file = in_time(path.clone(), open_file)?;
-                Ok(Outlet::File { path: path.clone(), file })
+                let lines = in_time(path.clone(), open_file)?.into();
+                Ok(Outlet::File { path: path.clone(), lines })
             }
         }
     }
@@ -64,26 +101,77 @@ impl Outlet {
 
     /// Opens a file again: somebody may have moved it away. The old one stays if that fails. Returns whether there is one.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
-        let Outlet::File { path, file } = self else { return Ok(false) };
-        *file = open_file(path)?;
+        let Outlet::File { path, lines } = self else { return Ok(false) };
+        *lines = open_file(path)?.into();
         Ok(true)
     }
 
-    /// Writes lines, waiting for the reader as long as it takes; returns how many are lost, for nobody is there to read them.
-    pub(super) fn write(&mut self, lines: &[u8]) -> u64 {
-        let lost = match self {
-            Outlet::Stream(file) | Outlet::File { file, .. } => write_all(file, lines),
-            Outlet::Journal { socket, path } => {
-                let all = lines.split_inclusive(|byte| *byte == b'\n');
-                return all.filter(|line| !tell_journal(socket, path, line)).count() as u64;
-            }
-        };
-        lost.iter().filter(|byte| **byte == b'\n').count() as u64
+    /// Writes lines. While its reader stalls it asks `gives_up` once a second.
+    ///
+    /// # Errors
+    /// Some were lost: nobody is there to read them, or the disk is full.
+    pub(super) fn write(&mut self, lines: &[u8], gives_up: impl Fn() -> bool) -> Result<(), Lost> {
+        match self {
+            Outlet::Stream(out) => out.write(lines, PIECE, gives_up),
+            Outlet::File { lines: out, .. } => out.write(lines, usize::MAX, gives_up),
+            Outlet::Journal { socket, path } => tell_journal(socket, path, lines),
+        }
     }
 }
 
+impl Lines {
+    /// Writes lines, so many bytes at once.
+    fn write(&mut self, lines: &[u8], piece: usize, gives_up: impl Fn() -> bool) -> Result<(), Lost> {
+        if self.is_torn {
+            self.write_all(b"\n", piece, &gives_up).map_err(|(_, error)| lost(lines, error))?;
+        }
+        self.write_all(lines, piece, gives_up).map_err(|(rest, error)| lost(rest, error))
+    }
+
+    /// Returns what was not written.
+    fn write_all<'a>(
+        &mut self,
+        mut bytes: &'a [u8],
+        piece: usize,
+        gives_up: impl Fn() -> bool,
+    ) -> Result<(), (&'a [u8], io::Error)> {
+        while !bytes.is_empty() {
+            // What somebody else has opened may block.
+            let written = match piece < usize::MAX && !self.has_room() {
+                true => Err(ErrorKind::WouldBlock.into()),
+                false => self.file.write(&bytes[..bytes.len().min(piece)]),
+            };
+            match written {
+                Ok(written) => {
+                    self.is_torn = bytes.get(written.wrapping_sub(1)).is_some_and(|byte| *byte != b'\n');
+                    bytes = &bytes[written..];
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !self.has_room() && gives_up() {
+                        return Err((bytes, ErrorKind::TimedOut.into()));
+                    }
+                }
+                Err(error) => return Err((bytes, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for room, for a second at most. An error is for the write to tell.
+    fn has_room(&self) -> bool {
+        let patience = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
+        let mut room = [PollFd::new(&self.file, PollFlags::OUT)];
+        poll(&mut room, Some(&patience)) != Ok(0)
+    }
+}
+
+fn lost(lines: &[u8], error: io::Error) -> Lost {
+    Lost { lines: lines.iter().filter(|byte| **byte == b'\n').count() as u64, error }
+}
+
 fn stream(descriptor: BorrowedFd<'_>) -> io::Result<Outlet> {
-    Ok(Outlet::Stream(File::from(descriptor.try_clone_to_owned()?)))
+    Ok(Outlet::Stream(File::from(descriptor.try_clone_to_owned()?).into()))
 }
 
 fn journal(path: &Path) -> io::Result<Outlet> {
@@ -119,54 +207,56 @@ fn try_to_open(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sends one line; its level stands before it (`<6>`). Returns whether the journal has it.
-fn tell_journal(socket: &UnixDatagram, path: &Path, line: &[u8]) -> bool {
+/// Sends each line; its level may stand before it (`<6>`).
+fn tell_journal(socket: &UnixDatagram, path: &Path, lines: &[u8]) -> Result<(), Lost> {
+    let mut lost: Option<Lost> = None;
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        if let Err(error) = tell_journal_of(socket, path, line) {
+            lost = Some(Lost { lines: lost.map_or(1, |lost| lost.lines + 1), error });
+        }
+    }
+    lost.map_or(Ok(()), Err)
+}
+
+fn tell_journal_of(socket: &UnixDatagram, path: &Path, line: &[u8]) -> io::Result<()> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let (priority, text) = match line {
         [b'<', level @ b'0'..=b'7', b'>', text @ ..] => (*level as char, text),
         text => ('6', text),
     };
     if text.is_empty() {
-        return true;
+        return Ok(());
     }
     let mut message = format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER=convey\nMESSAGE=").into_bytes();
     message.extend_from_slice(&text[..text.len().min(MAX_JOURNAL_LINE)]);
     message.push(b'\n');
-    socket.send_to(&message, path).is_ok()
-}
-
-/// Writes all, waiting for the reader as long as it takes; returns what nobody is there to read.
-fn write_all<'a>(out: &mut (impl Write + AsFd), mut lines: &'a [u8]) -> &'a [u8] {
-    while !lines.is_empty() {
-        match out.write(lines) {
-            Ok(written) => lines = &lines[written..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Somebody we share it with has made it so.
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                let _ = poll(&mut [PollFd::new(out, PollFlags::OUT)], None);
-            }
-            Err(_) => break,
-        }
-    }
-    lines
+    socket.send_to(&message, path).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::{Read, pipe};
+    use std::os::fd::OwnedFd;
+
+    use rustix::pipe::fcntl_setpipe_size;
 
     use super::*;
+
+    fn never() -> bool {
+        false
+    }
 
     #[test]
     fn a_file_that_was_moved_away_is_written_anew_once_it_is_reopened() {
         let directory = tempfile::tempdir().unwrap();
         let (path, old) = (directory.path().join("log"), directory.path().join("log.1"));
         let mut outlet = Outlet::open(&LogOutput::File(path.clone())).unwrap();
-        assert_eq!(outlet.write(b"one\n"), 0);
+        outlet.write(b"one\n", never).unwrap();
         fs::rename(&path, &old).unwrap();
-        outlet.write(b"two\n");
+        outlet.write(b"two\n", never).unwrap();
         assert!(outlet.reopen().unwrap());
-        outlet.write(b"three\n");
+        outlet.write(b"three\n", never).unwrap();
         let read = |path| fs::read_to_string(path).unwrap();
         assert_eq!((read(&old), read(&path)), ("one\ntwo\n".to_owned(), "three\n".to_owned()));
     }
@@ -181,7 +271,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(outlet.reopen().is_err());
-        assert_eq!(outlet.write(b"on\n"), 0);
+        outlet.write(b"on\n", never).unwrap();
     }
 
     #[test]
@@ -203,7 +293,7 @@ mod tests {
         assert!(journal(&path).is_err(), "nobody is there");
         let socket = UnixDatagram::bind(&path).unwrap();
         let mut outlet = journal(&path).unwrap();
-        assert_eq!(outlet.write(b"<4>a=b\nplain\n"), 0);
+        outlet.write(b"<4>a=b\nplain\n", never).unwrap();
         let heard = || {
             let mut buffer = [0; 99];
             let n = socket.recv(&mut buffer).unwrap();
@@ -212,6 +302,31 @@ mod tests {
         assert_eq!(heard(), "PRIORITY=4\nSYSLOG_IDENTIFIER=convey\nMESSAGE=a=b\n");
         assert_eq!(heard(), "PRIORITY=6\nSYSLOG_IDENTIFIER=convey\nMESSAGE=plain\n");
         drop(socket);
-        assert_eq!(outlet.write(b"lost\nlost\n"), 2);
+        assert_eq!(outlet.write(b"lost\nlost\n", never).unwrap_err().lines, 2);
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_that_are_counted() {
+        let mut outlet = Outlet::open(&LogOutput::File("/dev/full".into())).unwrap();
+        let lost = outlet.write(b"one\ntwo\n", never).unwrap_err();
+        assert_eq!((lost.lines, lost.error.kind()), (2, ErrorKind::StorageFull));
+    }
+
+    #[test]
+    fn a_reader_that_stalls_is_given_up_if_asked_and_what_follows_is_a_line_of_its_own() {
+        let (mut reader, writer) = pipe().unwrap();
+        // Two pages: of one that has a byte, a pipe says that it has no room.
+        let size = fcntl_setpipe_size(&writer, 8192).unwrap();
+        let mut lines: Lines = File::from(OwnedFd::from(writer)).into();
+        // A line ends behind what fits.
+        let line = [vec![b'a'; size + 9], b"\nlost\n".to_vec()].concat();
+        assert_eq!(lines.write(&line, PIECE, || true).unwrap_err().lines, 2);
+        let mut read = vec![0; size];
+        reader.read_exact(&mut read).unwrap();
+        lines.write(b"next\n", PIECE, never).unwrap();
+        drop(lines);
+        let mut read = String::new();
+        reader.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "\nnext\n");
     }
 }

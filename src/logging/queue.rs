@@ -6,7 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
+use super::losses::{Losses, Say};
 use super::outlet::Outlet;
+use super::say_at_once;
 
 /// How many bytes of lines may wait: some thousand lines, which is what the loss of all servers of a large pool makes.
 const MAX_WAITING: usize = 1 << 20;
@@ -115,12 +117,22 @@ impl Queue {
     }
 
     fn write_to(&self, mut outlet: Outlet) {
+        let mut losses = Losses::default();
         loop {
             let Work { lines, dropped, change } = self.take();
             if dropped > 0 {
                 log::warn!("{dropped} lines of the log were dropped here: nobody read them in time");
             }
-            DROPPED.fetch_add(outlet.write(&lines), Ordering::Relaxed);
+            let is_left = matches!(change, Some(Change::Replace(_)));
+            if !lines.is_empty() {
+                let written = outlet.write(&lines, || is_left || self.is_left());
+                DROPPED.fetch_add(written.as_ref().map_or_else(|lost| lost.lines, |()| 0), Ordering::Relaxed);
+                match losses.after(&written, &outlet) {
+                    Some(Say::OnStderr(words)) => say_at_once(&words),
+                    Some(Say::InLog(words)) => log::error!("{words}"),
+                    None => {}
+                }
+            }
             match change {
                 None => {}
                 Some(Change::Replace(other)) => outlet = other,
@@ -133,6 +145,11 @@ impl Queue {
                 },
             }
         }
+    }
+
+    /// Whether another outlet is to take the place of this one.
+    fn is_left(&self) -> bool {
+        matches!(self.lock().change, Some((_, Change::Replace(_))))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -158,7 +175,7 @@ mod tests {
 
     fn started() -> (Arc<Queue>, PipeReader) {
         let (reader, writer) = pipe().unwrap();
-        (Queue::start(Outlet::Stream(File::from(OwnedFd::from(writer)))).unwrap(), reader)
+        (Queue::start(Outlet::Stream(File::from(OwnedFd::from(writer)).into())).unwrap(), reader)
     }
 
     #[test]
@@ -177,7 +194,7 @@ mod tests {
         let (queue, mut old) = started();
         let (mut new, writer) = pipe().unwrap();
         queue.put(b"before\n");
-        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer))));
+        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer)).into()));
         queue.flush(Duration::from_secs(20));
         let mut read = String::new();
         old.read_to_string(&mut read).unwrap();
@@ -195,7 +212,7 @@ mod tests {
         queue.put(b"before\n");
         queue.reopen();
         queue.put(b"between\n");
-        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer))));
+        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer)).into()));
         queue.put(b"after\n");
         let work = queue.take();
         assert_eq!(work.lines, b"before\n");

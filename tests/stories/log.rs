@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use convey_testkit::{Loopback, Process, Server, Setup, ask, binary, stories, wait_for};
+use convey_testkit::{Loopback, PATIENCE, Process, Server, Setup, ask, binary, stories, wait_for};
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::Signal;
 
@@ -15,6 +16,7 @@ stories!("log":
     who_does_not_read_the_log_does_not_hold_the_end_up,
     the_log_is_whole_at_the_end,
     a_start_that_fails_ends_although_nobody_reads_why,
+    lines_that_a_full_disk_does_not_take_are_told_of_at_once_on_stderr_and_later_in_the_log,
 );
 
 fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
@@ -78,6 +80,37 @@ fn a_start_that_fails_ends_although_nobody_reads_why() {
     }
 }
 
+fn lines_that_a_full_disk_does_not_take_are_told_of_at_once_on_stderr_and_later_in_the_log() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let save = |output: &Path| {
+        let log = format!("[log]\noutput = {output:?}");
+        fs::write(lab.directory().join("config.toml"), setup(&lab).and(&log).to_string()).unwrap();
+    };
+    save(Path::new("/dev/full"));
+    let (reader, writer) = pipe().unwrap();
+    let mut balancer = Process::spawn(binary().current_dir(lab.directory()).stderr(writer));
+    let stderr = read(reader);
+    let told = |line: &String| line.contains("cannot write the log to /dev/full: No space left on device");
+    while !told(&stderr.recv_timeout(PATIENCE).expect("a line that tells of the full disk")) {}
+    wait_for("the balancer to serve", || ask(lab.vip(), "/").ok());
+    let lost = wait_for("lines to be counted", || dropped(&lab).filter(|dropped| *dropped > 0));
+
+    let path = lab.directory().join("convey.log");
+    save(&path);
+    let line = wait_for("a line of those that are lost", || {
+        let log = fs::read_to_string(&path).ok()?;
+        log.lines().find(|line| line.contains("lines of the log are lost")).map(str::to_owned)
+    });
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = words.iter().position(|word| *word == "lines").map(|at| words[at - 1].parse::<u64>());
+    assert!(number.unwrap().unwrap() >= lost, "{line}");
+    assert!(words.contains(&"ERROR") && line.ends_with("No space left on device (os error 28)"), "{line}");
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait().code(), Some(0));
+    assert!(!stderr.iter().any(|line| told(&line)), "once");
+}
+
 /// Whether the process handles the signal itself.
 fn catches(process: &Process, signal: Signal) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{}/status", process.id())) else { return false };
@@ -107,14 +140,14 @@ fn fill(lab: &Loopback, balancer: &Process) -> u64 {
     fs::write(lab.directory().join("config.toml"), wrong).unwrap();
     wait_for("lines to be dropped", || {
         balancer.signal(Signal::HUP);
-        let metrics = ask(lab.stats(), "/metrics").ok()?.1;
-        let dropped = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix("convey_log_lines_dropped_total "))?
-            .parse()
-            .ok();
-        dropped.filter(|dropped| *dropped > 0)
+        dropped(lab).filter(|dropped| *dropped > 0)
     })
+}
+
+/// How many lines of the log were dropped so far.
+fn dropped(lab: &Loopback) -> Option<u64> {
+    let metrics = ask(lab.stats(), "/metrics").ok()?.1;
+    metrics.lines().find_map(|line| line.strip_prefix("convey_log_lines_dropped_total "))?.parse().ok()
 }
 
 /// The lines, as they come.

@@ -1,0 +1,80 @@
+//! What is said of lines that could not be written: at once on standard error, and how many they were in the log as soon as that
+//! is written again.
+
+use std::fmt::Display;
+use std::mem::take;
+
+use super::outlet::Lost;
+
+/// Lines that were lost since the last that was written.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    lines: u64,
+    why: String,
+    /// Whether the log has a line that tells of them, which may be lost as well.
+    is_told: bool,
+}
+
+/// Where something is to be said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Say {
+    OnStderr(String),
+    InLog(String),
+}
+
+impl Losses {
+    /// What is to be said after lines were written to a `place`, or not.
+    pub(super) fn after(&mut self, written: &Result<(), Lost>, place: impl Display) -> Option<Say> {
+        let Err(Lost { lines, error }) = written else { return self.after_success() };
+        let is_first = self.lines == 0;
+        // The line that told of the others is not one of them.
+        self.lines += lines.saturating_sub(take(&mut self.is_told).into());
+        self.why = error.to_string();
+        is_first.then(|| {
+            Say::OnStderr(format!(
+                "convey: cannot write the log to {place}: {error}; its lines are lost until it can\n"
+            ))
+        })
+    }
+
+    fn after_success(&mut self) -> Option<Say> {
+        if take(&mut self.is_told) || self.lines == 0 {
+            *self = Losses::default();
+            return None;
+        }
+        self.is_told = true;
+        Some(Say::InLog(format!(
+            "{} lines of the log are lost, it could not be written: {}",
+            self.lines, self.why
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn the_first_error_is_told_at_once_and_the_number_when_lines_are_written_again() {
+        let mut losses = Losses::default();
+        let lost = |lines| Err(Lost { lines, error: Error::from(ErrorKind::StorageFull) });
+        let mut after = |written| losses.after(&written, "/var/log/convey.log");
+        assert_eq!(after(Ok(())), None);
+        let first = "convey: cannot write the log to /var/log/convey.log: no storage space; its lines are lost until it can\n";
+        assert_eq!(after(lost(2)), Some(Say::OnStderr(first.to_owned())));
+        assert_eq!(after(lost(3)), None, "once");
+        let told = |lines| {
+            let text =
+                format!("{lines} lines of the log are lost, it could not be written: no storage space");
+            Some(Say::InLog(text))
+        };
+        assert_eq!(after(Ok(())), told(5));
+        // The line that tells of it is lost with two others.
+        assert_eq!(after(lost(3)), None);
+        assert_eq!(after(Ok(())), told(7));
+        assert_eq!([after(Ok(())), after(Ok(()))], [None, None]);
+        assert!(matches!(after(lost(1)), Some(Say::OnStderr(_))), "again");
+    }
+}
