@@ -56,8 +56,19 @@ const LIMIT: Duration = Duration::from_secs(420);
 pub(crate) fn trials() -> Vec<Trial> {
     let needs =
         [Need::Long, Need::Tool("cargo-deb", "none: cargo install cargo-deb"), Need::Tool("dpkg", "dpkg")];
+    let lintian = Need::Tool("lintian", "lintian");
     vec![
+        trial(
+            "units_that_set_rules_set_them_again_after_whoever_replaces_all",
+            Vec::new(),
+            units_that_set_rules_set_them_again_after_whoever_replaces_all,
+        ),
         trial("the_package_says_what_debian_expects", needs, the_package_says_what_debian_expects),
+        trial(
+            "lintian_finds_no_error_in_the_package",
+            [&needs[..], &[lintian]].concat(),
+            lintian_finds_no_error,
+        ),
         trial(
             "the_package_is_installed_reloaded_upgraded_and_purged",
             [&needs[..], &[Need::Other(no_machine)]].concat(),
@@ -95,13 +106,45 @@ fn the_package_says_what_debian_expects() {
     ] {
         assert!(listed.lines().any(|line| line.ends_with(&format!(" {file}"))), "no {file} in\n{listed}");
     }
-    if tool("lintian").is_some() {
-        let said = Command::new("lintian")
-            .args(["--fail-on", "error", "--allow-root", "--suppress-tags", "bogus-mail-host"])
-            .arg(&deb)
-            .output()
-            .unwrap();
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    // Instances of units are not debhelper's affair, and the rules of one would outlive the package.
+    let script = |name: &str| output(Command::new("dpkg-deb").arg("-I").arg(&deb).arg(name)).unwrap();
+    let (stop, clear) = (script("prerm"), script("postrm"));
+    for (script, line) in [
+        (&stop, "deb-systemd-invoke stop convey-iptables@dsr.service convey-iptables@passthrough.service"),
+        (&stop, "deb-systemd-invoke stop convey.service"),
+        (&clear, "rm -f /etc/systemd/system/*.wants/convey-iptables@*.service"),
+        (&clear, "deb-systemd-helper purge convey.service"),
+    ] {
+        assert!(script.contains(line), "no {line:?} in\n{script}");
+    }
+}
+
+fn lintian_finds_no_error() {
+    let folder = TempDir::new().unwrap();
+    let said = Command::new("lintian")
+        .args(["--fail-on", "error", "--allow-root", "--suppress-tags", "bogus-mail-host"])
+        .arg(build(folder.path()).unwrap())
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+}
+
+fn units_that_set_rules_set_them_again_after_whoever_replaces_all() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd");
+    for unit in ["convey-dsr-server.service", "convey-iptables@.service"] {
+        let text = fs::read_to_string(units.join(unit)).unwrap();
+        let values = |key: &str| -> Vec<String> {
+            let value = text.lines().find_map(|line| line.strip_prefix(key));
+            value.unwrap_or_default().split(' ').map(str::to_owned).collect()
+        };
+        let services = values("After=").into_iter().filter(|unit| unit.ends_with(".service"));
+        let services: Vec<String> = services.collect();
+        assert!(services.contains(&"nftables.service".to_owned()), "{unit}: {services:?}");
+        for key in ["PartOf=", "ReloadPropagatedFrom="] {
+            assert_eq!(values(key), services, "{unit}: {key}");
+        }
+        let [start, reload] = ["ExecStart=", "ExecReload="].map(values);
+        assert_eq!(start, reload, "{unit}: up replaces what is there");
     }
 }
 
