@@ -76,6 +76,12 @@ pub enum Command {
     /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, and, before Linux 6.6, the
     /// filters of a killed process. What belongs to a convey that runs stays. Options change nothing here.
     Clear,
+    /// Have the convey that runs hand over to a new process of the program that is installed now
+    ///
+    /// The new process reads the configuration and takes the listening sockets; the old one lets its connections finish. If the new
+    /// one cannot start, the old one goes on, and this says why. It is for root and for convey's own user. With several processes in
+    /// a network namespace, --config names one.
+    Upgrade,
     /// Print the manual page or the completions of a shell
     ///
     /// For example `convey generate complete-bash > /etc/bash_completion.d/convey`. The Debian package has all of them.
@@ -203,6 +209,7 @@ pub const SECTIONS: [Section; 4] = [
             ),
             ("SIGHUP", "read the configuration file, or the list of servers, again"),
             ("SIGUSR1", "open the files of the log again (logrotate)"),
+            ("SIGUSR2", "hand over to a new process, as `convey upgrade` asks for"),
         ],
     ),
     (
@@ -216,7 +223,10 @@ pub const SECTIONS: [Section; 4] = [
         "Exit codes",
         &[
             ("0", "clean stop"),
-            ("1", "the configuration is invalid, start-up failed, or something could not be removed"),
+            (
+                "1",
+                "the configuration is invalid, start-up failed, something could not be removed, or there was no upgrade",
+            ),
             ("2", "wrong usage"),
             ("128 + N", "ended at once by a second signal N"),
         ],

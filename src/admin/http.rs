@@ -17,6 +17,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -52,7 +53,28 @@ pub struct Source {
 /// # Errors
 /// If there is no thread to render pages.
 pub async fn serve(listener: TcpListener, source: Arc<Source>) -> io::Result<()> {
-    serve_within(LIMITS, listener, source).await
+    serve_within(LIMITS, &listener, source, &mut JoinSet::new()).await
+}
+
+/// The same until the other end of `stop` is dropped: then it closes the listener, drops `stopped`, and answers whom it has
+/// accepted.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_until(
+    listener: Arc<TcpListener>,
+    source: Arc<Source>,
+    stop: oneshot::Receiver<()>,
+    stopped: oneshot::Sender<()>,
+) -> io::Result<()> {
+    let mut tasks = JoinSet::new();
+    tokio::select! {
+        served = serve_within(LIMITS, &listener, source, &mut tasks) => return served,
+        _ = stop => {}
+    }
+    drop((listener, stopped));
+    while tasks.join_next().await.is_some() {}
+    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -118,9 +140,13 @@ impl Open {
     }
 }
 
-async fn serve_within(limits: Limits, listener: TcpListener, source: Arc<Source>) -> io::Result<()> {
+async fn serve_within(
+    limits: Limits,
+    listener: &TcpListener,
+    source: Arc<Source>,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<()> {
     let pages = Arc::new(Pages::start(source.clone(), limits.connections)?);
-    let mut tasks = JoinSet::new();
     let mut open: Vec<Open> = Vec::new();
     let mut failures = Failures::default();
     loop {
@@ -259,7 +285,8 @@ mod tests {
     async fn start(limits: Limits, source: &Arc<Source>) -> SocketAddr {
         let listener = TcpListener::bind("127.77.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        tokio::spawn(serve_within(limits, listener, source.clone()));
+        let source = source.clone();
+        tokio::spawn(async move { serve_within(limits, &listener, source, &mut JoinSet::new()).await });
         addr
     }
 

@@ -14,7 +14,7 @@ mod ready;
 mod report;
 
 pub use config::ConfigReport;
-pub use http::{Source, serve};
+pub use http::{Source, serve, serve_until};
 pub use names::NameReport;
 pub use packets::PacketReport;
 pub use process::Process;

@@ -1,5 +1,7 @@
 //! The balancer from start to stop.
 
+use std::collections::BTreeSet;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
 use log::{info, warn};
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use super::host::{Kernel, load};
 use super::logs::Logs;
@@ -19,6 +21,8 @@ use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
 use super::signals::{Harmless, Signals, Wish};
+use super::statistics::{Bound, Statistics};
+use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, stale_filters};
 use crate::admin;
 use crate::config::{self, Config};
@@ -29,10 +33,23 @@ use crate::logging::{self, Log};
 use crate::model::{Endpoint, Mode};
 use crate::net::ReservedPorts;
 use crate::snapshot::Snapshot;
-use crate::stats::Counter;
+use crate::stats::{Counter, PacketStats};
 
 /// Runs what the file says until a signal ends it, showing what `show` adds.
 pub(super) fn run(file: File, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+    let handed = upgrade::receive()?;
+    let predecessor = handed.as_ref().map(|handed| handed.from.clone());
+    let ran = run_after(handed, file, show, log);
+    if let (Err(failure), Some(predecessor)) = (&ran, predecessor) {
+        predecessor.refuse(failure.to_string());
+    }
+    ran
+}
+
+/// The same, where another process may have `handed` over to this one.
+fn run_after(handed: Option<Handed>, file: File, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+    let program =
+        Program::of_this_process().map_err(|error| format!("cannot tell how it was started: {error}"));
     clock::now();
     // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);
@@ -54,9 +71,10 @@ pub(super) fn run(file: File, show: &Show, log: &Log) -> Result<ExitCode, Failur
         ReservedPorts::give_back_stale();
     }
     let open_files = limits::raise_file_limit();
-    let manager = ServiceManager::from_env();
+    let manager = ServiceManager::from_env(handed.is_some());
     let reloads = Reloads { reload, reloads };
-    let start = Start { config: loaded.config, kernel, file, reloads, open_files, manager, logs };
+    let start =
+        Start { config: loaded.config, kernel, file, reloads, open_files, manager, logs, program, handed };
     Ok(runtime.block_on(start.run(show, harmless))?)
 }
 
@@ -82,6 +100,8 @@ struct Start {
     open_files: u64,
     manager: ServiceManager,
     logs: Logs,
+    program: Result<Program, String>,
+    handed: Option<Handed>,
 }
 
 impl Start {
@@ -91,26 +111,32 @@ impl Start {
         let mut balancer = Balancer::start(self).await?;
         show.begin(balancer.config(), balancer.task.snapshot.clone());
         balancer.manager.is_ready();
-        balancer.serve(&mut signals).await;
-        Ok(balancer.stop(&mut signals).await)
+        Ok(match balancer.serve(&mut signals).await {
+            Some(successful) => balancer.leave(successful, &mut signals).await,
+            None => balancer.stop(&mut signals).await,
+        })
     }
 }
 
 /// Everything that runs.
 struct Balancer {
     task: Task<Paths>,
-    events: Events,
+    events: Events<Paths>,
     reload: mpsc::Sender<()>,
     draining: Arc<AtomicBool>,
     manager: ServiceManager,
     log: Log,
+    statistics: Statistics,
+    upgrades: Upgrades,
+    /// `None` where the kernel lets us have none: then there are signals.
+    control: Option<Control>,
 }
 
 impl Balancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
-        let Start { config, kernel, file, reloads: Reloads { reload, reloads }, open_files, manager, logs } =
-            start;
+        let Start { config, kernel, file, reloads, open_files, manager, logs, program, mut handed } = start;
+        let Reloads { reload, reloads } = reloads;
         let log = logs.log().clone();
         let cores = cores();
         // A reload compares with what the file says.
@@ -125,6 +151,7 @@ impl Balancer {
         let (failure, failures) = mpsc::channel(1024);
         let (network, networks) = mpsc::channel(1);
         let (lookup, lookups) = mpsc::channel(64);
+        let (call, calls) = mpsc::channel(1);
         let parts = Parts {
             config: &with_ports,
             threads,
@@ -133,21 +160,17 @@ impl Balancer {
             failures: failure,
             networks: network,
         };
-        let mut state = State::new(columns);
-        if let Some(kernel) = &kernel {
-            // Frames are captured before the kernel's first notification.
-            state.set_network(kernel.network.clone());
-        }
-        if kernel.is_none() {
-            stale_filters::remove_without_packets().await;
-        }
-        let data_path = Paths::start(&parts, kernel, logs).await?;
+        let mut state = first_state(columns, kernel.as_ref()).await;
+        let mut data_path = Paths::start(&parts, kernel, logs).await?;
+        let statistics = Bound::new(config.stats.listen, handed.as_mut()).await?;
+        let predecessor = handed.map(|handed| {
+            state.expect(handed.known);
+            data_path.expect(handed.from.clone(), handed.sockets, statistics.is_handed());
+            handed.from
+        });
         let loads = Arc::new(Loads::default());
-        let source = admin::Source {
-            packets: data_path.packet_stats(),
-            ..source(snapshot.clone(), draining.clone(), loads.clone())
-        };
-        serve_statistics(config.stats.listen, source).await?;
+        let packets = data_path.packet_stats();
+        let source = source(snapshot.clone(), draining.clone(), loads.clone(), packets);
         let mut task = Task {
             state,
             snapshot,
@@ -163,12 +186,32 @@ impl Balancer {
         };
         task.configure(config).await.map_err(anyhow::Error::msg)?;
         task.state.config().into_iter().for_each(|config| loads.start(config, clock::now()));
-        let events = Events { outcomes, failures, reloads, networks, lookups };
-        let mut balancer = Balancer { task, events, reload, draining, manager, log };
-        let Task { state, data_path, .. } = &mut balancer.task;
-        data_path.take_over(state.config().expect("it has just been configured")).await;
-        balancer.announce(cores);
+        task.data_path.has_taken_over()?;
+        let events = Events { outcomes, failures, reloads, networks, lookups, calls };
+        let statistics = statistics.serve(source);
+        let (upgrades, control) = (Upgrades::new(program, call, manager.clone()), None);
+        let mut balancer =
+            Balancer { task, events, reload, draining, manager, log, statistics, upgrades, control };
+        balancer.begin(cores, predecessor).await?;
         Ok(balancer)
+    }
+
+    /// What follows once clients are served.
+    async fn begin(&mut self, cores: usize, predecessor: Option<Predecessor>) -> anyhow::Result<()> {
+        let Task { state, data_path, .. } = &mut self.task;
+        let config = state.config().expect("a balancer starts with a configuration");
+        data_path.take_over(config).await;
+        self.control = match Control::listen(config.stats.listen) {
+            Ok(control) => Some(control),
+            Err(error) => {
+                warn!("`convey upgrade` cannot reach this process, SIGUSR2 can: {error}");
+                None
+            }
+        };
+        // Who waits for this line finds everything in place.
+        predecessor.map_or(Ok(()), |predecessor| predecessor.ready())?;
+        self.announce(cores);
+        Ok(())
     }
 
     fn config(&self) -> &Config {
@@ -193,48 +236,95 @@ impl Balancer {
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
 
-    /// Runs until a signal asks to stop.
-    async fn serve(&mut self, signals: &mut Signals) {
-        let control = self.task.run(&mut self.events);
+    /// Runs until a signal asks to stop, or another process has taken our place.
+    async fn serve(&mut self, signals: &mut Signals) -> Option<Successful> {
+        let Balancer { task, events, reload, log, statistics, upgrades, control: asked, .. } = self;
+        let control = task.run(events);
         tokio::pin!(control);
         loop {
             tokio::select! {
                 () = &mut control => {}
                 wish = signals.next() => match wish {
-                    Wish::Stop(_) => return,
+                    Wish::Stop(_) => return None,
                     Wish::Reload => {
-                        let _ = self.reload.try_send(());
+                        let _ = reload.try_send(());
                     }
-                    Wish::Reopen => self.log.reopen(),
-                }
+                    Wish::Reopen => log.reopen(),
+                    Wish::Upgrade => upgrades.begin(statistics, None),
+                },
+                Request { what, answer } = requests(asked) => match what {
+                    Asked::Upgrade => upgrades.begin(statistics, Some(answer)),
+                    Asked::Release => _ = answer.send(Err("this process is not stopping".to_owned())),
+                },
+                successful = upgrades.success() => return Some(successful),
             }
         }
     }
 
-    /// Lets connections finish. A second signal ends at once, with the exit code a shell expects of a
-    /// program ended by that signal.
-    async fn stop(self, signals: &mut Signals) -> ExitCode {
+    /// Lets connections finish. Clients are refused from now on.
+    async fn stop(mut self, signals: &mut Signals) -> ExitCode {
+        self.upgrades.abandon();
         self.draining.store(true, Ordering::Relaxed);
-        let snapshot = self.task.snapshot.load_full();
-        let (totals, patience) = (&snapshot.totals, snapshot.timeouts.drain);
         self.task.data_path.wait_until_idle().await;
-        let open = self.task.data_path.open_connections();
+        self.drain(BTreeSet::new(), None, signals).await
+    }
+
+    /// Lets connections finish, however long that takes if no signal comes. Another process serves from now on.
+    async fn leave(mut self, Successful { process, taken }: Successful, signals: &mut Signals) -> ExitCode {
+        info!("upgraded: process {process} serves from now on");
+        // It has a socket of its own that `convey upgrade` finds.
+        self.control = None;
+        if taken.statistics {
+            self.statistics.give_up().await;
+        }
+        let (hurry, is_urgent) = oneshot::channel();
+        self.drain(taken.places, Some((hurry, is_urgent)), signals).await
+    }
+
+    /// Lets connections finish for `timeouts.drain`, which begins with a signal if there is a channel for it. Another process
+    /// has the sockets of the `places`. One signal more ends at once, with the exit code a shell expects of a program ended by
+    /// that signal.
+    async fn drain(
+        self,
+        places: BTreeSet<Endpoint>,
+        hurry: Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>,
+        signals: &mut Signals,
+    ) -> ExitCode {
+        let Balancer { task, events, statistics, control, manager, log, .. } = self;
+        let snapshot = task.snapshot.load_full();
+        let patience = snapshot.timeouts.drain;
+        let (hurry, is_urgent) = hurry.unzip();
+        let totals = &snapshot.totals;
+        let open = task.data_path.open_connections();
         let open = || open(totals);
-        let outlasting = self.task.data_path.outlasting_connections();
-        info!("stopping: {} open connections have {patience:?} to finish", open());
-        self.manager.is_stopping(open(), patience);
-        let cut_before = totals.sum(Counter::Cut);
-        let second = async {
-            loop {
-                match signals.next().await {
-                    Wish::Stop(signal) => return (signal, open(), outlasting(&snapshot)),
-                    Wish::Reopen => self.log.reopen(),
-                    Wish::Reload => {}
-                }
+        let outlasting = task.data_path.outlasting_connections();
+        let limited = || {
+            info!("stopping: {} open connections have {patience:?} to finish", open());
+            manager.is_stopping(open(), patience);
+        };
+        match &hurry {
+            None => limited(),
+            Some(_) => info!("stopping: {} open connections go on until they end", open()),
+        }
+        let over = async {
+            if let Some(is_urgent) = is_urgent {
+                let _ = is_urgent.await;
             }
+            sleep(patience).await;
+        };
+        let cut_before = totals.sum(Counter::Cut);
+        let mut ending = Ending { signals, control, statistics, log };
+        let second = async {
+            let mut signal = ending.is_told_to_stop().await;
+            if let Some(hurry) = hurry {
+                limited();
+                let _ = hurry.send(());
+                signal = ending.is_told_to_stop().await;
+            }
+            (signal, open(), outlasting(&snapshot))
         };
         let outlasting = tokio::select! {
-            outlasting = Paths::stop(self.task, self.events, patience) => outlasting,
+            outlasting = Paths::stop(task, events, places, over) => outlasting,
             // Counted before this branch runs: by then the drain has been given up, and they are being cut.
             (signal, open, outlasting) = second => {
                 warn!("stopped at once: {} connections were cut", open - outlasting);
@@ -252,6 +342,58 @@ impl Balancer {
     }
 }
 
+/// What is still asked of a process that ends.
+struct Ending<'a> {
+    signals: &'a mut Signals,
+    control: Option<Control>,
+    statistics: Statistics,
+    log: Log,
+}
+
+impl Ending<'_> {
+    /// Waits for a signal to stop; returns its number.
+    async fn is_told_to_stop(&mut self) -> u8 {
+        loop {
+            tokio::select! {
+                wish = self.signals.next() => match wish {
+                    Wish::Stop(signal) => return signal,
+                    Wish::Reopen => self.log.reopen(),
+                    Wish::Reload => {}
+                    Wish::Upgrade => warn!("no upgrade: this process is stopping"),
+                },
+                Request { what, answer } = requests(&mut self.control) => {
+                    let _ = answer.send(match what {
+                        Asked::Upgrade => Err("this process is stopping".to_owned()),
+                        Asked::Release => {
+                            self.statistics.give_up().await;
+                            Ok("statistics are served here no longer".to_owned())
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What is known before anything is configured, on a host that is as it should be.
+async fn first_state(columns: usize, kernel: Option<&Kernel>) -> State {
+    let mut state = State::new(columns);
+    match kernel {
+        // Frames are captured before the kernel's first notification.
+        Some(kernel) => state.set_network(kernel.network.clone()),
+        None => stale_filters::remove_without_packets().await,
+    }
+    state
+}
+
+/// The next thing that somebody asks for; never if nobody can.
+async fn requests(asked: &mut Option<Control>) -> Request {
+    match asked {
+        Some(asked) => asked.next().await,
+        None => pending().await,
+    }
+}
+
 /// The mode, with the word that says what it is.
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
@@ -266,14 +408,19 @@ fn tell_of(outlasting: u64) {
     }
 }
 
-/// Where statistics come from, but those of packet modes.
-fn source(snapshot: Arc<ArcSwap<Snapshot>>, draining: Arc<AtomicBool>, loads: Arc<Loads>) -> admin::Source {
+/// What statistics are made of.
+fn source(
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    draining: Arc<AtomicBool>,
+    loads: Arc<Loads>,
+    packets: Option<Arc<PacketStats>>,
+) -> admin::Source {
     admin::Source {
         snapshot,
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),
         draining,
-        packets: None,
+        packets,
         dropped_log_lines: logging::dropped_lines,
         loads,
     }
@@ -284,14 +431,4 @@ pub(super) fn statistics_problem(addr: SocketAddr, error: &io::Error) -> anyhow:
     let taken = error.kind() == io::ErrorKind::AddrInUse;
     let owner = if taken { port_owner::describe(Endpoint::tcp(addr)) } else { String::new() };
     anyhow!("cannot serve statistics on {addr} (stats.port): {error}{owner}")
-}
-
-async fn serve_statistics(addr: SocketAddr, source: admin::Source) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(addr).await.map_err(|error| statistics_problem(addr, &error))?;
-    tokio::spawn(async move {
-        if let Err(error) = admin::serve(listener, Arc::new(source)).await {
-            warn!("no statistics are served: {error}");
-        }
-    });
-    Ok(())
 }

@@ -39,7 +39,8 @@ pub(super) fn run(file: &File) -> Result<ExitCode, Failure> {
     runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
     let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
     let few_ports = limits::few_local_ports(&config);
-    other_ports.iter().chain(&few_ports).for_each(|warning| eprintln!("warning: {warning}"));
+    let missing = proxy_path::missing_addresses(&config);
+    other_ports.iter().chain(&few_ports).chain(&missing).for_each(|warning| eprintln!("warning: {warning}"));
     let mut obstacles: Vec<String> = logs::obstacle(&config).into_iter().chain(of_sockets(&config)).collect();
     let config = match kernel {
         Some(kernel) => {

@@ -5,18 +5,31 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::model::Timestamp;
 
-/// Now, on the monotonic clock. The first call is the program's start.
+static START: OnceLock<Instant> = OnceLock::new();
+
+/// Now, on the monotonic clock. The first call is the program's start, or that of the first program that handed over to another.
 #[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
 pub(super) fn now() -> Timestamp {
-    static START: OnceLock<Instant> = OnceLock::new();
     Timestamp(START.get_or_init(Instant::now).elapsed().as_nanos() as u64)
+}
+
+/// Has the clock begin at this time, which another process has told by [`monotonic_start`]. To be called before [`now`].
+#[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
+pub(super) fn begin_at(monotonic_start: u64) {
+    let passed = monotonic().saturating_sub(Duration::from_nanos(monotonic_start));
+    if let Some(start) = Instant::now().checked_sub(passed) {
+        let _ = START.set(start);
+    }
 }
 
 /// The time of `Timestamp(0)` as the kernel's programs tell it: nanoseconds of `CLOCK_MONOTONIC`.
 pub(super) fn monotonic_start() -> u64 {
+    (monotonic() - now().since(Timestamp::default())).as_nanos() as u64
+}
+
+fn monotonic() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let time = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
-    (time - now().since(Timestamp::default())).as_nanos() as u64
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The wall-clock time of `Timestamp(0)`.

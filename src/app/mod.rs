@@ -25,6 +25,8 @@ mod show;
 mod signals;
 mod snat_ports;
 mod stale_filters;
+mod statistics;
+mod upgrade;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -53,6 +55,7 @@ pub fn run(cli: &Cli, log: &Log) -> Result<ExitCode, Failure> {
         Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear) => clear::run(),
         Some(Command::Generate { kind }) => generated(kind),
+        Some(Command::Upgrade) => upgrade::run(&file(&cli.options)),
     }
 }
 
@@ -67,6 +70,20 @@ pub enum Failure {
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Failure::Start(error)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    /// In one line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Config(LoadError::Invalid(problems)) => {
+                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                f.write_str(&problems.join("; "))
+            }
+            Failure::Config(unreadable) => unreadable.fmt(f),
+            Failure::Start(error) => write!(f, "{error:#}"),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The two ways of forwarding, side by side: proxied connections, and packets.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use super::packet_path::PacketPath;
 use super::packet_plan;
 use super::proxy_path::ProxyPath;
 use super::restart::Started;
+use super::upgrade::Predecessor;
 use crate::config::Config;
 use crate::control::{DataPath, Events, Task};
-use crate::model::{ConnectFailures, Mode};
-use crate::proxy;
+use crate::model::{ConnectFailures, Endpoint, Mode};
+use crate::proxy::{self, HandedSession, HandedSockets};
 use crate::snapshot::Snapshot;
 use crate::stats::{Gauge, PacketStats, Traffic};
 
@@ -30,6 +32,16 @@ pub(super) struct Paths {
     proxy: Option<ProxyPath>,
     packets: Option<PacketPath>,
     logs: Logs,
+    /// The process before this one, until it has let go of what was handed over.
+    predecessor: Option<Awaited>,
+    /// Why it has not.
+    not_let_go: Option<anyhow::Error>,
+}
+
+/// A process that waits for this one, and whether its socket for statistics is in use here.
+struct Awaited {
+    process: Predecessor,
+    statistics: bool,
 }
 
 /// What they are started with.
@@ -93,7 +105,72 @@ impl Paths {
             logs,
             packets,
             proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, owned)?) },
+            predecessor: None,
+            not_let_go: None,
         })
+    }
+
+    /// What another process needs to go on where this one stops.
+    ///
+    /// # Errors
+    /// Why none can, in words for an operator.
+    pub(super) fn offer(&self) -> Result<impl Future<Output = HandedSockets> + use<>, String> {
+        if self.packets.is_some() {
+            return Err("packet modes cannot be handed over yet: restart instead".to_owned());
+        }
+        let offer = self.proxy.as_ref().map(ProxyPath::offer);
+        Ok(async move {
+            match offer {
+                Some(offer) => offer.await,
+                None => HandedSockets::new(),
+            }
+        })
+    }
+
+    /// Reads no datagrams until [`Paths::release`]. Returns the sessions of UDP.
+    pub(super) fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
+        let held = self.proxy.as_ref().map(ProxyPath::hold);
+        async move {
+            match held {
+                Some(held) => held.await,
+                None => Vec::new(),
+            }
+        }
+    }
+
+    /// Reads datagrams again: there was no upgrade.
+    pub(super) fn release(&self) {
+        self.proxy.iter().for_each(ProxyPath::release);
+    }
+
+    /// Takes these sockets of another process where some would be bound, and tells it before it serves. `statistics`: whether
+    /// its socket for them is in use here.
+    pub(super) fn expect(&mut self, process: Predecessor, sockets: HandedSockets, statistics: bool) {
+        if let Some(proxy) = &mut self.proxy {
+            proxy.expect(sockets);
+        }
+        self.predecessor = Some(Awaited { process, statistics });
+    }
+
+    /// Has the process before this one let go, if there is one. Returns its sessions; `None` if clients must not be let in.
+    fn take_over_from_predecessor(&mut self) -> Option<Vec<HandedSession>> {
+        let Some(Awaited { process, statistics }) = self.predecessor.take() else { return Some(Vec::new()) };
+        let taken = self.proxy.as_mut().map(ProxyPath::taken).unwrap_or_default();
+        match process.prepared(taken, statistics) {
+            Ok(sessions) => Some(sessions),
+            Err(error) => {
+                self.not_let_go = Some(error);
+                None
+            }
+        }
+    }
+
+    /// Whether the process before this one has let go.
+    ///
+    /// # Errors
+    /// Why it has not. Then nobody is served here.
+    pub(super) fn has_taken_over(&mut self) -> anyhow::Result<()> {
+        self.not_let_go.take().map_or(Ok(()), Err)
     }
 
     /// To be called once everything has started.
@@ -135,30 +212,36 @@ impl Paths {
         }
     }
 
-    /// Begins nothing new, lets what is open finish, for `patience` at most, cuts and counts what is left, and
-    /// stops. Servers' health is looked after till the end, for connections to those that go down may be reset; for flows
+    /// Begins nothing new, lets what is open finish until time is `over`, cuts and counts what is left, and
+    /// stops. Another process has the sockets of the places that are `left`. Servers' health is looked after till the end, for connections to those that go down may be reset; for flows
     /// routes and time are, too.
     /// Returns how many go on without us.
-    pub(super) async fn stop(mut task: Task<Paths>, mut events: Events, patience: Duration) -> u64 {
+    pub(super) async fn stop(
+        mut task: Task<Paths>,
+        mut events: Events<Paths>,
+        left: BTreeSet<Endpoint>,
+        over: impl Future<Output = ()>,
+    ) -> u64 {
         let (proxied, stats) =
-            (task.data_path.proxy.as_ref().map(ProxyPath::drain), task.data_path.packet_stats());
+            (task.data_path.proxy.as_ref().map(|proxy| proxy.drain(left)), task.data_path.packet_stats());
         events.reloads.close();
         task.stop();
         let drain = async {
             let proxied = async {
                 if let Some(proxied) = proxied {
-                    let _ = timeout(patience, proxied).await;
+                    proxied.await;
                 }
             };
             let flows = async {
                 if let Some(stats) = &stats {
-                    let _ = timeout(patience, none_open(stats)).await;
+                    none_open(stats).await;
                 }
             };
             tokio::join!(proxied, flows)
         };
         tokio::select! {
             _ = drain => {}
+            () = over => {}
             () = task.run(&mut events) => {}
         }
         if let Some(proxy) = task.data_path.proxy.take() {
@@ -223,8 +306,9 @@ impl DataPath for Paths {
         self.logs.switch(ready.logs);
         self.see(snapshot);
         let published = publish();
-        if let (Some(proxy), Some(ready)) = (&mut self.proxy, ready.proxy) {
-            proxy.open(ready);
+        let sessions = self.take_over_from_predecessor();
+        if let (Some(sessions), Some(proxy), Some(ready)) = (sessions, &mut self.proxy, ready.proxy) {
+            proxy.open(ready, sessions);
         }
         if let (Some(packets), Some(ownership)) = (&mut self.packets, ready.ownership) {
             packets.own(ownership);

@@ -1,18 +1,23 @@
 //! Proxy mode as the balancer sees it.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use log::warn;
 
 use super::paths::Parts;
 use super::{limits, port_owner};
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode, OnDown};
-use crate::proxy::{self, BindError, Descriptors, LocalPorts, Ready, Reserved, Sessions, Workers};
+use crate::model::{Endpoint, Frontend, Listen, Mode, OnDown};
+use crate::proxy::{
+    self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, Ready, Reserved, Sessions,
+    Workers,
+};
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
 
@@ -84,6 +89,7 @@ impl ProxyPath {
         if let Some(refusal) = too_many_ports(config, self.columns.len(), self.open_files) {
             return Err(refusal);
         }
+        missing_addresses(config).iter().for_each(|line| warn!("{line}"));
         let wanted = endpoints(config);
         let (new, open) = (self.workers.missing(&wanted) + owned, self.open_now());
         let left = self.descriptors.left_beside(open);
@@ -112,10 +118,10 @@ impl ProxyPath {
         self.workers.close(ready, patience).await;
     }
 
-    /// Starts to accept on the new addresses.
-    pub(super) fn open(&mut self, ready: Ready) {
+    /// Starts to accept on the new addresses. These sessions of another process go on there.
+    pub(super) fn open(&mut self, ready: Ready, sessions: Vec<HandedSession>) {
         self.listened.extend(ready.endpoints());
-        self.workers.open(ready);
+        self.workers.open(ready, sessions);
     }
 
     /// Ends the connections of servers that have gone down, where the file says so. The snapshot has been published.
@@ -131,9 +137,35 @@ impl ProxyPath {
         self.cut_off = cut_off;
     }
 
-    /// Takes no new connections. What this returns waits for the open ones to end.
-    pub(super) fn drain(&self) -> impl Future<Output = ()> + use<> {
-        self.workers.drain()
+    /// The listening sockets once more, for another process.
+    pub(super) fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
+        self.workers.offer()
+    }
+
+    /// Reads no datagrams until [`ProxyPath::release`]. Returns the sessions of UDP.
+    pub(super) fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
+        self.workers.hold()
+    }
+
+    /// Reads datagrams again.
+    pub(super) fn release(&self) {
+        self.workers.release();
+    }
+
+    /// Takes these sockets of another process where some would be bound.
+    pub(super) fn expect(&mut self, sockets: HandedSockets) {
+        self.workers.expect(sockets);
+    }
+
+    /// The places whose sockets were taken; the others are closed.
+    pub(super) fn taken(&mut self) -> BTreeSet<Endpoint> {
+        self.workers.taken()
+    }
+
+    /// Takes no new connections. What this returns waits for the open ones to end. Another process has the sockets of the
+    /// places that are `left`.
+    pub(super) fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
+        self.workers.drain(left)
     }
 
     /// Cuts what is left.
@@ -173,6 +205,17 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
              {ADVICE}"
         )
     })
+}
+
+/// A line for an operator for each address that no interface of this host has. One of a standby may come later.
+pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
+    let mut told = Vec::new();
+    for frontend in config.frontends_where(Mode::is_proxied) {
+        let ips: BTreeSet<IpAddr> = frontend.listen.iter().map(Listen::ip).collect();
+        let missing = ips.into_iter().filter_map(proxy::missing_address);
+        told.extend(missing.map(|why| format!("frontend {}: {why}", frontend.name)));
+    }
+    told
 }
 
 fn endpoints(config: &Config) -> BTreeSet<Endpoint> {

@@ -1,7 +1,7 @@
 //! What convey tells a service manager such as systemd, if it runs under one: sd_notify(3). Without `$NOTIFY_SOCKET` nothing
 //! is sent.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::env;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -34,17 +34,19 @@ struct Manager {
     addr: SocketAddr,
     /// Half the time after which it takes convey for hung, if it wants to know.
     heartbeat: Option<Duration>,
-    /// What it was told last.
+    /// What it was told last, or would have been.
     status: RefCell<String>,
+    /// Whether it hears this process: it takes another one for the service until it is told.
+    hears_us: Cell<bool>,
 }
 
 impl ServiceManager {
-    /// The one that the environment names.
-    pub(super) fn from_env() -> ServiceManager {
+    /// The one that the environment names. Until this process is ready, it hears another one if this is a `successor`.
+    pub(super) fn from_env(is_successor: bool) -> ServiceManager {
         let Some(path) = env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
             return ServiceManager(None);
         };
-        let manager = Manager::new(path.as_bytes());
+        let manager = Manager::new(path.as_bytes(), !is_successor);
         let manager = manager.inspect_err(|error| {
             warn!("the service manager is told nothing: NOTIFY_SOCKET {}: {error}", path.display());
         });
@@ -53,7 +55,21 @@ impl ServiceManager {
 
     /// Clients are served.
     pub(super) fn is_ready(&self) {
-        self.tell_surely(&[NotifyState::Ready]);
+        let Some(manager) = &self.0 else { return };
+        let heard = manager.hears_us.replace(true);
+        let status = manager.status.borrow();
+        match heard {
+            true => manager.tell_surely(&[NotifyState::Ready]),
+            false => manager.tell_surely(&[NotifyState::Ready, NotifyState::Status(&status)]),
+        }
+    }
+
+    /// Another process is the service from now on: without it, the end of this one is the service's.
+    pub(super) fn is_succeeded_by(&self, process: u32) {
+        self.tell_surely(&[NotifyState::MainPid(process)]);
+        if let Some(manager) = &self.0 {
+            manager.hears_us.set(false);
+        }
     }
 
     /// Open connections have `patience` to finish.
@@ -78,7 +94,7 @@ impl ServiceManager {
 }
 
 impl Manager {
-    fn new(path: &[u8]) -> io::Result<Manager> {
+    fn new(path: &[u8], hears_us: bool) -> io::Result<Manager> {
         let addr = match path.strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,
             None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
@@ -89,16 +105,28 @@ impl Manager {
         let patient = UnixDatagram::unbound()?;
         patient.set_write_timeout(Some(PATIENCE))?;
         let heartbeat = watchdog_limit().map(|limit| limit / 2).filter(|half| !half.is_zero());
-        Ok(Manager { socket, patient, addr, heartbeat, status: RefCell::default() })
+        Ok(Manager {
+            socket,
+            patient,
+            addr,
+            heartbeat,
+            status: RefCell::default(),
+            hears_us: Cell::new(hears_us),
+        })
     }
 
     /// What it does not take now it has lost: nothing is sent again.
     fn tell(&self, states: &[NotifyState]) {
-        let _ = self.socket.send_to_addr(message(states).as_bytes(), &self.addr);
+        if self.hears_us.get() {
+            let _ = self.socket.send_to_addr(message(states).as_bytes(), &self.addr);
+        }
     }
 
     /// Waits for room in its queue, for a second at most.
     fn tell_surely(&self, states: &[NotifyState]) {
+        if !self.hears_us.get() {
+            return;
+        }
         let message = message(states);
         if let Err(error) = self.patient.send_to_addr(message.as_bytes(), &self.addr) {
             let first = message.lines().next().unwrap_or_default();

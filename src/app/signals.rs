@@ -9,9 +9,8 @@ use log::warn;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Would end the program without a word, and nobody means that by them. `SIGPIPE` is ignored by every Rust program.
-const MEANINGLESS: [(i32, &str); 10] = [
+const MEANINGLESS: [(i32, &str); 9] = [
     (libc::SIGTRAP, "SIGTRAP"),
-    (libc::SIGUSR2, "SIGUSR2"),
     (libc::SIGALRM, "SIGALRM"),
     (libc::SIGSTKFLT, "SIGSTKFLT"),
     (libc::SIGXCPU, "SIGXCPU"),
@@ -31,6 +30,7 @@ fn real_time() -> RangeInclusive<i32> {
 pub(super) struct Harmless {
     hang_up: Signal,
     user_1: Signal,
+    user_2: Signal,
     meaningless: Vec<(i32, Signal)>,
 }
 
@@ -42,6 +42,7 @@ impl Harmless {
         Ok(Harmless {
             hang_up: signal(SignalKind::hangup())?,
             user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
             meaningless: numbers.map(listen).collect::<io::Result<_>>()?,
         })
     }
@@ -64,6 +65,8 @@ pub(super) enum Wish {
     Reload,
     /// Open the files of the log again.
     Reopen,
+    /// Hand over to a new process.
+    Upgrade,
 }
 
 impl Signals {
@@ -77,7 +80,7 @@ impl Signals {
     }
 
     pub(super) async fn next(&mut self) -> Wish {
-        let Harmless { hang_up, user_1, meaningless } = &mut self.harmless;
+        let Harmless { hang_up, user_1, user_2, meaningless } = &mut self.harmless;
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Wish::Stop(15),
@@ -85,6 +88,7 @@ impl Signals {
                 _ = self.quit.recv() => return Wish::Stop(3),
                 _ = hang_up.recv() => return Wish::Reload,
                 _ = user_1.recv() => return Wish::Reopen,
+                _ = user_2.recv() => return Wish::Upgrade,
                 number = first(meaningless) => warn!("{} means nothing to convey: nothing is done", name(number)),
             }
         }

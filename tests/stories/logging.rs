@@ -140,7 +140,6 @@ fn no_signal_kills_without_a_word() {
         balancer.wait_for_log(told);
     }
     balancer.signal(Signal::PIPE);
-    balancer.signal(Signal::USR2);
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     balancer.signal(Signal::QUIT);
     balancer.wait_for_log("stopped: every connection had ended");

@@ -34,12 +34,16 @@ mod slow;
 mod stats;
 mod transfer;
 mod udp;
+mod upgrade;
 
 use std::process::ExitCode;
 
 use convey_testkit::{raise_file_limit, run_trials};
 
 fn main() -> ExitCode {
+    if upgrade::another_version() {
+        return ExitCode::SUCCESS;
+    }
     raise_file_limit();
     let stories = [
         checks::stories(),
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         stats::stories(),
         transfer::stories(),
         udp::stories(),
+        upgrade::stories(),
     ];
     run_trials(stories.into_iter().flatten().collect())
 }

@@ -6,11 +6,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use convey_testkit::{Balancer, Loopback, PATIENCE, Server, Setup, binary, connect, ping, stories, wait_for};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 stories!("service_manager":
     it_hears_of_the_start_of_reloads_and_of_the_stop,
     it_hears_signs_of_life_while_convey_lives,
+    it_hears_which_process_is_the_service_after_an_upgrade,
     it_may_be_named_by_an_abstract_address,
     one_that_does_not_read_stops_nothing,
     what_it_must_know_waits_for_room_in_its_queue,
@@ -60,6 +61,30 @@ fn it_hears_signs_of_life_while_convey_lives() {
     });
     balancer.signal(Signal::CONT);
     manager.hears("WATCHDOG=1\n");
+}
+
+fn it_hears_which_process_is_the_service_after_an_upgrade() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let manager = Manager::new(&lab);
+    let setup = Setup::new(&lab).health("interval = 3600").server("a", lab.server(1), "");
+    let mut balancer = manager.start(&lab, &setup, None);
+    manager.hears("READY=1\n");
+    let held = connect(lab.vip());
+    balancer.wait_for_stat("/frontends/web/current_connections", 1);
+    balancer.signal(Signal::USR2);
+    // One that it does not take for the service yet says nothing.
+    let main = manager.hear().unwrap();
+    let process = main.strip_prefix("MAINPID=").unwrap_or_else(|| panic!("{main}"));
+    let process = Pid::from_raw(process.trim_end().parse().unwrap()).unwrap();
+    assert_eq!(manager.hear().unwrap(), "READY=1\nSTATUS=1 frontend, 1 of 1 server up\n");
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
+    drop(held);
+    assert_eq!(balancer.wait(), 0);
+    kill_process(process, Signal::TERM).unwrap();
+    // The first one has said nothing more.
+    assert!(manager.hear().unwrap().starts_with("STOPPING=1\n"));
 }
 
 fn it_may_be_named_by_an_abstract_address() {

@@ -21,9 +21,9 @@ pub use digest::Digest;
 pub use flood::{FloodEvent, FloodWatch};
 pub use loads::{Load, Loads};
 pub use names::{FaultChange, NameChange};
-pub use state::{HealthChange, State};
+pub use state::{HealthChange, Known, KnownServer, State};
 pub use supervisor::Supervisor;
-pub use task::{DataPath, Events, File, Task};
+pub use task::{Call, DataPath, Events, File, Task};
 
 pub use own_addresses::{own_addresses, own_addresses_for};
 pub use resolver::Resolver;

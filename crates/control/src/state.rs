@@ -1,6 +1,7 @@
 //! What runs and what is known of it. Pure: events in, snapshots and changes out.
 
 mod dns_grace;
+mod known;
 mod outlier;
 mod reconcile;
 
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use self::dns_grace::DnsGrace;
+pub use self::known::{Known, KnownServer};
 use super::draining::Draining;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
@@ -47,6 +49,8 @@ pub struct State {
     servers: HashMap<ServerKey, ServerEntry>,
     server_endpoints: Arc<ServerEndpoints>,
     dns_grace: DnsGrace,
+    /// What the process before this one knew, as far as it is not in use yet.
+    known: known::Unused,
     /// Servers that time changes something about.
     timed: BTreeSet<ServerKey>,
     changes: Vec<HealthChange>,
@@ -113,6 +117,7 @@ impl State {
             servers: HashMap::new(),
             server_endpoints: Arc::default(),
             dns_grace: DnsGrace::default(),
+            known: known::Unused::default(),
             timed: BTreeSet::new(),
             changes: Vec::new(),
             doubts: Vec::new(),

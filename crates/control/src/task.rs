@@ -56,7 +56,7 @@ pub trait DataPath {
 }
 
 /// What the task waits for.
-pub struct Events {
+pub struct Events<D> {
     /// From the probes.
     pub outcomes: mpsc::Receiver<Outcome>,
     /// From the data path.
@@ -67,7 +67,12 @@ pub struct Events {
     pub networks: mpsc::Receiver<Table>,
     /// What lookups of names found.
     pub lookups: mpsc::Receiver<Lookup>,
+    /// What is to be done with the task itself, between two other events.
+    pub calls: mpsc::Receiver<Call<D>>,
 }
+
+/// Something that is done with the control task. It must not wait.
+pub type Call<D> = Box<dyn FnOnce(&mut Task<D>)>;
 
 /// The configuration file, and how it is meant.
 #[derive(Debug, Clone)]
@@ -147,7 +152,7 @@ impl<D: DataPath> Task<D> {
     }
 
     /// Handles events until the program ends (never returns; drop the future to stop).
-    pub async fn run(&mut self, events: &mut Events) {
+    pub async fn run(&mut self, events: &mut Events<D>) {
         let mut reading = Reading::default();
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
@@ -172,6 +177,7 @@ impl<D: DataPath> Task<D> {
                 Some(table) = events.networks.recv() => self.on_network(&table),
                 Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
                 _ = own_addresses.tick() => self.look_at_own_addresses(),
+                Some(call) = events.calls.recv() => call(self),
             }
             // What else has arrived is decided together: a table is built once for all of it.
             while let Ok(outcome) = events.outcomes.try_recv() {

@@ -7,6 +7,7 @@
 
 mod clients;
 mod connect;
+mod handover;
 mod header_error;
 mod lines;
 mod listener;
@@ -28,16 +29,18 @@ mod window_budget;
 mod worker;
 
 pub use clients::Clients;
+pub use handover::{Session as HandedSession, Sockets as HandedSockets};
 pub use lines::Lines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
-pub use socket::{BindError, try_to_bind};
+pub use socket::{BindError, missing_address, try_to_bind};
 pub use udp::Sessions;
 pub use worker::{Descriptors, Reserved, Shared};
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -55,6 +58,10 @@ pub struct Workers {
     descriptors: Descriptors,
     /// What the sockets of TCP have; those of UDP know it themselves.
     reserved: HashMap<SocketAddr, Reserved>,
+    /// Sockets of the process before this one, as far as they are not in use yet.
+    handed: HandedSockets,
+    /// Of these, the places whose sockets are in use.
+    taken: BTreeSet<Endpoint>,
 }
 
 /// Sockets that are bound and queue connections, and the places that are to be closed; for
@@ -84,7 +91,8 @@ impl Workers {
         let threads = columns.map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
         let descriptors = shared.descriptors.clone();
         let (listening, in_use, reserved) = Default::default();
-        Ok(Workers { threads, listening, in_use, descriptors, reserved })
+        let (handed, taken) = Default::default();
+        Ok(Workers { threads, listening, in_use, descriptors, reserved, handed, taken })
     }
 
     /// How many descriptors it takes to listen at these places.
@@ -99,18 +107,24 @@ impl Workers {
         Self::descriptors(wanted.difference(&self.listening), self.threads.len())
     }
 
-    /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound.
+    /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound. Where another process
+    /// has handed its sockets over, those are taken.
     pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<Ready, BindError> {
         self.in_use.retain(|_, sockets| sockets.strong_count() > 0);
         let mut new: Vec<(Endpoint, _)> = Vec::new();
         let of_udp = wanted.iter().filter(|at| at.protocol == Protocol::Udp).count();
         let receive_buffer = udp::receive_buffer(of_udp);
         for at in wanted.difference(&self.listening) {
-            let listening = self.listening.iter().copied().chain(new.iter().map(|(at, _)| *at));
+            let handed = self.handed.keys().chain(&self.taken);
+            let listening = self.listening.iter().chain(handed).copied().chain(new.iter().map(|(at, _)| *at));
             let ours = listening.filter(|other| other.protocol == at.protocol).map(|other| other.addr);
-            let sockets =
-                self.bind(*at, ours, receive_buffer).map_err(|cause| BindError { at: *at, cause })?;
-            new.push((*at, sockets));
+            let ours: Vec<SocketAddr> = ours.collect();
+            let handed = self.handed.remove(at).unwrap_or_default();
+            if !handed.is_empty() {
+                self.taken.insert(*at);
+            }
+            let sockets = self.bind(*at, handed, ours.into_iter(), receive_buffer);
+            new.push((*at, sockets.map_err(|cause| BindError { at: *at, cause })?));
         }
         Ok(Ready { new, gone: self.listening.difference(wanted).copied().collect() })
     }
@@ -118,16 +132,20 @@ impl Workers {
     fn bind(
         &self,
         at: Endpoint,
+        handed: Vec<OwnedFd>,
         ours: impl Iterator<Item = SocketAddr>,
         receive_buffer: usize,
     ) -> io::Result<Sockets> {
         let reserved = self.descriptors.reserve(Self::descriptors([&at], self.threads.len()));
         if at.protocol == Protocol::Tcp {
-            return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), ours)?, reserved));
+            return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), handed, ours)?, reserved));
         }
         // Others beside those that are in use would get a part of their clients' datagrams.
         let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
         let runtimes = self.threads.iter().map(|worker| &worker.runtime);
+        if !handed.is_empty() {
+            return Ok(Sockets::Udp(udp::Sockets::take(handed, runtimes, reserved)?));
+        }
         let ours = ours.chain(self.in_use.keys().copied());
         let bind = || udp::Sockets::bind(at.addr, runtimes, ours, receive_buffer, reserved);
         Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
@@ -150,8 +168,9 @@ impl Workers {
         of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
     }
 
-    /// Starts to accept at the new places.
-    pub fn open(&mut self, ready: Ready) {
+    /// Starts to accept at the new places. The `sessions` of UDP, which another process has begun there, go on.
+    pub fn open(&mut self, ready: Ready, sessions: Vec<HandedSession>) {
+        let mut sessions = handover::by_listener(sessions);
         for (at, sockets) in ready.new {
             let sockets: Vec<Socket> = match sockets {
                 Sockets::Tcp(sockets, reserved) => {
@@ -163,8 +182,12 @@ impl Workers {
                     sockets.split().map(Socket::Udp).collect()
                 }
             };
-            for (Worker { commands, .. }, socket) in self.threads.iter().zip(sockets) {
-                let _ = commands.send(Command::Listen { addr: at.addr, socket });
+            for ((number, worker), socket) in self.threads.iter().enumerate().cycle().zip(sockets) {
+                let sessions = match at.protocol {
+                    Protocol::Tcp => Vec::new(),
+                    Protocol::Udp => sessions.remove(&(at.addr, number)).unwrap_or_default(),
+                };
+                let _ = worker.commands.send(Command::Listen { addr: at.addr, socket, sessions });
             }
             self.listening.insert(at);
         }
@@ -177,12 +200,13 @@ impl Workers {
         }
     }
 
-    /// Stops accepting. What this returns waits for the open connections to end. Call once.
-    pub fn drain(&self) -> impl Future<Output = ()> + use<> {
-        let mut drained = Vec::new();
+    /// Stops accepting. What this returns waits for the open connections to end. Call once. Another process has the
+    /// sockets of the places that are `left`: it serves who waits there.
+    pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
+        let (mut drained, left) = (Vec::new(), Arc::new(left));
         for Worker { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();
-            let _ = commands.send(Command::Drain { done });
+            let _ = commands.send(Command::Drain { left: left.clone(), done });
             drained.push(is_done);
         }
         async {

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use log::warn;
@@ -21,23 +22,46 @@ use convey_snapshot::stats::{Counter, Traffic};
 
 /// A listener that runs.
 pub(super) struct Listener {
-    stop: oneshot::Sender<()>,
+    socket: Weak<TcpListener>,
+    stop: oneshot::Sender<Queue>,
     task: JoinHandle<()>,
+}
+
+/// What becomes of the clients that wait in the accept queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    /// They are served here.
+    Empty,
+    /// Another process has the same socket, and serves them.
+    Leave,
 }
 
 impl Listener {
     /// Empties the accept queue, closes the socket and returns when both are done.
     pub(super) async fn close(self) {
-        let _ = self.stop.send(());
+        let _ = self.stop.send(Queue::Empty);
         let _ = self.task.await;
+    }
+
+    /// Leaves the socket and its accept queue to another process that has it.
+    pub(super) async fn leave(self) {
+        let _ = self.stop.send(Queue::Leave);
+        let _ = self.task.await;
+    }
+
+    /// The socket once more, for another process.
+    pub(super) fn socket(&self) -> Option<OwnedFd> {
+        self.socket.upgrade()?.as_fd().try_clone_to_owned().ok()
     }
 }
 
 /// Starts to accept on `socket`, which is bound to `vip`.
 pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc<Context>) -> Listener {
     let (stop, stopped) = oneshot::channel();
+    let listener = TcpListener::from_std(socket).map(Arc::new);
+    let socket = listener.as_ref().map(Arc::downgrade).unwrap_or_default();
     let task = tokio::spawn(async move {
-        match TcpListener::from_std(socket) {
+        match listener {
             Ok(listener) => {
                 let totals = context.snapshot().totals.clone();
                 Acceptor { vip, listener, context, totals, pauses: 0 }.run(stopped).await;
@@ -45,12 +69,12 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
             Err(error) => warn!("cannot accept on {vip}: {error}"),
         }
     });
-    Listener { stop, task }
+    Listener { socket, stop, task }
 }
 
 struct Acceptor {
     vip: SocketAddr,
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     context: Arc<Context>,
     /// They outlive snapshots.
     totals: Arc<Traffic>,
@@ -59,11 +83,11 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
-        loop {
+    async fn run(mut self, mut stopped: oneshot::Receiver<Queue>) {
+        let queue = loop {
             let accepted = tokio::select! {
                 biased;
-                _ = &mut stopped => break,
+                queue = &mut stopped => break queue,
                 accepted = self.accept() => accepted,
             };
             let Some((client, mut session)) = accepted else { continue };
@@ -75,16 +99,18 @@ impl Acceptor {
             if !session.try_take_slot() {
                 tokio::select! {
                     biased;
-                    _ = &mut stopped => {
+                    queue = &mut stopped => {
                         tokio::spawn(session.serve(client));
-                        break;
+                        break queue;
                     }
                     () = session.wait_for_slot() => {}
                 }
             }
             tokio::spawn(session.serve(client));
+        };
+        if queue != Ok(Queue::Leave) {
+            self.empty_queue();
         }
-        self.empty_queue();
     }
 
     /// The next connection; `None` if there is none just now. Loses none when dropped.
@@ -112,7 +138,7 @@ impl Acceptor {
         socket::queue_no_more(&self.listener);
         loop {
             // Not through the runtime: "would block" must mean that the queue is empty.
-            let accepted = SockRef::from(&self.listener).accept();
+            let accepted = SockRef::from(&*self.listener).accept();
             match accepted {
                 Ok((socket, client)) => {
                     let stream =

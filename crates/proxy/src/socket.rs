@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -48,17 +49,11 @@ pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Bi
 
 /// What an operator can do about it; empty if the cause says it.
 fn remedy(at: Endpoint, cause: &io::Error) -> String {
-    let (ip, port) = (at.addr.ip(), at.addr.port());
+    let port = at.addr.port();
     match cause.kind() {
         io::ErrorKind::AddrInUse => {
             let kind = if at.protocol == convey_model::Protocol::Tcp { "t" } else { "u" };
             format!(" (`sudo ss -{kind}lnp 'sport = :{port}'` shows by which process)")
-        }
-        io::ErrorKind::AddrNotAvailable if ip.is_ipv4() => {
-            format!("; no interface has this address: add it (`ip addr add {ip}/32 dev INTERFACE`)")
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            format!("; no interface has this address: add it (`ip -6 addr add {ip}/128 dev INTERFACE nodad`)")
         }
         io::ErrorKind::PermissionDenied if port < 1024 => {
             let binary = std::env::current_exe().unwrap_or_else(|_| "convey".into());
@@ -102,19 +97,24 @@ impl Drop for Leg {
 const BACKLOG: i32 = 65_535;
 
 /// Binds `addr` `count` times; the kernel spreads new connections over the sockets. `ours` are the
-/// addresses that this process has bound.
+/// addresses that this process has bound. Of another process it takes all that are `handed` over, for clients wait there.
 pub(super) fn listen(
     addr: SocketAddr,
     count: usize,
+    handed: Vec<OwnedFd>,
     ours: impl IntoIterator<Item = SocketAddr>,
 ) -> io::Result<Vec<std::net::TcpListener>> {
-    check_is_free(addr, Type::STREAM, ours)?;
+    if handed.is_empty() {
+        check_is_free(addr, Type::STREAM, ours)?;
+    }
     let socket = || {
         let socket = bound(addr, Type::STREAM)?;
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
-    (0..count).map(|_| socket()).collect()
+    let missing = count.saturating_sub(handed.len());
+    let handed = handed.into_iter().map(|socket| Ok(socket.into()));
+    handed.chain((0..missing).map(|_| socket())).collect()
 }
 
 /// Fails if somebody else has bound `addr`: SO_REUSEPORT alone would let a second balancer share the port without a
@@ -212,8 +212,27 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
         keep_alive(&SockRef::from(&socket))?;
     }
     socket.set_reuse_port(reuse_port)?;
+    // A standby listens before it has the address.
+    match addr.is_ipv4() {
+        true => socket.set_freebind_v4(true)?,
+        false => socket.set_freebind_v6(true)?,
+    }
     socket.bind(&addr.into())?;
     Ok(socket)
+}
+
+/// What to tell an operator if no interface of this host has an address: nobody comes to it yet.
+pub fn missing_address(ip: IpAddr) -> Option<String> {
+    // The kernel knows all of a host's addresses, those of routes among them.
+    let bound = std::net::UdpSocket::bind((ip, 0));
+    if !bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable) {
+        return None;
+    }
+    let add = match ip {
+        IpAddr::V4(ip) => format!("ip addr add {ip}/32 dev INTERFACE"),
+        IpAddr::V6(ip) => format!("ip -6 addr add {ip}/128 dev INTERFACE nodad"),
+    };
+    Some(format!("no interface has {ip} yet: clients come once one has (a standby's, or `{add}`)"))
 }
 
 #[cfg(test)]
@@ -228,14 +247,24 @@ mod tests {
     #[test]
     fn every_worker_gets_a_socket_on_the_same_address() {
         let addr = free_port("127.0.0.1");
-        assert_eq!(listen(addr, 3, []).unwrap().len(), 3);
+        assert_eq!(listen(addr, 3, Vec::new(), []).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn sockets_that_are_handed_over_are_all_taken_and_as_many_are_added_as_are_missing() {
+        let addr = free_port("127.0.0.1");
+        let before = listen(addr, 2, Vec::new(), []).unwrap();
+        let handed = || before.iter().map(|socket| socket.try_clone().unwrap().into()).collect();
+        for (workers, sockets) in [(1, 2), (2, 2), (3, 3)] {
+            assert_eq!(listen(addr, workers, handed(), []).unwrap().len(), sockets, "{workers} workers");
+        }
     }
 
     #[test]
     fn an_address_somebody_listens_on_is_refused_by_name() {
         let addr = free_port("127.0.0.1");
-        let _other_balancer = listen(addr, 1, []).unwrap();
-        let cause = listen(addr, 1, []).unwrap_err();
+        let _other_balancer = listen(addr, 1, Vec::new(), []).unwrap();
+        let cause = listen(addr, 1, Vec::new(), []).unwrap_err();
         let error = BindError { at: Endpoint::tcp(addr), cause }.to_string();
         let port = addr.port();
         assert_eq!(
@@ -260,22 +289,30 @@ mod tests {
             below.ends_with(&format!("setcap cap_net_bind_service=+ep {}`)", binary.display())),
             "{below}"
         );
-        assert!(
-            said("10.0.0.250:80", Errno::ADDRNOTAVAIL)
-                .ends_with("(`ip addr add 10.0.0.250/32 dev INTERFACE`)")
-        );
-        assert!(
-            said("[2001:db8::1]:80", Errno::ADDRNOTAVAIL).ends_with("2001:db8::1/128 dev INTERFACE nodad`)")
-        );
         assert!(said("0.0.0.0:8080", Errno::ACCESS).ends_with("(os error 13)"));
+    }
+
+    #[test]
+    fn an_address_that_no_interface_has_can_be_listened_on_and_is_told() {
+        for ip in ["192.0.2.1", "2001:db8::1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            assert!(missing_address(ip).unwrap().starts_with(&format!("no interface has {ip} yet")));
+            // Where the kernel has IPv6 at all.
+            if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() || ip.is_ipv4() {
+                listen(SocketAddr::new(ip, 45_678), 1, Vec::new(), []).unwrap();
+            }
+        }
+        for ip in ["127.0.0.1", "127.9.9.9", "0.0.0.0"] {
+            assert_eq!(missing_address(ip.parse().unwrap()), None);
+        }
     }
 
     #[test]
     fn a_wildcard_may_stand_beside_an_address_of_ours() {
         let narrow = free_port("127.0.0.1");
         let wide = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), narrow.port());
-        let _narrow = listen(narrow, 2, []).unwrap();
-        assert!(listen(wide, 2, []).is_err(), "somebody else's");
-        assert!(listen(wide, 2, [narrow]).is_ok());
+        let _narrow = listen(narrow, 2, Vec::new(), []).unwrap();
+        assert!(listen(wide, 2, Vec::new(), []).is_err(), "somebody else's");
+        assert!(listen(wide, 2, Vec::new(), [narrow]).is_ok());
     }
 }

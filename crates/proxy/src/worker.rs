@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -16,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::handover::Session;
 use super::own_sockets::Towards;
 use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch};
 use convey_model::{ConnectFailures, Endpoint, Protocol};
@@ -101,13 +103,22 @@ impl Drop for Reserved {
 /// What a worker is told to do.
 pub(super) enum Command {
     /// Accept on a socket, which is bound to `addr`.
-    Listen { addr: SocketAddr, socket: Socket },
+    ///
+    /// Sessions of UDP that another process has begun there go on.
+    Listen { addr: SocketAddr, socket: Socket, sessions: Vec<Session> },
     /// Empty the accept queues of these places and close them; sessions of UDP have `patience` to end.
     Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
     /// End the connections to these servers.
     EndConnections { servers: Arc<BTreeSet<u32>> },
-    /// Close every listener and say when the last connection has ended.
-    Drain { done: oneshot::Sender<()> },
+    /// Read no datagrams until [`Command::Release`], and tell the sessions of UDP.
+    Hold { sessions: oneshot::Sender<Vec<Session>> },
+    /// Read datagrams again.
+    Release,
+    /// Tell the listening sockets.
+    Offer { sockets: oneshot::Sender<Vec<(Endpoint, OwnedFd)>> },
+    /// Close every listener and say when the last connection has ended. Another process has the sockets of the places that
+    /// are `left`: it serves who waits there.
+    Drain { left: Arc<BTreeSet<Endpoint>>, done: oneshot::Sender<()> },
 }
 
 /// A socket that clients come to.
@@ -188,19 +199,22 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
     let (_alive, mut all_ended) = mpsc::channel(1);
     let context = Arc::new(Context { core, shared, started: Instant::now(), _alive });
     let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
-    let drained = loop {
+    let (left, drained) = loop {
         match commands.recv().await {
-            Some(Command::Listen { addr, socket }) => listeners.listen(addr, socket),
+            Some(Command::Listen { addr, socket, sessions }) => listeners.listen(addr, socket, sessions),
             Some(Command::Close { places, patience, done }) => {
                 listeners.close(places, patience).await;
                 let _ = done.send(());
             }
             Some(Command::EndConnections { servers }) => watch::end(&servers),
-            Some(Command::Drain { done }) => break done,
+            Some(Command::Hold { sessions }) => drop(sessions.send(listeners.hold().await)),
+            Some(Command::Release) => listeners.udp.values().for_each(udp::Listener::release),
+            Some(Command::Offer { sockets }) => drop(sockets.send(listeners.sockets())),
+            Some(Command::Drain { left, done }) => break (left, done),
             None => return,
         }
     };
-    listeners.drain().await;
+    listeners.drain(&left).await;
     // Closed by the last connection; the end of the commands cuts those that take too long.
     tokio::select! {
         _ = all_ended.recv() => { let _ = drained.send(()); }
@@ -217,18 +231,23 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
 /// Where one worker listens.
 struct Listeners {
     context: Arc<Context>,
-    tcp: HashMap<SocketAddr, listener::Listener>,
+    /// More than one where a process before this one had more workers.
+    tcp: HashMap<SocketAddr, Vec<listener::Listener>>,
     udp: HashMap<SocketAddr, udp::Listener>,
 }
 
 impl Listeners {
-    fn listen(&mut self, addr: SocketAddr, socket: Socket) {
+    fn listen(&mut self, addr: SocketAddr, socket: Socket, sessions: Vec<Session>) {
         let context = self.context.clone();
         match socket {
-            Socket::Tcp(socket) => drop(self.tcp.insert(addr, listener::start(addr, socket, context))),
+            Socket::Tcp(socket) => {
+                self.tcp.entry(addr).or_default().push(listener::start(addr, socket, context))
+            }
             // One that drains has this very socket.
             Socket::Udp(_) if self.udp.get(&addr).is_some_and(udp::Listener::resume) => {}
-            Socket::Udp(socket) => drop(self.udp.insert(addr, udp::Listener::start(addr, socket, context))),
+            Socket::Udp(socket) => {
+                drop(self.udp.insert(addr, udp::Listener::start(addr, socket, context, sessions)));
+            }
         }
     }
 
@@ -236,7 +255,7 @@ impl Listeners {
         for Endpoint { protocol, addr } in places {
             match protocol {
                 Protocol::Tcp => {
-                    if let Some(listener) = self.tcp.remove(&addr) {
+                    for listener in self.tcp.remove(&addr).unwrap_or_default() {
                         listener.close().await;
                     }
                 }
@@ -250,11 +269,42 @@ impl Listeners {
         self.udp.retain(|_, listener| !listener.has_ended());
     }
 
+    /// The sockets once more, for another process.
+    fn sockets(&self) -> Vec<(Endpoint, OwnedFd)> {
+        let tcp = self.tcp.iter().flat_map(|(addr, listeners)| {
+            let sockets = listeners.iter().filter_map(listener::Listener::socket);
+            sockets.map(|socket| (Endpoint::tcp(*addr), socket))
+        });
+        let udp = self.udp.iter().filter(|(_, listener)| !listener.has_ended());
+        let udp = udp.filter_map(|(addr, listener)| Some((Endpoint::udp(*addr), listener.socket()?)));
+        tcp.chain(udp).collect()
+    }
+
+    /// Has listeners of UDP read nothing. Returns their sessions.
+    async fn hold(&self) -> Vec<Session> {
+        let held: Vec<_> = self.udp.values().map(udp::Listener::hold).collect();
+        let mut sessions = Vec::new();
+        for held in held {
+            sessions.extend(held.await.unwrap_or_default());
+        }
+        sessions
+    }
+
     /// Listens nowhere any more. Sessions of UDP go on.
-    async fn drain(self) {
-        self.udp.values().for_each(|listener| listener.drain(None));
-        for (_, listener) in self.tcp {
-            listener.close().await;
+    async fn drain(self, left: &BTreeSet<Endpoint>) {
+        for (addr, listener) in &self.udp {
+            if left.contains(&Endpoint::udp(*addr)) {
+                listener.leave();
+            } else {
+                listener.release();
+                listener.drain(None);
+            }
+        }
+        for (addr, listeners) in self.tcp {
+            let is_left = left.contains(&Endpoint::tcp(addr));
+            for listener in listeners {
+                if is_left { listener.leave().await } else { listener.close().await }
+            }
         }
     }
 }

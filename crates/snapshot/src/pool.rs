@@ -182,6 +182,18 @@ impl PoolLive {
             turn: Arc::default(),
         }
     }
+
+    /// The same, where round robin goes on at this position.
+    #[must_use]
+    pub fn at_turn(self, turn: usize) -> Self {
+        self.turn.store(turn, Ordering::Relaxed);
+        self
+    }
+
+    /// The position of round robin.
+    pub fn turn(&self) -> usize {
+        self.turn.load(Ordering::Relaxed)
+    }
 }
 
 impl ServerLive {

@@ -23,6 +23,16 @@ impl Ejection {
         self.times
     }
 
+    /// When the last ejection was over.
+    pub fn returned(&self) -> Timestamp {
+        self.returned
+    }
+
+    /// What another process knew: see [`Ejection::until`], [`Ejection::times`] and [`Ejection::returned`].
+    pub fn known(until: Option<Timestamp>, times: u32, returned: Timestamp) -> Ejection {
+        Ejection { until, times, returned }
+    }
+
     /// Ejects the server. Returns for how long: the base time for the first, twice that for the second and so on, up to
     /// the longest. A server that has stayed in service for that longest time begins anew.
     pub fn begin(&mut self, outlier: &OutlierDetection, now: Timestamp) -> Duration {

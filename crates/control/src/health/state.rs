@@ -48,6 +48,16 @@ impl State {
         self.proven
     }
 
+    /// Probes in a row that spoke against the present state.
+    pub fn against(&self) -> u32 {
+        self.against
+    }
+
+    /// What another process knew: see [`State::is_up`], [`State::is_proven`] and [`State::against`].
+    pub fn known(up: bool, proven: bool, against: u32) -> State {
+        State { up, proven, against, deaf: false }
+    }
+
     /// Takes the outcome of a probe.
     pub fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<Change> {
         if !self.proven {

@@ -27,6 +27,16 @@ impl Warmup {
         Warmup { since: now, next: now, percent: FIRST }.on_time(slow_start, now)
     }
 
+    /// One that has begun in another process; its share is what [`Warmup::on_time`] says next.
+    pub fn known(since: Timestamp) -> Warmup {
+        Warmup { since, next: since, percent: FIRST }
+    }
+
+    /// When it began.
+    pub fn since(&self) -> Timestamp {
+        self.since
+    }
+
     /// The part of its weight that the server gets, in percent; below 100.
     pub fn percent(&self) -> u8 {
         self.percent

@@ -38,7 +38,9 @@ impl State {
                 let (cores, ids) = (self.cores, &mut self.next_id);
                 let live = self.kept_servers.get(&key, || ServerLive::new(number(ids), cores));
                 let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
-                let entry = match old.remove(&key).or_else(|| self.dns_grace.take(&key)) {
+                let before = old.remove(&key).or_else(|| self.dns_grace.take(&key));
+                let known = || self.known.take_server(&key, live.clone(), &check, now);
+                let entry = match before.or_else(known) {
                     // What no probe has said, or confirms any more, is no reason.
                     Some(entry) if is_probed(&entry.check) == is_probed(&check) => {
                         let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
@@ -60,7 +62,8 @@ impl State {
         let mut old = std::mem::take(&mut self.pools);
         for backend in backends {
             let cores = self.cores;
-            let live = self.backends.get(&backend.name, || PoolLive::new(cores));
+            let turn = self.known.take_turn(&backend.name);
+            let live = self.backends.get(&backend.name, || PoolLive::new(cores).at_turn(turn));
             let before = old.remove(&backend.name).map(|entry| entry.pool);
             let pool = self.build_pool(&Arc::new(backend.clone()), &live, before.as_deref());
             self.pools.insert(backend.name.clone(), PoolEntry { pool, stale: false });

@@ -68,8 +68,8 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
     let (outcome, outcomes) = mpsc::channel(1);
     let (lookup, lookups) = mpsc::channel(1);
     let (reload, reloads) = mpsc::channel(1);
-    let mut events =
-        Events { outcomes, failures: mpsc::channel(1).1, reloads, networks: mpsc::channel(1).1, lookups };
+    let (failures, networks, calls) = (mpsc::channel(1).1, mpsc::channel(1).1, mpsc::channel(1).1);
+    let mut events = Events { outcomes, failures, reloads, networks, lookups, calls };
     let mut task = Task {
         state: State::new(1),
         snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),

@@ -23,3 +23,4 @@ pub use owned_name::OwnedName;
 pub use port_ranges::PortRanges;
 pub use requests::Error;
 pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};
+pub use unix_sockets::{UnixSocket, named as unix_sockets};

@@ -10,11 +10,11 @@ use rustix::net::{
 
 /// A socket that has a name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct UnixSocket {
+pub struct UnixSocket {
     /// One of an abstract socket begins with a zero.
-    pub(super) name: Vec<u8>,
+    pub name: Vec<u8>,
     /// Whose it is, as numbered in our user namespace; `None` before Linux 5.3.
-    pub(super) uid: Option<u32>,
+    pub uid: Option<u32>,
 }
 
 /// The kernel answers at once.
@@ -34,7 +34,10 @@ const UDIAG_SHOW_NAME: u32 = 1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 
 /// Those whose name begins like this.
-pub(super) fn named(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
+///
+/// # Errors
+/// If the kernel tells of no sockets.
+pub fn named(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
     let socket =
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;

@@ -2,16 +2,18 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::relay::Relay;
-use super::sockets::Listening;
+use super::sockets::{Listening, WeakListening};
+use crate::handover::Session;
 use crate::worker::Context;
 
 /// While a listener drains, who is silent for this long has finished: idle clients do not hold a stop up.
@@ -23,6 +25,7 @@ const PULSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)]
 /// A listener that runs.
 pub(crate) struct Listener {
     orders: mpsc::UnboundedSender<Order>,
+    socket: WeakListening,
 }
 
 enum Order {
@@ -30,15 +33,53 @@ enum Order {
     Drain(Option<Instant>),
     /// Begin sessions again.
     Resume,
+    /// Read nothing, and tell the sessions.
+    Hold(oneshot::Sender<Vec<Session>>),
+    /// Read again.
+    Release,
+    /// End: the sessions go on in another process.
+    Leave,
 }
 
 impl Listener {
     /// Starts to serve clients of a socket that is bound to `vip`.
-    pub(crate) fn start(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Listener {
+    ///
+    /// Goes on with the `sessions` of another process.
+    pub(crate) fn start(
+        vip: SocketAddr,
+        listening: Listening,
+        context: Arc<Context>,
+        sessions: Vec<Session>,
+    ) -> Listener {
         let (orders, received) = mpsc::unbounded_channel();
-        let relay = Relay::new(vip, listening.clone(), context);
+        let mut relay = Relay::new(vip, listening.clone(), context);
+        sessions.into_iter().for_each(|session| relay.restore(session));
+        let socket = listening.downgrade();
         tokio::spawn(Task::new(relay, listening).run(received));
-        Listener { orders }
+        Listener { orders, socket }
+    }
+
+    /// The socket once more, for another process.
+    pub(crate) fn socket(&self) -> Option<OwnedFd> {
+        self.socket.socket()
+    }
+
+    /// Reads nothing until [`Listener::release`]; what comes waits. Returns the sessions for another process, which has the
+    /// same sockets.
+    pub(crate) fn hold(&self) -> oneshot::Receiver<Vec<Session>> {
+        let (sessions, held) = oneshot::channel();
+        let _ = self.orders.send(Order::Hold(sessions));
+        held
+    }
+
+    /// Reads again.
+    pub(crate) fn release(&self) {
+        let _ = self.orders.send(Order::Release);
+    }
+
+    /// Ends. The sessions go on in another process.
+    pub(crate) fn leave(&self) {
+        let _ = self.orders.send(Order::Leave);
     }
 
     /// Begins no new sessions; those that are open go on, for `patience` at most if there is a limit. With the last
@@ -65,12 +106,16 @@ struct Task {
     until: Option<Option<Instant>>,
     /// Whether the other workers know that we have no sessions left.
     is_done: bool,
+    /// Whether nothing is read for now.
+    is_held: bool,
+    /// Whether another process goes on.
+    has_left: bool,
 }
 
 impl Task {
     fn new(relay: Relay, listening: Listening) -> Task {
         listening.busy();
-        Task { relay, listening, until: None, is_done: false }
+        Task { relay, listening, until: None, is_done: false, is_held: false, has_left: false }
     }
 
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -82,13 +127,13 @@ impl Task {
                     self.obey(order);
                     pulse.as_mut().reset(Instant::now());
                 }
-                ready = listening.clients_sent() => match ready {
+                ready = listening.clients_sent(), if !self.is_held => match ready {
                     Ok(mut ready) if self.relay.forward() => ready.clear_ready(),
                     // A flood must leave time for the rest of the thread, which has connections of TCP too.
                     Ok(_) => yield_now().await,
                     Err(_) => return, // the thread ends
                 },
-                ready = listening.servers_sent() => match ready {
+                ready = listening.servers_sent(), if !self.is_held => match ready {
                     Ok(mut ready) if self.relay.answer() => ready.clear_ready(),
                     Ok(_) => yield_now().await,
                     Err(_) => return,
@@ -103,6 +148,9 @@ impl Task {
 
     /// Whether no worker has sessions left, or time is over.
     fn is_over(&mut self) -> bool {
+        if self.has_left {
+            return true;
+        }
         let Some(until) = self.until else { return false };
         if self.relay.is_empty() && !self.is_done {
             self.is_done = true;
@@ -112,10 +160,19 @@ impl Task {
     }
 
     fn obey(&mut self, order: Order) {
-        self.until = match order {
-            Order::Drain(until) => Some(until),
-            Order::Resume => None,
-        };
+        match order {
+            Order::Drain(until) => self.until = Some(until),
+            Order::Resume => self.until = None,
+            Order::Hold(sessions) => {
+                self.is_held = true;
+                let _ = sessions.send(self.relay.sessions());
+            }
+            Order::Release => self.is_held = false,
+            Order::Leave => {
+                self.relay.leave();
+                self.has_left = true;
+            }
+        }
         self.relay.drains = self.until.is_some();
         if !self.relay.drains && std::mem::take(&mut self.is_done) {
             self.listening.busy();
@@ -127,6 +184,9 @@ impl Task {
         self.relay.count_overruns();
         self.relay.tell_of_headers();
         let [shortest, longest] = PULSE;
+        if self.is_held {
+            return longest; // what has come is not read, so nobody is known to be silent
+        }
         if self.relay.drains {
             self.relay.expire(FINISHED);
             return shortest;

@@ -21,6 +21,7 @@ use super::slot::SessionSlot;
 use super::socket::{self, BUFFERS, Datagrams, ReceiveBuffers};
 use super::sockets::Listening;
 use super::table::{Key, Table};
+use crate::handover;
 use crate::header_error::HeaderError;
 use crate::upstream::{Attempts, Downstream};
 use crate::worker::Context;
@@ -100,6 +101,64 @@ impl Relay {
             }
         });
         idle
+    }
+
+    /// The sessions for another process, which has the same listening socket; first the one that was silent longest. One
+    /// whose socket cannot be handed over, for want of descriptors, begins anew there.
+    pub(super) fn sessions(&self) -> Vec<handover::Session> {
+        SESSIONS.with_borrow(|sessions| {
+            let all = sessions.of_address(self.address);
+            let handed = all.filter_map(|(key, session, [answered, is_stream])| {
+                let socket = session.socket().try_clone().ok()?.into();
+                let Key { client, via, asked } = key;
+                let server = session.server();
+                let (vip, worker) = (self.vip, self.context.core - self.context.shared.columns.start);
+                Some(handover::Session {
+                    vip,
+                    worker,
+                    client,
+                    via,
+                    asked,
+                    server,
+                    answered,
+                    is_stream,
+                    socket,
+                })
+            });
+            handed.collect()
+        })
+    }
+
+    /// Goes on with a session of another process, unless its server or its frontend's place for it is no longer there:
+    /// then the client's next datagram begins one.
+    pub(super) fn restore(&mut self, known: handover::Session) {
+        let snapshot = self.load_snapshot();
+        let Some(frontend) = self.frontend.clone() else { return };
+        let key = Key { client: known.client, via: known.via, asked: known.asked };
+        let now = self.now();
+        let downstream = self.downstream(known.client, now);
+        let slot = SessionSlot::take(known.client, None, &frontend, &self.context, &snapshot);
+        let Ok(slot) = slot else { return };
+        let session = Session::known(downstream, slot, self.generation, known.server, known.socket.into());
+        let Some(mut session) = session else { return };
+        if known.is_stream {
+            session.become_stream();
+        }
+        SESSIONS.with_borrow_mut(|sessions| {
+            let number = sessions.insert((self.address, frontend.live.id), key, session, now);
+            sessions.set(number, [known.answered, known.is_stream]);
+            let _ = self.listen_to(sessions, number);
+        });
+    }
+
+    /// Ends all sessions here: they go on in another process.
+    pub(super) fn leave(&mut self) {
+        let now = self.now();
+        SESSIONS.with_borrow_mut(|sessions| {
+            while let Some(left) = sessions.expire(self.address, Duration::ZERO, now) {
+                left.end(None);
+            }
+        });
     }
 
     /// Counts what the socket had no room for since the last time.

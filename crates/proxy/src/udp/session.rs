@@ -51,6 +51,22 @@ impl Session {
         Ok(Session { upstream, slot, downstream, generation, is_refused: false, ended: false })
     }
 
+    /// One that another process has begun, in the snapshot of this `generation`. `None` if its server is no longer there.
+    pub(super) fn known(
+        downstream: Downstream,
+        mut slot: SessionSlot,
+        generation: u64,
+        server: SocketAddr,
+        socket: UdpSocket,
+    ) -> Option<Session> {
+        let mut permit = Permit::at(&slot.frontend.pool, server, &downstream)?;
+        let _own = slot.remember(&socket, server);
+        permit.opened();
+        slot.opened();
+        let upstream = Upstream { socket, server, permit, _own };
+        Some(Session { upstream, slot, downstream, generation, is_refused: false, ended: false })
+    }
+
     /// Its socket towards the server.
     pub(super) fn socket(&self) -> &UdpSocket {
         &self.upstream.socket

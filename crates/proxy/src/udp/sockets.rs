@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use quinn_udp::UdpSocketState;
 use rustix::event::epoll;
@@ -76,6 +76,29 @@ impl Sockets {
         Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
+    /// Takes those that another process has bound, of as many workers.
+    ///
+    /// # Errors
+    /// If these are not as many: clients would come to another worker than the one that has their session.
+    pub(crate) fn take<'a>(
+        handed: Vec<OwnedFd>,
+        runtimes: impl ExactSizeIterator<Item = &'a Handle>,
+        reserved: Reserved,
+    ) -> io::Result<Arc<Sockets>> {
+        let (theirs, ours) = (handed.len(), runtimes.len());
+        if theirs != ours {
+            return Err(io::Error::other(format!(
+                "UDP sessions of {theirs} worker threads cannot go on with {ours}"
+            )));
+        }
+        let place = |(socket, runtime): (OwnedFd, &Handle)| {
+            let _its_own = runtime.enter();
+            WorkerSockets::new(socket.into())
+        };
+        let places = handed.into_iter().zip(runtimes).map(place).collect::<io::Result<_>>()?;
+        Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
+    }
+
     /// Each worker's, in order.
     pub(crate) fn split(self: Arc<Sockets>) -> impl Iterator<Item = Listening> {
         (0..self.places.len()).map(move |worker| Listening { all: self.clone(), worker })
@@ -88,7 +111,10 @@ impl WorkerSockets {
         if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             socket.set_recv_buffer_size(receive_buffer)?;
         }
-        let socket = socket.into();
+        WorkerSockets::new(socket.into())
+    }
+
+    fn new(socket: UdpSocket) -> io::Result<WorkerSockets> {
         let state = prepare(&socket)?;
         let answers = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(WorkerSockets { socket: readiness(socket)?, state, answers: readiness(answers)? })
@@ -106,7 +132,26 @@ fn readiness<T: Into<OwnedFd> + AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     Ok(registered?)
 }
 
+/// One that keeps nothing open.
+pub(super) struct WeakListening {
+    all: Weak<Sockets>,
+    worker: usize,
+}
+
+impl WeakListening {
+    /// The socket once more, for another process; `None` if it is closed.
+    pub(super) fn socket(&self) -> Option<OwnedFd> {
+        let all = self.all.upgrade()?;
+        all.places[self.worker].socket.as_fd().try_clone_to_owned().ok()
+    }
+}
+
 impl Listening {
+    /// The same without keeping it open.
+    pub(super) fn downgrade(&self) -> WeakListening {
+        WeakListening { all: Arc::downgrade(&self.all), worker: self.worker }
+    }
+
     pub(super) fn socket(&self) -> &UdpSocket {
         self.place().socket.get_ref()
     }

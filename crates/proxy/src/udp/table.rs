@@ -141,6 +141,25 @@ impl<T> Table<T> {
         number
     }
 
+    /// The sessions of an address, first the one that was silent longest: each with its key, whether its client was answered
+    /// and whether it is a stream.
+    pub(super) fn of_address(&self, address: usize) -> impl Iterator<Item = (Key, &T, [bool; 2])> {
+        let next = |number: &usize| self.entries[*number].links[Of::Address as usize].next;
+        let numbers = std::iter::successors(self.addresses[address].active.first, next);
+        numbers.map(|number| {
+            let entry = &self.entries[number];
+            (entry.key, &entry.session, [entry.answered, entry.is_stream])
+        })
+    }
+
+    /// What is known of a session that has just been inserted, for it began elsewhere.
+    pub(super) fn set(&mut self, number: usize, [answered, is_stream]: [bool; 2]) {
+        self.unlink(number, Of::Frontend);
+        let entry = &mut self.entries[number];
+        (entry.answered, entry.is_stream) = (answered, is_stream);
+        self.append(number, Of::Frontend);
+    }
+
     /// The client of a session has sent again. Returns whether that makes it a stream.
     pub(super) fn sent(&mut self, number: usize, now: Timestamp) -> bool {
         let Some(entry) = self.entries.get_mut(number) else { return false };

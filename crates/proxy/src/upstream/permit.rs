@@ -1,5 +1,6 @@
 //! A permit: one of a server's connection slots, for as long as it lives.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -41,6 +42,14 @@ impl Permit {
             is_open: false,
             is_judged: AtomicBool::new(false),
         })
+    }
+
+    /// A slot of the server at this address, for a client that another process has connected there. `None` if there is no such
+    /// server, or it has none left.
+    pub(crate) fn at(pool: &Arc<Pool>, server: SocketAddr, downstream: &Downstream) -> Option<Permit> {
+        let port = downstream.vip.port();
+        let index = pool.servers.iter().position(|other| other.config.addr_for(port) == server)?;
+        Permit::take(pool, index, downstream)
     }
 
     pub(crate) fn server(&self) -> &Server {

@@ -1,0 +1,202 @@
+//! What one process knows of its servers and hands to the next at an upgrade, so that no server is unknown for a moment.
+//! Both count time from the same moment. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{ServerEntry, State};
+use crate::health::{self, Ejection, Warmup};
+use convey_model::{HealthCheck, ServerKey, Timestamp};
+use convey_snapshot::ServerLive;
+
+/// What is known of servers and backends.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Known {
+    /// Servers, in no order.
+    pub servers: Vec<KnownServer>,
+    /// The position of round robin, by backend.
+    pub turns: Vec<(String, usize)>,
+}
+
+/// What is known of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownServer {
+    /// Which.
+    pub server: ServerKey,
+    /// Whether its checks succeed.
+    pub up: bool,
+    /// Whether a check has ended since it was configured.
+    pub proven: bool,
+    /// Checks in a row that spoke against `up`.
+    pub against: u32,
+    /// Whether a check has ever succeeded.
+    pub has_answered: bool,
+    /// Why it is up or down, in words for an operator.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// When its ejection ends, if it is ejected.
+    pub ejected_until: Option<Timestamp>,
+    /// Ejections that followed soon on each other.
+    pub ejections: u32,
+    /// When the last ejection ended.
+    pub returned: Timestamp,
+    /// Why it is ejected, in words for an operator.
+    pub ejected_for: String,
+    /// When its slow start began, if it is under way.
+    pub warmup_since: Option<Timestamp>,
+}
+
+/// What another process knew and this one has not used yet: as much as that process had servers.
+#[derive(Default)]
+pub(super) struct Unused {
+    servers: HashMap<ServerKey, KnownServer>,
+    turns: HashMap<String, usize>,
+}
+
+impl State {
+    /// What is known now.
+    pub fn known(&self) -> Known {
+        let turns = self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn()));
+        let servers = self.servers.iter().map(|(key, entry)| entry.known(key));
+        Known { servers: servers.collect(), turns: turns.collect() }
+    }
+
+    /// Has servers and backends that are configured from now on begin with what another process knew of them.
+    pub fn expect(&mut self, known: Known) {
+        let servers = known.servers.into_iter().map(|known| (known.server.clone(), known));
+        self.known = Unused { servers: servers.collect(), turns: known.turns.into_iter().collect() };
+    }
+}
+
+impl Unused {
+    /// What is known of a server that is new here.
+    pub(super) fn take_server(
+        &mut self,
+        server: &ServerKey,
+        live: Arc<ServerLive>,
+        check: &HealthCheck,
+        now: Timestamp,
+    ) -> Option<ServerEntry> {
+        let known = self.servers.remove(server)?;
+        let since = |at: Timestamp| at.min(now);
+        Some(ServerEntry {
+            state: health::State::known(known.up, known.proven, known.against),
+            has_answered: known.has_answered,
+            reason: known.reason,
+            since: since(known.since),
+            ejection: Ejection::known(known.ejected_until, known.ejections, since(known.returned)),
+            ejected_for: known.ejected_for,
+            // Without an end here: the configuration's is looked at next.
+            warmup: known.warmup_since.map(|began| Warmup::known(since(began))),
+            ..ServerEntry::new(live, check.clone(), now)
+        })
+    }
+
+    /// The position of round robin in a backend that is new here.
+    pub(super) fn take_turn(&mut self, backend: &str) -> usize {
+        self.turns.remove(backend).unwrap_or_default()
+    }
+}
+
+impl ServerEntry {
+    fn known(&self, server: &ServerKey) -> KnownServer {
+        KnownServer {
+            server: server.clone(),
+            up: self.state.is_up(),
+            proven: self.state.is_proven(),
+            against: self.state.against(),
+            has_answered: self.has_answered,
+            reason: self.reason.clone(),
+            since: self.since,
+            ejected_until: self.ejection.until(),
+            ejections: self.ejection.times(),
+            returned: self.ejection.returned(),
+            ejected_for: self.ejected_for.clone(),
+            warmup_since: self.warmup.map(|warmup| warmup.since()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use convey_config::parse;
+
+    const FILE: &str = "\
+        [frontends.web]\nlisten_addr = '10.0.0.1:80'\nbackend = 'pool'\n\
+        [backends.pool]\nslow_start = 10\noutlier_detection = {}\nhealth_check = { fall = 3, rise = 2 }\n\
+        servers = { a = { addr = '10.0.0.2:80' }, b = { addr = '10.0.0.3:80' } }\n";
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::default().after(Duration::from_secs(seconds))
+    }
+
+    fn configured(known: Option<Known>, now: Timestamp) -> State {
+        let mut state = State::new(1);
+        known.into_iter().for_each(|known| state.expect(known));
+        state.configure(parse("test.toml", FILE).unwrap().config, now);
+        state
+    }
+
+    fn key(name: &str, ip: [u8; 4]) -> ServerKey {
+        ServerKey { backend: "pool".into(), server: name.into(), addr: (ip, 80).into() }
+    }
+
+    #[test]
+    fn the_next_process_knows_of_servers_what_the_first_knew() {
+        let (a, b) = (key("a", [10, 0, 0, 2]), key("b", [10, 0, 0, 3]));
+        let mut first = configured(None, at(0));
+        first.on_probe(&a, false, "refused".into(), at(1));
+        first.on_probe(&b, true, "connected".into(), at(1));
+        first.on_probe(&b, false, "timed out".into(), at(2));
+        let mut known = first.known();
+        known.turns = vec![("pool".into(), 7)];
+
+        let mut second = configured(Some(known.clone()), at(5));
+        let mut again = second.known();
+        let by_name = |known: &mut Known| known.servers.sort_by(|x, y| x.server.cmp(&y.server));
+        by_name(&mut known);
+        by_name(&mut again);
+        assert_eq!(known, again);
+        let health = |state: &mut State| {
+            let snapshot = state.snapshot();
+            snapshot.pools[0].servers.iter().map(|server| server.health.up).collect::<Vec<_>>()
+        };
+        assert_eq!(health(&mut second), [false, true]);
+        // Two failures more make three in a row; a process that knew nothing would take the first for the truth.
+        second.on_probe(&b, false, "timed out".into(), at(6));
+        assert_eq!(health(&mut second), [false, true]);
+        second.on_probe(&b, false, "timed out".into(), at(7));
+        second.take_update();
+        assert_eq!(health(&mut second), [false, false]);
+    }
+
+    #[test]
+    fn an_ejection_and_a_slow_start_go_on_where_they_were() {
+        let server = |warmup_since, ejected_until| KnownServer {
+            server: key("a", [10, 0, 0, 2]),
+            up: true,
+            proven: true,
+            against: 0,
+            has_answered: true,
+            reason: "connected".into(),
+            since: at(1),
+            ejected_until,
+            ejections: 1,
+            returned: at(0),
+            ejected_for: "5 failed".into(),
+            warmup_since,
+        };
+        let health = |known| {
+            let mut state = configured(Some(Known { servers: vec![known], turns: vec![] }), at(25));
+            state.snapshot().pools[0].servers[0].health.clone()
+        };
+        assert_eq!(health(server(Some(at(20)), None)).percent, 50);
+        assert_eq!(health(server(Some(at(10)), None)).percent, 100, "it is over");
+        let ejected = health(server(None, Some(at(40)))).ejected.unwrap();
+        assert_eq!((ejected.until, ejected.times, ejected.reason.as_str()), (at(40), 1, "5 failed"));
+    }
+}

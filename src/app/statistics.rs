@@ -1,0 +1,104 @@
+//! The statistics address: bound, taken over from another process, or given up to one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::warn;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use super::balancer::statistics_problem;
+use super::upgrade::{self, Handed};
+use crate::admin;
+
+/// How often an address is tried that another process has promised to give up, and the pause between.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The address is bound: who asks waits.
+pub(super) struct Bound {
+    listen: SocketAddr,
+    socket: TcpListener,
+    is_handed: bool,
+}
+
+/// Statistics are served.
+pub(super) struct Statistics {
+    listen: SocketAddr,
+    /// Both are gone once the address is given up.
+    socket: Option<Arc<TcpListener>>,
+    stop: Option<oneshot::Sender<()>>,
+    stopped: Option<oneshot::Receiver<()>>,
+}
+
+impl Bound {
+    /// Binds, unless another process has handed over a socket of this address.
+    pub(super) async fn new(listen: SocketAddr, handed: Option<&mut Handed>) -> anyhow::Result<Bound> {
+        let handed = handed.and_then(|handed| handed.statistics.take());
+        let handed = handed.filter(|(at, _)| *at == listen);
+        let is_handed = handed.is_some();
+        let socket = match handed {
+            Some((_, socket)) => TcpListener::from_std(socket.into()),
+            None => bind(listen).await,
+        };
+        let socket = socket.map_err(|error| statistics_problem(listen, &error))?;
+        Ok(Bound { listen, socket, is_handed })
+    }
+
+    /// Whether another process has the same socket.
+    pub(super) fn is_handed(&self) -> bool {
+        self.is_handed
+    }
+
+    /// Answers from now on.
+    pub(super) fn serve(self, source: admin::Source) -> Statistics {
+        let (listen, socket) = (self.listen, Arc::new(self.socket));
+        let ((stop, stops), (ended, stopped)) = (oneshot::channel(), oneshot::channel());
+        let served = socket.clone();
+        tokio::spawn(async move {
+            if let Err(error) = admin::serve_until(served, Arc::new(source), stops, ended).await {
+                warn!("no statistics are served: {error}");
+            }
+        });
+        Statistics { listen, socket: Some(socket), stop: Some(stop), stopped: Some(stopped) }
+    }
+}
+
+impl Statistics {
+    /// The socket once more, for another process.
+    pub(super) fn socket(&self) -> Option<(SocketAddr, OwnedFd)> {
+        let socket = self.socket.as_ref()?.as_fd().try_clone_to_owned().ok()?;
+        Some((self.listen, socket))
+    }
+
+    /// Closes the socket: another process may have the address. Who has asked is still answered.
+    pub(super) async fn give_up(&mut self) {
+        self.socket = None;
+        drop(self.stop.take());
+        if let Some(stopped) = self.stopped.take() {
+            let _ = stopped.await;
+        }
+    }
+}
+
+/// Binds. A convey that is stopping gives the address up if it is asked to.
+async fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
+    let mut bound = TcpListener::bind(listen).await;
+    let is_taken = |bound: &io::Result<TcpListener>| {
+        bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    if is_taken(&bound) && upgrade::release(listen) {
+        for _ in 0..TRIES {
+            bound = TcpListener::bind(listen).await;
+            if !is_taken(&bound) {
+                break;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+    bound
+}

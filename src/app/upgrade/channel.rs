@@ -1,0 +1,133 @@
+//! Messages and descriptors between the old process and the new one: a pair of sockets that only these two have.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Descriptors that go with one message at most. The kernel allows 253.
+pub(super) const MAX_DESCRIPTORS: usize = 128;
+
+/// The longest message.
+const MAX_MESSAGE: usize = 64 << 10;
+
+/// One end. It keeps the borders between messages.
+#[derive(Debug)]
+pub(super) struct Channel(OwnedFd);
+
+impl Channel {
+    /// Both ends. Neither is inherited by a process that is started later, unless it is its standard input.
+    pub(super) fn pair() -> io::Result<[Channel; 2]> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (one, other) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        Ok([Channel(one), Channel(other)])
+    }
+
+    /// The end that another process has made.
+    pub(super) fn new(socket: OwnedFd) -> Channel {
+        Channel(socket)
+    }
+
+    /// Its descriptor.
+    pub(super) fn into_inner(self) -> OwnedFd {
+        self.0
+    }
+
+    /// Closes it for both ends: who waits here goes on.
+    pub(super) fn close(&self) {
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+
+    /// From now on waits so long for each message to be taken or to come, and no longer.
+    pub(super) fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        set_socket_timeout(&self.0, Timeout::Recv, Some(patience))?;
+        Ok(set_socket_timeout(&self.0, Timeout::Send, Some(patience))?)
+    }
+
+    /// Sends a message, and with it at most [`MAX_DESCRIPTORS`].
+    pub(super) fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too long"));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        // Without a signal where the other end is closed.
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message, and what came with it.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the other end is closed, `WouldBlock` if none came in time, `InvalidData` if it makes no sense.
+    pub(super) fn receive<M: DeserializeOwned>(&self) -> io::Result<(M, Vec<OwnedFd>)> {
+        let mut bytes = vec![0; MAX_MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut room = [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg(self.0.as_fd(), &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let descriptors = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let descriptors = descriptors.flatten().collect();
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::other(
+                "too few descriptors are left for those of the other process (LimitNOFILE, ulimit -n)",
+            ));
+        }
+        match received.bytes {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            len => Ok((serde_json::from_slice(&bytes[..len])?, descriptors)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_message_comes_with_its_descriptors_and_none_else() {
+        let [one, other] = Channel::pair().unwrap();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        one.send(&"first", &[far.as_fd(), far.as_fd()]).unwrap();
+        one.send(&"second", &[]).unwrap();
+        let (first, descriptors) = other.receive::<String>().unwrap();
+        assert_eq!((first.as_str(), descriptors.len()), ("first", 2));
+        let (second, none) = other.receive::<String>().unwrap();
+        assert_eq!((second.as_str(), none.len()), ("second", 0));
+        let mut received = UnixStream::from(descriptors.into_iter().next().unwrap());
+        received.write_all(b"!").unwrap();
+        let mut heard = [0];
+        near.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"!");
+    }
+
+    #[test]
+    fn nobody_is_waited_for_without_end_and_an_end_is_told() {
+        let [one, other] = Channel::pair().unwrap();
+        one.set_patience(Duration::from_millis(10)).unwrap();
+        assert_eq!(one.receive::<String>().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        rustix::net::send(&other.0, b"no json", SendFlags::empty()).unwrap();
+        assert_eq!(one.receive::<String>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(other);
+        assert_eq!(one.receive::<String>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

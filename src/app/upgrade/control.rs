@@ -1,0 +1,179 @@
+//! How `convey upgrade` reaches a process that runs: by an abstract Unix socket, which is gone with the process.
+//!
+//! Its name says where that process serves statistics, and has a number that nobody else can have bound before. Only root
+//! and the process's own user are heard.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net as unix;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::warn;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+/// Who may ask at once; others are turned away.
+const MAX_CLIENTS: usize = 8;
+
+/// The longest request.
+const MAX_REQUEST: u64 = 64;
+
+/// How long a client may take to ask.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Without a pause, a lack of descriptors would make accepting spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What names of these sockets begin with.
+pub(super) const PREFIX: &str = "convey control ";
+
+/// What somebody asks of this process, and where the answer goes: what was done, or why not.
+pub(in crate::app) struct Request {
+    pub(in crate::app) what: Asked,
+    pub(in crate::app) answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// What somebody asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::app) enum Asked {
+    /// Hand over to a new process.
+    Upgrade,
+    /// Give up the socket for statistics, if this process is stopping.
+    Release,
+}
+
+impl Asked {
+    /// The word for it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Asked::Upgrade => "upgrade",
+            Asked::Release => "release",
+        }
+    }
+
+    fn named(name: &str) -> Option<Asked> {
+        [Asked::Upgrade, Asked::Release].into_iter().find(|asked| asked.name() == name)
+    }
+}
+
+/// The socket; closed when dropped.
+pub(in crate::app) struct Control {
+    requests: mpsc::Receiver<Request>,
+    task: AbortHandle,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Control {
+    /// Hears requests from now on. To be called in the runtime.
+    pub(in crate::app) fn listen(statistics: SocketAddr) -> io::Result<Control> {
+        let (request, requests) = mpsc::channel(MAX_CLIENTS);
+        Ok(Control { requests, task: listen(statistics, request)? })
+    }
+
+    /// The next one.
+    pub(in crate::app) async fn next(&mut self) -> Request {
+        match self.requests.recv().await {
+            Some(request) => request,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn listen(statistics: SocketAddr, requests: mpsc::Sender<Request>) -> io::Result<AbortHandle> {
+    let name = format!("{PREFIX}{statistics} #{:016x}", fastrand::u64(..));
+    let listener = unix::UnixListener::bind_addr(&unix::SocketAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let task = tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            let Ok(place) = places.clone().try_acquire_owned() else { continue };
+            let requests = requests.clone();
+            tokio::spawn(async move {
+                if may_ask(&stream) {
+                    let _ = converse(stream, requests).await;
+                }
+                drop(place);
+            });
+        }
+    });
+    Ok(task.abort_handle())
+}
+
+fn may_ask(stream: &UnixStream) -> bool {
+    let Ok(peer) = socket_peercred(stream) else { return false };
+    let may = peer.uid.is_root() || peer.uid == geteuid();
+    if !may {
+        warn!(
+            "user {} has asked this process for an upgrade; only root and its own user may",
+            peer.uid.as_raw()
+        );
+    }
+    may
+}
+
+async fn converse(stream: UnixStream, requests: mpsc::Sender<Request>) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(reader.take(MAX_REQUEST));
+    timeout(PATIENCE, reader.read_line(&mut line)).await??;
+    let said = match Asked::named(line.trim_end()) {
+        Some(what) => {
+            let (answer, answered) = oneshot::channel();
+            let _ = requests.send(Request { what, answer }).await;
+            answered.await.unwrap_or_else(|_| Err("this process ends".to_owned()))
+        }
+        None => Err(format!("this version does not know {:?}", line.trim_end())),
+    };
+    let said = match said {
+        Ok(done) => format!("ok {done}\n"),
+        Err(why) => format!("error {}\n", why.replace('\n', "; ")),
+    };
+    writer.write_all(said.as_bytes()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::unix_sockets;
+
+    fn connect(name: &[u8]) -> UnixStream {
+        let address = unix::SocketAddr::from_abstract_name(&name[1..]).unwrap();
+        let stream = unix::UnixStream::connect_addr(&address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        UnixStream::from_std(stream).unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_asks_where_there_is_no_room_is_hung_up_on_and_who_is_heard_gets_an_answer() {
+        // No other process has this one's number.
+        let at = SocketAddr::from(([192, 0, 2, 1], 1_024 + (std::process::id() % 60_000) as u16));
+        let mut control = Control::listen(at).unwrap();
+        let name = unix_sockets(format!("\0{PREFIX}{at} ").as_bytes()).unwrap().remove(0).name;
+        let mut clients: Vec<UnixStream> = (0..MAX_CLIENTS).map(|_| connect(&name)).collect();
+        let mut said = String::new();
+        assert_eq!(connect(&name).read_to_string(&mut said).await.unwrap(), 0);
+        clients[0].write_all(b"upgrade\n").await.unwrap();
+        let Request { what, answer } = control.next().await;
+        assert_eq!(what, Asked::Upgrade);
+        answer.send(Err("not now".to_owned())).unwrap();
+        clients[0].read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "error not now\n");
+    }
+}

@@ -1,0 +1,254 @@
+//! What the two processes of an upgrade tell each other. Pure.
+//!
+//! A version of convey may add kinds of messages and fields, with a default where they are missing. What an older one cannot do
+//! without gets a new number in [`FORMATS`]: two that have no number in common refuse each other.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::KnownServer;
+use crate::model::{Endpoint, Protocol, ServerKey, Timestamp};
+use crate::proxy::HandedSession;
+
+/// The formats that this version writes and reads, the best one last.
+pub(super) const FORMATS: &[u32] = &[1];
+
+/// A message. The old process begins with [`Message::Hello`], the new one answers with the format that it has chosen.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// Formats, and the version of the program for people.
+    Hello { formats: Vec<u32>, program: String },
+    /// When the old process's clock began: nanoseconds of `CLOCK_MONOTONIC`.
+    Clock { start: u64 },
+    /// Listening sockets of a place, which come with it; there may be several such messages of one.
+    Listening { place: Place },
+    /// The socket at which statistics are served, which comes with it.
+    Statistics { listen: SocketAddr },
+    /// What is known of a server.
+    Server(Server),
+    /// A backend's position of round robin.
+    Turn { backend: String, turn: usize },
+    /// That was all of it.
+    Offered,
+    /// The new process has taken the sockets of this place.
+    Taken { place: Place },
+    /// It could serve from now on.
+    Prepared { statistics: bool },
+    /// A session of UDP, whose socket comes with it.
+    Session(Session),
+    /// It may.
+    Go,
+    /// It does: the old one may leave.
+    Ready,
+    /// No upgrade, for this reason.
+    Refused { why: String },
+}
+
+/// Where clients come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    protocol: Transport,
+    addr: SocketAddr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// [`HandedSession`] without its socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Session {
+    vip: SocketAddr,
+    worker: usize,
+    client: SocketAddr,
+    #[serde(default)]
+    via: Option<SocketAddr>,
+    asked: Option<IpAddr>,
+    server: SocketAddr,
+    #[serde(default)]
+    answered: bool,
+    #[serde(default)]
+    is_stream: bool,
+}
+
+/// [`KnownServer`], with times in nanoseconds of the clock that both go by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Server {
+    backend: String,
+    name: String,
+    addr: SocketAddr,
+    up: bool,
+    #[serde(default)]
+    proven: bool,
+    #[serde(default)]
+    against: u32,
+    #[serde(default)]
+    has_answered: bool,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    since: u64,
+    #[serde(default)]
+    ejected_until: Option<u64>,
+    #[serde(default)]
+    ejections: u32,
+    #[serde(default)]
+    returned: u64,
+    #[serde(default)]
+    ejected_for: String,
+    #[serde(default)]
+    warmup_since: Option<u64>,
+}
+
+/// The best format that both know.
+///
+/// # Errors
+/// Why there is none, in words for an operator.
+pub(super) fn common_format(theirs: &[u32], program: &str) -> Result<u32, String> {
+    let ours: BTreeSet<u32> = FORMATS.iter().copied().collect();
+    theirs.iter().copied().filter(|format| ours.contains(format)).max().ok_or_else(|| {
+        format!(
+            "convey {} and convey {program} cannot hand over to each other: they know the formats {} and {}; restart instead",
+            env!("CARGO_PKG_VERSION"),
+            list(FORMATS),
+            list(theirs),
+        )
+    })
+}
+
+fn list(formats: &[u32]) -> String {
+    let formats: Vec<String> = formats.iter().map(u32::to_string).collect();
+    if formats.is_empty() { "none".to_owned() } else { formats.join(", ") }
+}
+
+impl Message {
+    /// The first one of both processes.
+    pub(super) fn hello(formats: &[u32]) -> Message {
+        Message::Hello { formats: formats.to_vec(), program: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+}
+
+impl From<Endpoint> for Place {
+    fn from(Endpoint { protocol, addr }: Endpoint) -> Place {
+        let protocol = match protocol {
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+        };
+        Place { protocol, addr }
+    }
+}
+
+impl From<Place> for Endpoint {
+    fn from(Place { protocol, addr }: Place) -> Endpoint {
+        match protocol {
+            Transport::Tcp => Endpoint::tcp(addr),
+            Transport::Udp => Endpoint::udp(addr),
+        }
+    }
+}
+
+impl Session {
+    /// What is told of a session.
+    pub(super) fn of(session: &HandedSession) -> Session {
+        let &HandedSession { vip, worker, client, via, asked, server, answered, is_stream, .. } = session;
+        Session { vip, worker, client, via, asked, server, answered, is_stream }
+    }
+
+    /// The session, with its socket.
+    pub(super) fn with(self, socket: OwnedFd) -> HandedSession {
+        let Session { vip, worker, client, via, asked, server, answered, is_stream } = self;
+        HandedSession { vip, worker, client, via, asked, server, answered, is_stream, socket }
+    }
+}
+
+impl From<KnownServer> for Server {
+    fn from(known: KnownServer) -> Server {
+        let ServerKey { backend, server: name, addr } = known.server;
+        Server {
+            backend,
+            name,
+            addr,
+            up: known.up,
+            proven: known.proven,
+            against: known.against,
+            has_answered: known.has_answered,
+            reason: known.reason,
+            since: known.since.0,
+            ejected_until: known.ejected_until.map(|at| at.0),
+            ejections: known.ejections,
+            returned: known.returned.0,
+            ejected_for: known.ejected_for,
+            warmup_since: known.warmup_since.map(|at| at.0),
+        }
+    }
+}
+
+impl From<Server> for KnownServer {
+    fn from(server: Server) -> KnownServer {
+        KnownServer {
+            server: ServerKey { backend: server.backend, server: server.name, addr: server.addr },
+            up: server.up,
+            proven: server.proven,
+            against: server.against,
+            has_answered: server.has_answered,
+            reason: server.reason,
+            since: Timestamp(server.since),
+            ejected_until: server.ejected_until.map(Timestamp),
+            ejections: server.ejections,
+            returned: Timestamp(server.returned),
+            ejected_for: server.ejected_for,
+            warmup_since: server.warmup_since.map(Timestamp),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_a_server_arrives_as_it_was() {
+        let known = KnownServer {
+            server: ServerKey {
+                backend: "pool".into(),
+                server: "a".into(),
+                addr: "[2001:db8::1]:80".parse().unwrap(),
+            },
+            up: false,
+            proven: true,
+            against: 2,
+            has_answered: true,
+            reason: "refused".into(),
+            since: Timestamp(5),
+            ejected_until: Some(Timestamp(u64::MAX)),
+            ejections: 3,
+            returned: Timestamp(4),
+            ejected_for: "5 failed".into(),
+            warmup_since: Some(Timestamp(7)),
+        };
+        let text = serde_json::to_string(&Message::Server(known.clone().into())).unwrap();
+        let Ok(Message::Server(server)) = serde_json::from_str(&text) else { panic!("{text}") };
+        assert_eq!(KnownServer::from(server), known);
+    }
+
+    #[test]
+    fn fields_that_another_version_lacks_or_adds_do_not_matter() {
+        let text = r#"{"Server":{"backend":"pool","name":"a","addr":"10.0.0.1:80","up":true,"mood":"good"}}"#;
+        let Ok(Message::Server(server)) = serde_json::from_str(text) else { panic!("{text}") };
+        assert!(server.up && !server.proven && server.ejected_until.is_none());
+    }
+
+    #[test]
+    fn two_versions_take_the_best_format_that_both_know_or_say_why_there_is_none() {
+        assert_eq!(common_format(&[1, 7], "9.0.0"), Ok(1));
+        let why = common_format(&[8, 9], "9.0.0").unwrap_err();
+        assert!(why.contains("convey 9.0.0") && why.contains("formats 1 and 8, 9"), "{why}");
+        assert!(common_format(&[], "0").unwrap_err().contains("and none"));
+    }
+}

@@ -1,0 +1,173 @@
+//! Upgrades without a gap: the process that runs starts another one, hands its sockets and what it knows over, and leaves once
+//! the other serves. If anything goes wrong before that, it goes on as if nothing had been.
+//!
+//! `give` is the old process, `take` the new one; they speak by `message`s over a `channel`. `control` hears `convey upgrade`,
+//! which is `command`.
+
+mod channel;
+mod command;
+mod control;
+mod give;
+mod message;
+mod take;
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use log::{info, warn};
+use tokio::sync::{mpsc, oneshot};
+
+use self::channel::Channel;
+pub(super) use self::command::{release, run};
+pub(super) use self::control::{Asked, Control, Request};
+use self::give::{Offer, Successor};
+pub(super) use self::give::{Program, Taken};
+pub(super) use self::take::{Handed, Predecessor, receive};
+use super::clock;
+use super::paths::Paths;
+use super::service_manager::ServiceManager;
+use super::statistics::Statistics;
+use crate::config::files;
+use crate::control::Call;
+
+/// Set for a process that is to take the place of another: its standard input leads there.
+const ENVIRONMENT: &str = "CONVEY_UPGRADE";
+
+/// What is done with the control task of this program.
+pub(super) type Calls = mpsc::Sender<Call<Paths>>;
+
+/// The upgrades of this process: one at a time.
+pub(super) struct Upgrades {
+    program: Result<Program, String>,
+    calls: Calls,
+    manager: ServiceManager,
+    /// The one that is under way, and who has asked for it, if somebody waits for an answer.
+    attempt: Option<Attempt>,
+    asked_by: Option<oneshot::Sender<Result<String, String>>>,
+}
+
+struct Attempt {
+    steps: Pin<Box<dyn Future<Output = Result<Successful, String>>>>,
+    /// To the new process.
+    channel: Arc<Channel>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // Ends the wait of the thread that starts the new process, and then that.
+        self.channel.close();
+    }
+}
+
+/// Another process has taken the place of this one.
+pub(super) struct Successful {
+    pub(super) process: u32,
+    pub(super) taken: Taken,
+}
+
+impl Upgrades {
+    /// None so far. `calls` lead to the control task.
+    pub(super) fn new(program: Result<Program, String>, calls: Calls, manager: ServiceManager) -> Upgrades {
+        Upgrades { program, calls, manager, attempt: None, asked_by: None }
+    }
+
+    /// Begins one, unless one is under way. `answer` is told how it ends.
+    pub(super) fn begin(
+        &mut self,
+        statistics: &Statistics,
+        answer: Option<oneshot::Sender<Result<String, String>>>,
+    ) {
+        let refusal = match (&self.attempt, &self.program, Channel::pair()) {
+            (Some(_), ..) => "an upgrade is under way already".to_owned(),
+            (_, Err(why), _) => why.clone(),
+            (.., Err(error)) => format!("cannot speak to a new process: {error}"),
+            (None, Ok(program), Ok(ends)) => {
+                info!("upgrade: starting the new process");
+                let [channel, theirs] = ends;
+                let (channel, calls) = (Arc::new(channel), self.calls.clone());
+                let program = (program.clone(), channel.clone(), theirs);
+                let (statistics, manager) = (statistics.socket(), self.manager.clone());
+                let steps = Box::pin(async move {
+                    let successful = attempt(program, calls, statistics).await?;
+                    // Before the new process hears that this one knows.
+                    manager.is_succeeded_by(successful.process);
+                    Ok(successful)
+                });
+                self.attempt = Some(Attempt { steps, channel });
+                self.asked_by = answer;
+                return;
+            }
+        };
+        warn!("no upgrade: {refusal}");
+        if let Some(answer) = answer {
+            let _ = answer.send(Err(refusal));
+        }
+    }
+
+    /// Gives up the one that is under way: this process ends.
+    pub(super) fn abandon(&mut self) {
+        self.attempt = None;
+        if let Some(asked_by) = self.asked_by.take() {
+            let _ = asked_by.send(Err("this process is stopping".to_owned()));
+        }
+    }
+
+    /// Waits until another process has taken the place of this one. Says so of each attempt that fails.
+    pub(super) async fn success(&mut self) -> Successful {
+        loop {
+            let Some(attempt) = &mut self.attempt else { return pending().await };
+            let ended = attempt.steps.as_mut().await;
+            self.attempt = None;
+            let answer = match &ended {
+                Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
+                Err(why) => {
+                    warn!("no upgrade: {why}; this process goes on");
+                    Err(why.clone())
+                }
+            };
+            if let Some(asked_by) = self.asked_by.take() {
+                let _ = asked_by.send(answer);
+            }
+            if let Ok(success) = ended {
+                return success;
+            }
+        }
+    }
+}
+
+/// Tries it once. The threads that wait for the new process are not this one, which goes on serving.
+async fn attempt(
+    (program, ours, theirs): (Program, Arc<Channel>, Channel),
+    calls: Calls,
+    statistics: Option<(SocketAddr, std::os::fd::OwnedFd)>,
+) -> Result<Successful, String> {
+    let ends = || "this process ends".to_owned();
+    let (offer, offered) = oneshot::channel();
+    let call: Call<Paths> = Box::new(move |task| {
+        let _ = offer.send((task.data_path.offer(), task.state.known()));
+    });
+    calls.send(call).await.map_err(|_| ends())?;
+    let (sockets, known) = offered.await.map_err(|_| ends())?;
+    let offer = Offer { clock: clock::monotonic_start(), sockets: sockets?.await, statistics, known };
+    let prepared = files::begin_aside(move || {
+        let mut successor = Successor::start(&program, ours, theirs)?;
+        let taken = successor.prepare(&offer)?;
+        Ok::<_, String>((successor, taken))
+    });
+    let (successor, taken) = prepared.await.map_err(|_| NO_THREAD)??;
+    let process = successor.id();
+    let (hold, held) = oneshot::channel();
+    let call: Call<Paths> = Box::new(move |task| drop(hold.send(task.data_path.hold())));
+    calls.send(call).await.map_err(|_| ends())?;
+    let sessions = held.await.map_err(|_| ends())?.await;
+    let begun = files::begin_aside(move || successor.begin(&sessions)).await;
+    if let Err(why) = begun.map_err(|_| NO_THREAD.to_owned()).and_then(|begun| begun) {
+        let _ = calls.send(Box::new(|task| task.data_path.release())).await;
+        return Err(why);
+    }
+    Ok(Successful { process, taken })
+}
+
+const NO_THREAD: &str = "there is no thread to wait for the new process";

@@ -1,0 +1,430 @@
+//! Upgrades: another process takes the place of the one that runs, and no client notices.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use convey_testkit::{
+    Balancer, Loopback, Need, Process, Ran, Server, Setup, UdpClient, UdpServer, ask, binary, check_to_end,
+    connect, ping, run, send, stories, wait_for,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, socketpair};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+stories!("upgrade":
+    ten_upgrades_under_load_fail_no_request_and_end_no_connection,
+    a_download_of_a_gibibyte_lives_through_ten_upgrades [Need::Long],
+    a_udp_session_keeps_its_server_and_its_port_through_upgrades,
+    a_signal_upgrades_and_what_was_known_of_servers_goes_along,
+    a_new_version_that_cannot_start_leaves_the_old_one_serving,
+    a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way,
+    a_new_version_that_hangs_is_given_up [Need::Long],
+    versions_that_do_not_understand_each_other_refuse_with_a_reason,
+    a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop,
+    an_upgrade_takes_up_what_only_a_restart_could,
+    a_process_that_stops_lets_the_next_one_have_its_statistics,
+);
+
+/// Has this program be a successor that speaks another format: see [`another_version`].
+const ROLE: &str = "CONVEY_STORY_SUCCESSOR";
+
+fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let _echo = Server::echo(lab.server(2));
+    let other = format!(
+        "[frontends.echo]\nlisten_addr = \"{}\"\nbackend = \"echo\"\n[backends.echo]\nhealth_check.kind = \"none\"\n\
+         [backends.echo.servers.a]\naddr = \"{}\"\n",
+        lab.second_vip(),
+        lab.server(2)
+    );
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&other);
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.second_vip());
+    ping(&mut held).unwrap();
+    let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let failed = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(|| ask_until(&stop, lab.vip(), &asked))).collect();
+        for _ in 0..10 {
+            let before = asked.load(Ordering::Relaxed);
+            upgraded.replace_program();
+            upgraded.upgrade();
+            ping(&mut held).unwrap();
+            wait_for("requests after the upgrade", || {
+                (asked.load(Ordering::Relaxed) > before + 20).then_some(())
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(failed.is_empty(), "{} of {asked:?} requests failed: {failed:?}", failed.len());
+    assert_eq!(upgraded.processes.len(), 10);
+    // The first process still has a connection, those after it had none for long.
+    wait_for("the processes between to end", || (upgraded.running() == 1).then_some(()));
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(upgraded.first.wait(), 0);
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(upgraded.first.page("/healthz"), (200, "ok\n".to_owned()));
+}
+
+fn a_download_of_a_gibibyte_lives_through_ten_upgrades() {
+    const GIB: u64 = 1 << 30;
+    let lab = Loopback::new();
+    let _server = Server::start(lab.server(1), |mut stream| {
+        stream.read_exact(&mut [0])?;
+        send(&mut stream, GIB)?;
+        stream.shutdown(Shutdown::Write)
+    });
+    let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let mut client = connect(lab.vip());
+    client.write_all(b"!").unwrap();
+    let mut read = Slow(client, AtomicU64::new(0));
+    thread::scope(|scope| {
+        let download = scope.spawn(|| check_to_end(&mut read));
+        for _ in 0..10 {
+            upgraded.replace_program();
+            upgraded.upgrade();
+            assert!(!download.is_finished(), "it was over too soon to tell");
+        }
+        assert_eq!(download.join().unwrap(), GIB);
+    });
+    drop(read);
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+/// A client that takes its time: about 10 seconds a gibibyte.
+struct Slow(TcpStream, AtomicU64);
+
+impl Read for Slow {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.0.read(buffer)?;
+        let before = self.1.fetch_add(n as u64, Ordering::Relaxed) >> 20;
+        let mibibytes = (self.1.load(Ordering::Relaxed) >> 20) - before;
+        thread::sleep(Duration::from_millis(10 * mibibytes));
+        Ok(n)
+    }
+}
+
+fn a_udp_session_keeps_its_server_and_its_port_through_upgrades() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| UdpServer::named(name, lab.server(n)));
+    let servers = |setup: Setup| {
+        ["a", "b", "c"].iter().zip(1..).fold(setup, |setup, (name, n)| setup.server(name, lab.server(n), ""))
+    };
+    let setup = servers(Setup::new(&lab).frontend("protocol = \"udp\""));
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let clients = [(); 5].map(|()| UdpClient::of(lab.vip()));
+    let servers = clients.each_ref().map(UdpClient::ask);
+    for _ in 0..3 {
+        upgraded.upgrade();
+        // The old process ends at once: nothing of its sessions is left there.
+        for _ in 0..3 {
+            assert_eq!(clients.each_ref().map(UdpClient::ask), servers, "in turn they would get others");
+        }
+        assert_eq!(upgraded.first.stat("/frontends/web/total_connections"), 5, "the ones that went along");
+    }
+    assert_eq!(upgraded.first.wait(), 0);
+    wait_for("the processes between to end", || (upgraded.running() == 1).then_some(()));
+}
+
+fn a_signal_upgrades_and_what_was_known_of_servers_goes_along() {
+    let lab = Loopback::new();
+    let _up = Server::named("up", lab.server(1));
+    let health = "kind = \"tcp\"\ninterval = 3600\nfall = 1\nrise = 2";
+    let setup =
+        Setup::new(&lab).health(health).server("up", lab.server(1), "").server("down", lab.server(2), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    upgraded.first.wait_for_health("down", false);
+    // It is back; one check says so. A process that knew nothing would believe that one.
+    let _back = Server::named("down", lab.server(2));
+    upgraded.first.signal(Signal::USR2);
+    upgraded.wait_for_process();
+    assert_eq!(upgraded.first.wait(), 0);
+    assert_eq!(upgraded.first.stat("/backends/pool/servers/down/up"), false);
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "up".to_owned()));
+}
+
+fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let serves = || assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    let refused = |upgraded: &Upgraded, why: &str| {
+        let ran = upgraded.ask();
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(
+            ran.stderr.contains("not upgraded: ") && ran.stderr.contains(why),
+            "{why:?} is not in {ran:?}"
+        );
+        upgraded.first.wait_for_log("this process goes on");
+        serves();
+    };
+    upgraded.replace_program_by("exit 3");
+    refused(&upgraded, "ended before it was ready (exit status: 3)");
+    fs::remove_file(&upgraded.program).unwrap();
+    refused(&upgraded, "No such file or directory");
+    upgraded.replace_program();
+    fs::write(upgraded.first.config(), "nonsense = 1").unwrap();
+    refused(&upgraded, "nonsense");
+    // Somebody else has the address that the new version is to listen on, besides.
+    let taken = std::net::TcpListener::bind(lab.second_vip()).unwrap();
+    upgraded.first.save(&setup.clone().listen(&[lab.vip(), lab.second_vip()]));
+    upgraded.first.wait_for_log("not reloaded: the running configuration stays");
+    refused(&upgraded, &format!("cannot listen on {}", lab.second_vip()));
+    drop(taken);
+    upgraded.upgrade();
+    serves();
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let started = lab.directory().join("started");
+    upgraded
+        .replace_program_by(&format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 100", started.display()));
+    let new = thread::scope(|scope| {
+        let first = scope.spawn(|| upgraded.ask());
+        let new = wait_for("the new process", || fs::read_to_string(&started).ok());
+        let second = upgraded.ask();
+        assert!(second.code == Some(1) && second.stderr.contains("under way already"), "{second:?}");
+        upgraded.first.save(&setup.clone().timeouts("idle = 77"));
+        upgraded.first.wait_for_log("reload: ");
+        upgraded.first.signal(Signal::TERM);
+        upgraded.first.wait_for_log("stopping: 1 open connections have 30s to finish");
+        let first = first.join().unwrap();
+        assert!(first.code == Some(1) && first.stderr.contains("this process is stopping"), "{first:?}");
+        Pid::from_raw(new.trim_end().parse().unwrap()).unwrap()
+    });
+    wait_for("the new process to be gone", || test_kill_process(new).err());
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").timeouts("drain = 3");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    upgraded.upgrade();
+    upgraded.first.wait_for_log("stopping: 1 open connections go on until they end");
+    upgraded.first.signal(Signal::TERM);
+    upgraded.first.wait_for_log("stopping: 1 open connections have 3s to finish");
+    ping(&mut held).unwrap();
+    assert_eq!(upgraded.first.wait(), 0);
+    assert!(upgraded.first.log().contains("stopped: 1 connections were cut after 3s"));
+}
+
+fn a_new_version_that_hangs_is_given_up() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    upgraded.replace_program_by("exec sleep 100");
+    let ran = upgraded.ask();
+    assert!(ran.code == Some(1) && ran.stderr.contains("was not ready in time, and was stopped"), "{ran:?}");
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+}
+
+fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let this = std::env::current_exe().unwrap();
+    upgraded.replace_program_by(&format!("exec env {ROLE}=1 {}", this.display()));
+    let ran = upgraded.ask();
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("cannot hand over to each other: they know the formats 1 and 98, 99"),
+        "{ran:?}"
+    );
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+
+    // And the other way round: this version is the new one.
+    let (ours, theirs) = pair();
+    let mut command = binary();
+    command.env("CONVEY_UPGRADE", "1").stdin(Stdio::from(theirs)).args(["--config", "none.toml"]);
+    let mut new = Process::spawn(&mut command);
+    drop(command);
+    say(&ours, r#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#);
+    let said = heard(&ours);
+    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1 and 98, 99"), "{said}");
+    assert_eq!(new.wait().code(), Some(1));
+}
+
+fn an_upgrade_takes_up_what_only_a_restart_could() {
+    let lab = Loopback::new();
+    let _server = Server::named("a", lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let moved = setup.to_string().replace("port = 7000", "port = 7001");
+    upgraded.first.save(&moved);
+    upgraded.first.wait_for_log("needs restart");
+    // The file no longer tells which process it is.
+    upgraded.first.signal(Signal::USR2);
+    upgraded.wait_for_process();
+    let stats = SocketAddr::new(lab.stats().ip(), 7001);
+    assert_eq!(ask(stats, "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn a_process_that_stops_lets_the_next_one_have_its_statistics() {
+    let lab = Loopback::new();
+    let _server = Server::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut first = Balancer::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    first.signal(Signal::TERM);
+    first.wait_for_log("stopping: 1 open connections have 30s to finish");
+    wait_for("its listener to be closed", || TcpStream::connect(lab.vip()).err());
+    assert_eq!(first.page("/healthz"), (503, "draining\n".to_owned()));
+    let elsewhere = Loopback::new();
+    let mut command = binary();
+    command.arg("--config").arg(lab.directory().join("config.toml"));
+    let _second = convey_testkit::start(command, &elsewhere.directory().join("log"));
+    ping(&mut connect(lab.vip())).unwrap();
+    assert_eq!(ask(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(first.wait(), 0);
+}
+
+/// A balancer whose program is a file of its own, and the processes that have taken its place.
+struct Upgraded<'a> {
+    lab: &'a Loopback,
+    first: Balancer,
+    program: PathBuf,
+    processes: Vec<Pid>,
+}
+
+impl<'a> Upgraded<'a> {
+    fn start(lab: &'a Loopback, setup: &Setup) -> Upgraded<'a> {
+        let program = lab.directory().join("convey");
+        copy_program(&program);
+        let first = Balancer::start_with(lab, setup, Command::new(&program));
+        Upgraded { lab, first, program, processes: Vec::new() }
+    }
+
+    /// Installs the program again: another file of the same name.
+    fn replace_program(&self) {
+        let new = self.lab.directory().join("convey.new");
+        copy_program(&new);
+        fs::rename(new, &self.program).unwrap();
+    }
+
+    /// Installs a shell script in its place.
+    fn replace_program_by(&mut self, line: &str) {
+        let [script, new] = ["script", "convey.new"].map(|name| self.lab.directory().join(name));
+        fs::write(&script, format!("#!/bin/sh\n{line}\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        copy(&script, &new);
+        fs::rename(new, &self.program).unwrap();
+    }
+
+    /// `convey upgrade`.
+    fn ask(&self) -> Ran {
+        let config = self.lab.directory().join("config.toml");
+        // With the file that does not load it is found by where it serves statistics, if it is the only one.
+        let known = fs::read_to_string(&config).unwrap().contains("[stats]");
+        let named = self.lab.directory().join("named.toml");
+        if known {
+            fs::copy(&config, &named).unwrap();
+        }
+        run(binary().arg("upgrade").arg("--config").arg(named))
+    }
+
+    /// The same, which works.
+    fn upgrade(&mut self) {
+        let ran = self.ask();
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        self.wait_for_process();
+    }
+
+    /// Waits for one more process that serves.
+    fn wait_for_process(&mut self) {
+        let n = self.processes.len();
+        let process = wait_for("the next process", || {
+            let log = self.first.log();
+            let line = log.lines().filter_map(|line| line.split_once("upgraded: process ")).nth(n)?.1;
+            line.split(' ').next()?.parse().ok()
+        });
+        self.processes.push(Pid::from_raw(process).unwrap());
+    }
+
+    /// How many of the processes after the first run.
+    fn running(&self) -> usize {
+        self.processes.iter().filter(|process| test_kill_process(**process).is_ok()).count()
+    }
+}
+
+impl Drop for Upgraded<'_> {
+    fn drop(&mut self) {
+        self.processes.iter().for_each(|process| _ = kill_process(*process, Signal::KILL));
+    }
+}
+
+fn copy_program(to: &Path) {
+    copy(Path::new(binary().get_program()), to);
+}
+
+/// By another process: one that a thread beside us starts would inherit the file that is being written, and nobody may run a file
+/// that somebody could write.
+fn copy(from: &Path, to: &Path) {
+    assert_eq!(run(Command::new("cp").args([from, to])).code, Some(0));
+}
+
+/// Asks again and again; returns what went wrong.
+fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<String> {
+    let mut failed = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        match ask(addr, "/") {
+            Ok((200, _)) => {}
+            other => failed.push(format!("{other:?}")),
+        }
+        asked.fetch_add(1, Ordering::Relaxed);
+    }
+    failed
+}
+
+/// If this program is started in the place of convey: says that it speaks other formats. Returns whether it was.
+pub(crate) fn another_version() -> bool {
+    let is_one = std::env::var_os(ROLE).is_some();
+    if is_one {
+        let stdin = io::stdin();
+        let _ = recv(&stdin, &mut [0; 1024][..], RecvFlags::empty());
+        let hello = br#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#;
+        rustix::net::send(&stdin, hello, SendFlags::empty()).unwrap();
+        let _ = recv(&stdin, &mut [0; 1024][..], RecvFlags::empty());
+    }
+    is_one
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn say(to: &OwnedFd, message: &str) {
+    rustix::net::send(to, message.as_bytes(), SendFlags::empty()).unwrap();
+}
+
+fn heard(from: &OwnedFd) -> String {
+    let mut bytes = vec![0; 65_536];
+    let (len, _) = recv(from, &mut bytes[..], RecvFlags::empty()).unwrap();
+    String::from_utf8(bytes[..len].to_vec()).unwrap()
+}
