@@ -1,0 +1,95 @@
+//! The page on state and limits: its counters are served, and its tests exist.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use convey::admin::Report;
+use convey::model::Timestamp;
+use convey::snapshot::{Name, Snapshot, fixture};
+use convey::stats::PacketStats;
+use serde_json::Value;
+
+use crate::{pages, read, rust_files};
+
+const PAGE: &str = "docs/state-and-limits.md";
+
+#[test]
+fn each_line_of_the_page_on_limits_names_a_test_that_exists() {
+    let code = ["src", "crates", "tests"].map(|place| rust_files(place).concat()).concat();
+    let mut stories = 0;
+    for row in rows() {
+        let story = row.last().unwrap();
+        let names = code_spans(story);
+        assert!(!names.is_empty() || story == "the same", "no story: {row:?}");
+        for name in names.iter().map(|path| path.rsplit("::").next().unwrap()) {
+            let exists = [format!("fn {name}("), format!("fn {name}<")].iter().any(|f| code.contains(f));
+            assert!(exists, "no test is called {name}");
+            stories += 1;
+        }
+    }
+    assert!(stories > 40, "where are the tables?");
+}
+
+#[test]
+fn each_counter_of_the_page_on_limits_is_served() {
+    let served = served();
+    let mut counters = 0;
+    for row in rows() {
+        for counter in code_spans(&row[row.len() - 2]) {
+            assert!(served.contains(&counter), "/stats has no {counter}: {row:?}");
+            counters += 1;
+        }
+    }
+    assert!(counters > 40, "where are the tables?");
+}
+
+#[test]
+fn each_counter_of_packet_modes_that_a_page_names_is_served() {
+    let served = served();
+    for page in pages() {
+        let spans = code_spans(&read(&page)).into_iter();
+        for counter in spans.filter(|span| span.starts_with("packets.")) {
+            assert!(served.contains(&counter), "{}: /stats has no {counter}", page.display());
+        }
+    }
+}
+
+/// The cells of each row that describes a state.
+fn rows() -> Vec<Vec<String>> {
+    let page = read(PAGE);
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let cells = rows.map(|row| row.split(" | ").map(str::to_owned).collect::<Vec<_>>());
+    cells.filter(|row| row[0] != "state").collect()
+}
+
+fn code_spans(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The paths of `/stats`, of a frontend and a name that are called NAME.
+fn served() -> BTreeSet<String> {
+    let pool = fixture::pool("NAME", vec![]);
+    let frontend = fixture::frontend("NAME", &["127.0.0.1:80"], &pool);
+    let host = Name {
+        host: "NAME".into(),
+        addresses: BTreeSet::new(),
+        fault: None,
+        since: Timestamp(0),
+        live: Arc::default(),
+    };
+    let snapshot = Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend], vec![pool]) };
+    let report = Report::new(&snapshot, SystemTime::UNIX_EPOCH, Timestamp(0));
+    let report = report.with_packets(Some(&PacketStats::new(1)));
+    let mut paths = BTreeSet::new();
+    collect_paths(&serde_json::to_value(report).unwrap(), "", &mut paths);
+    paths
+}
+
+fn collect_paths(value: &Value, prefix: &str, paths: &mut BTreeSet<String>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let path = format!("{prefix}{key}");
+        collect_paths(value, &format!("{path}."), paths);
+        paths.insert(path);
+    }
+}
