@@ -111,7 +111,7 @@ fn state(name: &str) -> Snapshot {
     let frontend = fixture::frontend_of(Frontend { max_connections: Some(9), ..config }, &pool);
     let host = Name {
         host: name.into(),
-        addresses: [[127, 0, 0, 1].into()].into(),
+        addresses: [std::net::IpAddr::from([127, 0, 0, 1]).into()].into(),
         fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
         since: Timestamp(1),
         live: Arc::default(),

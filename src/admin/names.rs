@@ -1,7 +1,5 @@
 //! What is known of the names that servers go by.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -18,7 +16,7 @@ pub struct NameReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What it stands for: what the last lookup of each family found that did not fail. Each is a server.
-    pub addresses: BTreeSet<IpAddr>,
+    pub addresses: Vec<String>,
     /// When the addresses last changed, or lookups began or ceased to fail.
     #[serde(serialize_with = "rfc3339")]
     pub since: SystemTime,
@@ -36,7 +34,7 @@ impl NameReport {
         NameReport {
             resolved: name.is_resolved(),
             reason: name.fault.as_ref().map(ToString::to_string),
-            addresses: name.addresses.clone(),
+            addresses: name.addresses.iter().map(ToString::to_string).collect(),
             since: started + Duration::from_nanos(name.since.0),
             lookups: name.live.lookups(),
             lookup_failures,
@@ -46,6 +44,7 @@ impl NameReport {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::sync::Arc;
 
     use serde_json::json;
@@ -61,7 +60,7 @@ mod tests {
         live.looked_up(true);
         let name = Name {
             host: "app.internal".into(),
-            addresses: ["10.0.0.4", "10.0.0.3"].map(|ip| ip.parse().unwrap()).into(),
+            addresses: [[10, 0, 0, 4], [10, 0, 0, 3]].map(|ip| IpAddr::from(ip).into()).into(),
             fault: Some(Fault { missing: Missing::All, why: "request timed out".into() }),
             since: Timestamp(1_500_000_000),
             live,

@@ -1,7 +1,7 @@
 //! `convey check`: what a file would run, and whether it would start here and now.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -16,7 +16,7 @@ use super::{
 use crate::config::{self, Config, LeftOut};
 use crate::control::{File, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
-use crate::model::{Fault, Lookup, Missing, Records};
+use crate::model::{Fault, Lookup, Missing, Records, ServerAddr};
 
 /// Looks at the file alone.
 pub(super) fn syntax(file: &File) -> Result<ExitCode, Failure> {
@@ -132,7 +132,7 @@ async fn names(config: &Config) -> Vec<String> {
         })
     };
     let faults: Vec<String> = lookups.iter().filter_map(fault).collect();
-    let mut addresses: HashMap<String, BTreeSet<IpAddr>> = HashMap::new();
+    let mut addresses: HashMap<String, BTreeSet<ServerAddr>> = HashMap::new();
     for Lookup { host, v4, v6, .. } in lookups {
         let found = [v4, v6].into_iter().flatten().flat_map(Records::into_addresses);
         addresses.entry(host).or_default().extend(found);

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, NAME, NameServer, Need, Server, Setup, ask, binary, connect, is_refused_with_reset,
-    ping, run, stories, tool, wait_for,
+    Balancer, Loopback, NAME, NameServer, Need, SERVICE, Server, Setup, ask, binary, connect,
+    is_refused_with_reset, ping, run, stories, tool, wait_for,
 };
 
 stories!("names":
@@ -27,6 +27,9 @@ stories!("names":
     what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed [Need::DNSMASQ],
     a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients [Need::DNSMASQ, Need::PRLIMIT],
     addresses_that_are_left_out_of_a_name_make_a_line_a_second [Need::DNSMASQ],
+    a_service_has_a_server_for_each_address_and_port_of_its_records [Need::DNSMASQ],
+    a_name_may_have_underscores,
+    name_servers_of_the_system_are_followed_when_they_change [Need::Namespaces],
 );
 
 fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
@@ -254,7 +257,6 @@ enum ForAaaa {
     SayNone,
 }
 
-/// A name server that answers questions for A records with this address, to be believed for a day.
 fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
     let lab = Loopback::new();
     let (first, second): (Vec<u8>, Vec<u8>) = ((1..=40).collect(), (1..=80).collect());
@@ -270,6 +272,58 @@ fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
     assert_eq!(left_out().len(), 2, "{:#?}", left_out());
 }
 
+fn a_service_has_a_server_for_each_address_and_port_of_its_records() {
+    let lab = Loopback::new();
+    let names = NameServer::start(&lab, &[1, 2]);
+    let at = |n: u8, port: u16| SocketAddr::new(lab.server(n).ip(), port);
+    let expected = |addresses: &[SocketAddr]| -> BTreeSet<String> {
+        addresses.iter().map(|addr| format!("app/{addr}")).collect()
+    };
+    let _servers = [("a", at(1, 8000)), ("b", at(2, 8001))].map(|(name, addr)| Server::named(name, addr));
+    let setup = Setup::new(&lab).server("app", SERVICE, "weight = 3").and(&NameServer::dns(&lab));
+    let balancer = Balancer::start(&lab, &setup);
+    assert_eq!(runs(&balancer), expected(&[at(1, 8000), at(1, 8001), at(2, 8000), at(2, 8001)]));
+    let shown = balancer.stat(&format!("/names/{SERVICE}/addresses"));
+    assert_eq!(shown[0].as_str(), Some(&*at(1, 8000).to_string()), "{shown}");
+    let asked: BTreeSet<String> = (0..8).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+    assert_eq!(
+        asked,
+        BTreeSet::from(["a".to_owned(), "b".to_owned()]),
+        "a client whose connect fails goes on"
+    );
+
+    names.answer(&[2]);
+    let left = expected(&[at(2, 8000), at(2, 8001)]);
+    wait_for("the answer to be followed", || (runs(&balancer) == left).then_some(()));
+    balancer.wait_for_log(&format!("name {SERVICE}: - {}, - {}", at(1, 8000), at(1, 8001)));
+    assert_eq!(ask(lab.vip(), "/").unwrap().1, "b");
+}
+
+fn a_name_may_have_underscores() {
+    let lab = Loopback::new();
+    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
+    let setup = Setup::new(&lab).server("app", "my_app_1.convey.test:8000", "").and(&NameServer::dns(&lab));
+    let balancer = Balancer::start(&lab, &setup);
+    assert_eq!(runs(&balancer), servers(&lab, &[1]));
+}
+
+fn name_servers_of_the_system_are_followed_when_they_change() {
+    let lab = Loopback::new();
+    let [dead, other] = [54, 55].map(|host| SocketAddr::new(lab.ip(host), 53));
+    answer_for_a(other, lab.server(1).ip(), ForAaaa::SayNone);
+    let file = lab.directory().join("resolv.conf");
+    fs::write(&file, format!("nameserver {}\n", dead.ip())).unwrap();
+    let script = "mount --bind resolv.conf /etc/resolv.conf && exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--", "sh", "-c", script]).arg(binary().get_program());
+    let setup = Setup::new(&lab).server("app", format!("{NAME}:8000"), "").and("[dns]\nallow_local = true\n");
+    let balancer = Balancer::start_with(&lab, &setup, command);
+    balancer.wait_for_log(&format!("name {NAME} cannot be resolved: {}", dead.ip()));
+    fs::write(&file, format!("nameserver {}\n", other.ip())).unwrap();
+    balancer.wait_for_log(&format!("name {NAME} is resolved again: {}", lab.server(1).ip()));
+}
+
+/// A name server that answers questions for A records with this address, to be believed for a day.
 fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
     let IpAddr::V4(address) = address else { panic!("{address} is no address of an A record") };
     let socket = UdpSocket::bind(at).unwrap();

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Config;
 use super::loops::{Listens, loops};
-use convey_model::{Backend, Mode};
+use convey_model::{Backend, Mode, ServerAddr};
 
 /// An address of a name at which there is no server, because it would lead back to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ impl Config {
     /// a frontend that it serves, on a host with the addresses `own`, it is left out; the second value tells of these.
     pub fn resolved(
         &self,
-        addresses: impl Fn(&str) -> BTreeSet<IpAddr>,
+        addresses: impl Fn(&str) -> BTreeSet<ServerAddr>,
         own: &BTreeSet<IpAddr>,
     ) -> (Vec<Backend>, BTreeSet<LeftOut>) {
         let proxied = self.frontends_where(Mode::is_proxied).map(|frontend| Listens {
@@ -76,7 +76,7 @@ impl Config {
         let mut of_names = Vec::new();
         for (index, backend) in self.backends.iter().enumerate() {
             for named in &backend.named {
-                for server in addresses(&named.host).into_iter().map(|ip| named.at(ip)) {
+                for server in addresses(&named.host).into_iter().map(|addr| named.at(addr)) {
                     servers.push((&backend.name, server.addr));
                     of_names.push((index, &named.name, server));
                 }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(config.hosts(), BTreeSet::from(["app.internal"]));
         let found = |host: &str| {
             assert_eq!(host, "app.internal");
-            addresses.iter().map(|ip| ip.parse().unwrap()).collect()
+            addresses.iter().map(|ip| ServerAddr::from(ip.parse::<IpAddr>().unwrap())).collect()
         };
         let (backends, left_out) = config.resolved(found, &BTreeSet::from(["10.0.0.1".parse().unwrap()]));
         let servers = backends[0].servers.iter();

@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use super::hint;
-use convey_model::{Listen, ListenError, Prefix, ServerAddr};
+use convey_model::{Listen, ListenError, Prefix, ServerAddr, is_service};
 
 /// The longest time that can be set: a year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
@@ -152,7 +152,7 @@ impl ServerAddress {
     pub(super) fn keeps_port(&self) -> bool {
         match self {
             ServerAddress::Ip(addr) => addr.port() == 0,
-            ServerAddress::Name(_, port) => *port == 0,
+            ServerAddress::Name(host, port) => *port == 0 && !is_service(host),
         }
     }
 }
@@ -192,11 +192,15 @@ pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, Str
     const ALLOWED: &str = SERVER_ADDRESS;
     let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {ALLOWED}", found(value)));
     let text = value.as_str().unwrap_or_default();
+    if is_service(text) && is_host_name(text) {
+        return Ok(ServerAddress::Name(text.to_ascii_lowercase(), 0));
+    }
     if is_host_name(text) {
         return refuse("the port is missing");
     }
     if let Some((host, port)) = text.rsplit_once(':').filter(|(host, _)| is_host_name(host)) {
         return match port.parse() {
+            Ok(_) if is_service(host) => refuse("SRV records have the port: write the name alone"),
             Ok(port) if port != 0 => Ok(ServerAddress::Name(host.to_ascii_lowercase(), port)),
             _ => refuse("a port is 1 to 65535"),
         };

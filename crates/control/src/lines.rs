@@ -1,12 +1,10 @@
 //! What the log says of names and of servers' health.
 
-use std::net::IpAddr;
-
 use log::{info, warn};
 
 use super::{FaultChange, HealthChange, NameChange};
 use crate::health::Change;
-use convey_model::{Fault, Missing};
+use convey_model::{Fault, Missing, ServerAddr};
 
 /// Names of a log line are no more: answers may have thousands.
 const MAX_LISTED: usize = 8;
@@ -14,7 +12,7 @@ const MAX_LISTED: usize = 8;
 /// Tells what has become of a name, in one line.
 pub(super) fn of_name(change: &NameChange) {
     let NameChange { host, added, removed, addresses, fault, notes } = change;
-    let addresses = listed(addresses.iter().map(IpAddr::to_string));
+    let addresses = listed(addresses.iter().map(ServerAddr::to_string));
     let changes =
         [(added, '+'), (removed, '-')].map(|(ips, sign)| listed(ips.iter().map(|ip| format!("{sign} {ip}"))));
     let more = changes.into_iter().filter(|change| !change.is_empty()).collect::<Vec<_>>().join(", ");

@@ -1,11 +1,10 @@
 //! Which names are looked up when, and what they stand for. Pure: lookups and the time in, addresses out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey_model::{Fault, Lookup, Records, Timestamp};
+use convey_model::{Fault, Lookup, Records, ServerAddr, Timestamp};
 use convey_snapshot::{Name, NameLive};
 
 /// A record that may be believed for less is believed for so long.
@@ -32,11 +31,11 @@ pub struct NameChange {
     /// The name.
     pub host: String,
     /// Addresses it has now and had not before.
-    pub added: Vec<IpAddr>,
+    pub added: Vec<ServerAddr>,
     /// Addresses it had before.
-    pub removed: Vec<IpAddr>,
+    pub removed: Vec<ServerAddr>,
     /// All that it has now.
-    pub addresses: BTreeSet<IpAddr>,
+    pub addresses: BTreeSet<ServerAddr>,
     /// Whether lookups have begun to fail, and why, or have ceased to.
     pub fault: FaultChange,
     /// What was not taken of the answer, and why; once as long as it stays so. In words for an operator.
@@ -56,11 +55,11 @@ pub enum FaultChange {
 
 #[derive(Debug)]
 struct Entry {
-    v4: BTreeSet<IpAddr>,
-    v6: BTreeSet<IpAddr>,
+    v4: BTreeSet<ServerAddr>,
+    v6: BTreeSet<ServerAddr>,
     fault: Option<Fault>,
     /// What was refused of the last answer.
-    refused: BTreeSet<IpAddr>,
+    refused: BTreeSet<ServerAddr>,
     is_cut: bool,
     failures_in_a_row: u32,
     since: Timestamp,
@@ -91,7 +90,7 @@ impl Names {
     }
 
     /// What the name stands for.
-    pub(super) fn addresses(&self, host: &str) -> BTreeSet<IpAddr> {
+    pub(super) fn addresses(&self, host: &str) -> BTreeSet<ServerAddr> {
         self.0.get(host).map(Entry::addresses).unwrap_or_default()
     }
 
@@ -199,7 +198,7 @@ impl Entry {
 
     /// Keeps no more addresses than a name may have, those it had before first: then ever new ones change nothing. Says so
     /// when that begins.
-    fn cut(&mut self, before: &BTreeSet<IpAddr>) -> Option<String> {
+    fn cut(&mut self, before: &BTreeSet<ServerAddr>) -> Option<String> {
         let all = self.v4.len() + self.v6.len();
         let was_cut = std::mem::replace(&mut self.is_cut, all > MAX_ADDRESSES);
         let v6_at_least = self.v6.len().min(MAX_ADDRESSES / 2);
@@ -210,7 +209,7 @@ impl Entry {
     }
 
     /// Says which addresses are refused if they are others than before. The reason of a fault says so already.
-    fn refuse(&mut self, refused: BTreeSet<IpAddr>) -> Option<String> {
+    fn refuse(&mut self, refused: BTreeSet<ServerAddr>) -> Option<String> {
         let is_news = !refused.is_empty() && refused != self.refused && self.fault.is_none();
         self.refused = refused;
         let first = self.refused.first().filter(|_| is_news)?;
@@ -221,15 +220,15 @@ impl Entry {
         Some(format!("{first}{others} is no server: an address of this host or link (dns.allow_local)"))
     }
 
-    fn addresses(&self) -> BTreeSet<IpAddr> {
+    fn addresses(&self) -> BTreeSet<ServerAddr> {
         self.v4.union(&self.v6).copied().collect()
     }
 }
 
 /// Keeps `most` of the addresses, those of `before` first.
-fn keep(addresses: &mut BTreeSet<IpAddr>, most: usize, before: &BTreeSet<IpAddr>) {
+fn keep(addresses: &mut BTreeSet<ServerAddr>, most: usize, before: &BTreeSet<ServerAddr>) {
     if addresses.len() > most {
-        let (known, new): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
+        let (known, new): (BTreeSet<ServerAddr>, BTreeSet<ServerAddr>) =
             std::mem::take(addresses).into_iter().partition(|ip| before.contains(ip));
         *addresses = known.into_iter().chain(new).take(most).collect();
     }
@@ -237,6 +236,8 @@ fn keep(addresses: &mut BTreeSet<IpAddr>, most: usize, before: &BTreeSet<IpAddr>
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use convey_model::Missing;
 
@@ -250,6 +251,10 @@ mod tests {
 
     fn records(addresses: &[&str], ttl: u64) -> Result<Records, String> {
         Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(ttl)))
+    }
+
+    fn server(ip: &str) -> ServerAddr {
+        ServerAddr::from(ip.parse::<IpAddr>().unwrap())
     }
 
     fn lookup(v4: Result<Records, String>, v6: Result<Records, String>) -> Lookup {
@@ -302,10 +307,7 @@ mod tests {
         assert_eq!((change.added.len(), change.removed.len(), change.fault), (2, 0, FaultChange::Same));
         assert_eq!(story.has(), ["10.0.0.3", "2001:db8::3"]);
         let change = story.answer(records(&["10.0.0.4"], 60), records(&["2001:db8::3"], 30)).unwrap();
-        assert_eq!(
-            (change.added, change.removed),
-            (vec!["10.0.0.4".parse().unwrap()], vec!["10.0.0.3".parse().unwrap()])
-        );
+        assert_eq!((change.added, change.removed), (vec![server("10.0.0.4")], vec![server("10.0.0.3")]));
         assert_eq!(story.answer(records(&["10.0.0.4"], 9), records(&["2001:db8::3"], 9)), None);
     }
 
@@ -422,11 +424,11 @@ mod tests {
         let change = story.names.on_lookup(many(0..4_000, 700), story.now).unwrap();
         assert_eq!(change.notes, ["it has 4700 addresses, 1024 of them are servers"]);
         assert_eq!(change.addresses.len(), 1_024);
-        assert_eq!(change.addresses.iter().filter(|ip| ip.is_ipv6()).count(), 512);
+        assert_eq!(change.addresses.iter().filter(|addr| addr.ip().is_ipv6()).count(), 512);
         assert_eq!(story.names.on_lookup(many(0..4_000, 700), story.now), None);
         let change = story.names.on_lookup(many(0..4_000, 100), story.now).unwrap();
         assert_eq!(
-            change.addresses.iter().filter(|ip| ip.is_ipv4()).count(),
+            change.addresses.iter().filter(|addr| addr.ip().is_ipv4()).count(),
             924,
             "room that is left is used"
         );

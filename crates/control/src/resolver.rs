@@ -1,34 +1,36 @@
 //! Looks names up: in `/etc/hosts`, then at name servers.
 
+mod hosts;
+mod service;
+
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::ErrorKind::NotFound;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use std::{fs, io};
 
+use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, Record, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
-use hickory_resolver::{Hosts, TokioResolver};
 use log::warn;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
+use self::hosts::Hosts;
 use convey_config::files;
-use convey_model::{Lookup, Records};
+use convey_model::{Lookup, Records, is_service};
 
 const HOSTS: &str = "/etc/hosts";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// How long what `/etc/hosts` says is believed: it has no times to live.
-const HOSTS_TTL: Duration = Duration::from_secs(5);
 /// A family that takes longer to be answered by the only name server has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A name server that takes longer has failed, if there are others. It asks others itself; but mostly it knows.
@@ -59,13 +61,23 @@ impl Resolver {
     /// holds for names without a dot at the end, as long as its name servers are asked.
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
         let system = self.system(name_servers).await;
-        if let Some((v4, v6)) = system.in_hosts(&host) {
-            return lookup(host, name_servers, Ok(v4), Ok(v6), true);
+        if is_service(&host) {
+            let (v4, v6) = self.service(&system, &host).await;
+            return lookup(host, name_servers, v4, v6, false);
+        }
+        let from_hosts = system.hosts.get(&host).is_some();
+        let (v4, v6) = self.addresses(&system, &host).await;
+        lookup(host, name_servers, v4, v6, from_hosts)
+    }
+
+    /// What the hosts file says, as far as it has the name: then nobody else is asked.
+    async fn addresses(&self, system: &System, host: &str) -> (Answer, Answer) {
+        if let Some((v4, v6)) = system.hosts.get(host) {
+            return (Ok(v4), Ok(v6));
         }
         let _turn = self.turns.acquire().await;
-        let ask = |kind| system.at_servers(&host, kind);
-        let (v4, v6) = both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await;
-        lookup(host, name_servers, v4, v6, false)
+        let ask = |kind| system.at_servers(host, kind);
+        both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await
     }
 
     /// The system's files, read again if they have changed; all lookups wait for that.
@@ -93,11 +105,12 @@ fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, fro
 type Config = (ResolverConfig, ResolverOpts);
 
 /// Name servers, and when each file last changed.
-type Stamp = (Vec<SocketAddr>, [Option<(SystemTime, u64)>; 2]);
+type Stamp = (Vec<SocketAddr>, [Option<(u64, SystemTime, u64)>; 2]);
 
-fn changed(path: &str) -> Option<(SystemTime, u64)> {
+/// Which file that is, when it was written, and how long it is.
+fn changed(path: &str) -> Option<(u64, SystemTime, u64)> {
     let metadata = fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
+    Some((metadata.ino(), metadata.modified().ok()?, metadata.len()))
 }
 
 /// What this system knows of names.
@@ -115,27 +128,20 @@ struct NameServer {
 }
 
 impl System {
-    /// What the hosts file says, as far as it has the name: then nobody else is asked.
-    fn in_hosts(&self, host: &str) -> Option<(Records, Records)> {
-        let name = Name::from_utf8(host).ok()?;
-        let found = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
-        let (v4, v6) = (found(RecordType::A), found(RecordType::AAAA));
-        let records = |found: Option<hickory_resolver::lookup::Lookup>| {
-            let answers = found.as_ref().map_or(&[][..], |found| found.answers());
-            Records::new(answers.iter().filter_map(address), HOSTS_TTL)
-        };
-        (v4.is_some() || v6.is_some()).then(|| (records(v4), records(v6)))
-    }
-
     /// Asks one name server after the other until one answers; that there are no records is an answer. As the C library
     /// does it: of an internal name server and a public one both may know the name, and differ.
     async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
+        self.ask(host, kind).await.map(|found| found.addresses())
+    }
+
+    /// The same for records of any type.
+    async fn ask(&self, host: &str, kind: RecordType) -> Result<Found, String> {
         let servers = self.servers.as_ref().map_err(String::clone)?;
         let patience = patience(servers.len());
         let mut errors = Vec::new();
         for server in servers {
             match timeout(patience, server.ask(host, kind)).await {
-                Ok(Ok(records)) => return Ok(records),
+                Ok(Ok(found)) => return Ok(found),
                 Ok(Err(error)) => errors.push(format!("{}: {error}", server.ip)),
                 Err(_) => errors.push(format!("{}: no answer within {patience:?}", server.ip)),
             }
@@ -144,15 +150,29 @@ impl System {
     }
 }
 
+/// What a name server has answered; that there are no records is an answer.
+#[derive(Default)]
+struct Found {
+    records: Vec<Record>,
+    ttl: Duration,
+}
+
+impl Found {
+    fn addresses(&self) -> Records {
+        Records::new(self.records.iter().filter_map(address), self.ttl)
+    }
+}
+
 impl NameServer {
-    async fn ask(&self, host: &str, kind: RecordType) -> Answer {
-        match self.resolver.lookup(host, kind).await {
+    async fn ask(&self, host: &str, kind: RecordType) -> Result<Found, String> {
+        // Not as UTF-8: that would refuse underscores, which names of containers have.
+        let name = Name::from_ascii(host).map_err(|error| error.to_string())?;
+        match self.resolver.lookup(name, kind).await {
             Ok(found) => {
                 let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
-                let addresses = found.answers().iter().filter_map(address);
-                Ok(Records::new(addresses, Duration::from_secs(ttl.into())))
+                Ok(Found { records: found.answers().to_vec(), ttl: Duration::from_secs(ttl.into()) })
             }
-            Err(error) if error.is_no_records_found() => Ok(Records::default()),
+            Err(error) if error.is_no_records_found() => Ok(Found::default()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -229,12 +249,15 @@ fn name_server(addr: SocketAddr) -> NameServerConfig {
 
 /// Without the file, or if it is none, names are asked for at name servers alone.
 fn hosts(path: &Path) -> Hosts {
-    let mut hosts = Hosts::default();
-    let read = files::read(path).and_then(|text| hosts.read_hosts_conf(&text[..]).map_err(io::Error::other));
-    if let Err(error) = read.or_else(|error| if error.kind() == NotFound { Ok(()) } else { Err(error) }) {
-        warn!("cannot read {}: {error}", path.display());
+    match files::read(path) {
+        Ok(text) => Hosts::parse(&String::from_utf8_lossy(&text)),
+        Err(error) => {
+            if error.kind() != NotFound {
+                warn!("cannot read {}: {error}", path.display());
+            }
+            Hosts::default()
+        }
     }
-    hosts
 }
 
 fn resolv_conf(path: &Path) -> Result<Config, String> {

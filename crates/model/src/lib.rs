@@ -45,7 +45,7 @@ pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;
 pub use proxy_version::ProxyVersion;
 pub use reason::DropReason;
-pub use server::{NamedServer, Server, ServerAddr, ServerSettings};
+pub use server::{NamedServer, Server, ServerAddr, ServerSettings, is_service};
 pub use server_endpoints::ServerEndpoints;
 pub use shortage::{Handshakes, Shortage};
 pub use slots::Slots;

@@ -6,6 +6,8 @@ use std::mem::take;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::ServerAddr;
+
 /// What a lookup of a name found, for each family; an error in words for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookup {
@@ -20,7 +22,7 @@ pub struct Lookup {
     /// Whether the hosts file of this machine says so.
     pub from_hosts: bool,
     /// Addresses that it has and that are refused: see [`Lookup::without_local`].
-    pub refused: BTreeSet<IpAddr>,
+    pub refused: BTreeSet<ServerAddr>,
 }
 
 impl Lookup {
@@ -34,8 +36,8 @@ impl Lookup {
         }
         for family in [&mut self.v4, &mut self.v6] {
             let Ok(records) = family else { continue };
-            let (refused, others): (BTreeSet<IpAddr>, _) =
-                take(&mut records.addresses).into_iter().partition(|ip| is_local(*ip));
+            let (refused, others): (BTreeSet<ServerAddr>, _) =
+                take(&mut records.addresses).into_iter().partition(|addr| is_local(addr.ip()));
             records.addresses = others;
             if let Some(first) = refused.first().filter(|_| records.is_empty()) {
                 *family = Err(format!("{first} is an address of this host or link (dns.allow_local)"));
@@ -102,7 +104,7 @@ impl fmt::Display for Fault {
 /// The records of one family.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Records {
-    addresses: BTreeSet<IpAddr>,
+    addresses: BTreeSet<ServerAddr>,
     ttl: Duration,
 }
 
@@ -114,7 +116,26 @@ impl Records {
             IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
             IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast() && ip.to_ipv4_mapped().is_none(),
         };
-        Records { addresses: addresses.into_iter().filter(is_of_one_machine).collect(), ttl }
+        let addresses = addresses.into_iter().filter(is_of_one_machine).map(ServerAddr::from);
+        Records { addresses: addresses.collect(), ttl }
+    }
+
+    /// The same at a port, for at most `ttl`: what an SRV record says.
+    #[must_use]
+    pub fn at_port(self, port: u16, ttl: Duration) -> Records {
+        let addresses = self.addresses.iter().map(|addr| ServerAddr(SocketAddr::new(addr.ip(), port)));
+        Records { addresses: addresses.collect(), ttl: self.ttl.min(ttl) }
+    }
+
+    /// These and the others, for as long as both may be believed.
+    #[must_use]
+    pub fn and(mut self, others: Records) -> Records {
+        if self.is_empty() || others.is_empty() {
+            return if self.is_empty() { others } else { self };
+        }
+        self.ttl = self.ttl.min(others.ttl);
+        self.addresses.extend(others.addresses);
+        self
     }
 
     /// Whether there is no address.
@@ -123,7 +144,7 @@ impl Records {
     }
 
     /// The addresses; none if the name does not exist or has none in this family.
-    pub fn into_addresses(self) -> BTreeSet<IpAddr> {
+    pub fn into_addresses(self) -> BTreeSet<ServerAddr> {
         self.addresses
     }
 }

@@ -55,8 +55,29 @@ impl Server {
 }
 
 /// A server's address as it is written: without a port if it has none of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerAddr(pub SocketAddr);
+
+impl ServerAddr {
+    /// Without the port.
+    pub fn ip(self) -> IpAddr {
+        self.0.ip()
+    }
+}
+
+impl From<IpAddr> for ServerAddr {
+    /// One that has no port of its own.
+    fn from(ip: IpAddr) -> Self {
+        ServerAddr(SocketAddr::new(ip, 0))
+    }
+}
+
+/// Whether SRV records are asked for, which have the ports, too: `_http._tcp.app.internal` (RFC 2782).
+pub fn is_service(host: &str) -> bool {
+    let mut labels = host.split('.');
+    let has_underscore = |label: Option<&str>| label.is_some_and(|label| label.starts_with('_'));
+    has_underscore(labels.next()) && has_underscore(labels.next()) && labels.next().is_some()
+}
 
 impl fmt::Display for ServerAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,12 +87,12 @@ impl fmt::Display for ServerAddr {
 
 impl NamedServer {
     /// The server at one of the addresses: `NAME/ADDRESS`.
-    pub fn at(&self, ip: IpAddr) -> Server {
-        Server {
-            name: format!("{}/{ip}", self.name),
-            addr: SocketAddr::new(ip, self.port),
-            settings: self.settings,
+    pub fn at(&self, found: ServerAddr) -> Server {
+        let mut addr = found.0;
+        if addr.port() == 0 {
+            addr.set_port(self.port);
         }
+        Server { name: format!("{}/{found}", self.name), addr, settings: self.settings }
     }
 }
 

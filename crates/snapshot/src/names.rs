@@ -1,11 +1,10 @@
 //! What is known of a name that servers go by.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convey_model::{Fault, Missing, Timestamp};
+use convey_model::{Fault, Missing, ServerAddr, Timestamp};
 
 /// A name as of this snapshot.
 #[derive(Debug, Clone)]
@@ -13,7 +12,7 @@ pub struct Name {
     /// The name.
     pub host: String,
     /// What it stands for: what the last lookup found that did not fail.
-    pub addresses: BTreeSet<IpAddr>,
+    pub addresses: BTreeSet<ServerAddr>,
     /// What went wrong with the last lookup.
     pub fault: Option<Fault>,
     /// When the addresses last changed, or lookups began or ceased to fail.

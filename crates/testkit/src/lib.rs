@@ -24,7 +24,7 @@ pub use balancer::{Balancer, Fds, binary, start};
 pub use client::{ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset};
 pub use ftp::ftp_server;
 pub use loopback::Loopback;
-pub use name_server::{NAME, NameServer};
+pub use name_server::{NAME, NameServer, SERVICE};
 pub use namespace::{Namespace, in_namespace};
 pub use need::{Need, raise_file_limit, run_trials, tool, trial, trials};
 pub use nginx::Nginx;

@@ -12,6 +12,9 @@ use super::{Loopback, Process, tool, wait_for};
 /// What [`NameServer`] has records of.
 pub const NAME: &str = "app.convey.test";
 
+/// A service of [`NAME`], on the ports 8000 and 8001.
+pub const SERVICE: &str = "_http._tcp.convey.test";
+
 /// dnsmasq, which knows [`NAME`] and believes nobody else. Its answers are good for a second.
 pub struct NameServer<'a> {
     lab: &'a Loopback,
@@ -33,6 +36,8 @@ impl NameServer<'_> {
         command.args(["--no-resolv", "--no-hosts", "--bind-interfaces", "--log-facility=-"]);
         command.args(["--local=/convey.test/", "--local-ttl=1"]);
         command.arg(format!("--addn-hosts={}", hosts(lab).display()));
+        // A service on two ports of the name.
+        command.args([8000, 8001].map(|port| format!("--srv-host={SERVICE},{NAME},{port}")));
         command.args([format!("--listen-address={}", addr.ip()), format!("--port={}", addr.port())]);
         let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
         wait_for("dnsmasq", || TcpStream::connect(addr).ok());

@@ -393,6 +393,7 @@ fn unix_time(time: SystemTime) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -424,7 +425,7 @@ mod tests {
         live.looked_up(true);
         let host = Name {
             host: "app.internal".into(),
-            addresses: [[10, 0, 0, 3].into()].into(),
+            addresses: [IpAddr::from([10, 0, 0, 3]).into()].into(),
             fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
             since: Timestamp(0),
             live,
