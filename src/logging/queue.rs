@@ -171,6 +171,8 @@ mod tests {
     use std::io::{PipeReader, Read, pipe};
     use std::os::fd::OwnedFd;
 
+    use rustix::io::ioctl_fionread;
+
     use super::*;
 
     fn started() -> (Arc<Queue>, PipeReader) {
@@ -248,6 +250,18 @@ mod tests {
         queue.put(&end);
         let read = reading.join().unwrap();
         assert!(read.is_sorted() && read[0] == 0 && read.len() < all, "{} of {all}", read.len());
+    }
+
+    #[test]
+    fn an_outlet_whose_reader_stalls_is_left_for_another() {
+        let (queue, _stalls) = started();
+        let (new, writer) = pipe().unwrap();
+        // More than the pipe takes.
+        (0..200).for_each(|_| queue.put(&[[b'a'; 1023].as_slice(), b"\n"].concat()));
+        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer)).into()));
+        queue.put(b"after\n");
+        queue.flush(Duration::from_secs(20));
+        assert_eq!(ioctl_fionread(&new).unwrap(), 6, "bytes in the new one");
     }
 
     #[test]
