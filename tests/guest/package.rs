@@ -213,19 +213,23 @@ fn build(folder: &Path) -> Result<PathBuf, String> {
     Ok(deb)
 }
 
-/// The same package under other versions. Emulated, the machine takes long to unpack what is compressed.
+/// The same package under other versions, each with another `config.toml`. Emulated, the machine takes long to unpack what is compressed.
 fn versions<const N: usize>(folder: &Path, versions: [&str; N]) -> Result<[PathBuf; N], String> {
     let deb = build(folder)?;
     let unpacked = folder.join("unpacked");
     output(Command::new("dpkg-deb").arg("-R").args([&deb, &unpacked]))?;
     let control = unpacked.join("DEBIAN/control");
-    let text = fs::read_to_string(&control).map_err(|error| error.to_string())?;
+    let config = unpacked.join("etc/convey/config.toml");
+    let [text, shipped] =
+        [&control, &config].map(fs::read_to_string).map(|text| text.map_err(|error| error.to_string()));
+    let (text, shipped) = (text?, shipped?);
     let mut debs = Vec::new();
     for version in versions {
         let line = |line: &str| {
             if line.starts_with("Version: ") { format!("Version: {version}\n") } else { format!("{line}\n") }
         };
         fs::write(&control, text.lines().map(line).collect::<String>()).map_err(|error| error.to_string())?;
+        fs::write(&config, format!("{shipped}# {version}\n")).map_err(|error| error.to_string())?;
         let deb = folder.join(format!("{version}.deb"));
         output(
             Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "-b"]).args([&unpacked, &deb]),

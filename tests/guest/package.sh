@@ -115,6 +115,13 @@ wait_for "it to serve after the upgrade" answers 127.0.0.1 hello
 wait_for "NAT after the upgrade" answers_nat
 [ "$(show MainPID)" != "$pid" ] || fail "the old program runs after an upgrade"
 systemctl is-enabled -q convey || fail "it is no longer enabled after an upgrade"
+same "the new file, beside the operator's" "$(tail -1 /etc/convey/config.toml.dpkg-dist)" "# 0.3.0-2"
+
+# Stopped and disabled: an upgrade leaves it so.
+systemctl disable --now convey
+dpkg --force-confold -i /debs/second.deb || fail "cannot be installed again"
+! systemctl is-active -q convey || fail "an upgrade starts what was stopped and disabled"
+systemctl enable --now convey || fail "cannot be started again"
 
 # Purged: nothing is left but the user.
 dpkg -P convey || fail "cannot be purged"
