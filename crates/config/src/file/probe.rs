@@ -6,23 +6,56 @@ use crate::problem::{Place, Placed, Report};
 use crate::reader::Table;
 use crate::values::{boolean, choice, header_name, header_value, http_host, http_path, status_range};
 
-const KINDS: [&str; 5] = ["tcp", "http", "https", "udp", "none"];
-
 /// Reads `kind` and the keys that are for HTTP.
 pub(super) fn kind(table: &mut Table<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
-    let found = table.optional("kind", choice(&KINDS, |name| name));
+    let found = table.optional("kind", choice(&KindName::ALL, KindName::text));
     let is_wrong = found.is_none() && table.has("kind");
     let http = HttpKeys::read(table, report);
-    let name = found.map_or(default.name(), |found| found.value);
+    let name = found.map_or(KindName::of(&default), |found| found.value);
     if !is_wrong {
-        http.misplaced(name, report);
+        http.misplaced(name.text(), report);
     }
     match name {
-        "tcp" => ProbeKind::Tcp,
-        "http" => ProbeKind::Http(http.check(false)),
-        "https" => ProbeKind::Http(http.check(true)),
-        "udp" => ProbeKind::Udp,
-        _ => ProbeKind::None,
+        KindName::Tcp => ProbeKind::Tcp,
+        KindName::Http => ProbeKind::Http(http.check(false)),
+        KindName::Https => ProbeKind::Http(http.check(true)),
+        KindName::Udp => ProbeKind::Udp,
+        KindName::None => ProbeKind::None,
+    }
+}
+
+/// What the file may say for `kind`.
+#[derive(Clone, Copy)]
+enum KindName {
+    Tcp,
+    Http,
+    Https,
+    Udp,
+    None,
+}
+
+impl KindName {
+    const ALL: [KindName; 5] =
+        [KindName::Tcp, KindName::Http, KindName::Https, KindName::Udp, KindName::None];
+
+    fn of(kind: &ProbeKind) -> KindName {
+        match kind {
+            ProbeKind::None => KindName::None,
+            ProbeKind::Tcp => KindName::Tcp,
+            ProbeKind::Udp => KindName::Udp,
+            ProbeKind::Http(HttpCheck { tls: None, .. }) => KindName::Http,
+            ProbeKind::Http(HttpCheck { tls: Some(_), .. }) => KindName::Https,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            KindName::Tcp => "tcp",
+            KindName::Http => "http",
+            KindName::Https => "https",
+            KindName::Udp => "udp",
+            KindName::None => "none",
+        }
     }
 }
 

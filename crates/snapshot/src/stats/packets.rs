@@ -30,8 +30,8 @@ pub struct PacketStats {
     threads: Box<[CachePadded<Thread>]>,
     /// Counted by the kernel.
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
-    syns_refused: AtomicU64,
-    fin_queue_full: AtomicU64,
+    /// Counted by the kernel.
+    kernel_drops: Drops,
     /// Counted by who writes it.
     cache_failures: AtomicU64,
     cache_entries_lost: AtomicU64,
@@ -57,10 +57,11 @@ pub struct Syns {
 #[derive(Debug, Default)]
 struct Thread {
     drops: Drops,
+    /// Drops that another thread reports.
+    reported_drops: Drops,
     passed: AtomicU64,
     unrecorded: AtomicU64,
     capture_errors: AtomicU64,
-    overruns: AtomicU64,
     begun: AtomicU64,
     finished: AtomicU64,
     displaced: AtomicU64,
@@ -79,14 +80,19 @@ impl Default for Drops {
     }
 }
 
+impl Drops {
+    fn of(&self, reason: DropReason) -> &AtomicU64 {
+        &self.0[reason as usize]
+    }
+}
+
 impl PacketStats {
     /// Zeroes, for this many threads.
     pub fn new(threads: usize) -> PacketStats {
         PacketStats {
             threads: (0..threads).map(|_| CachePadded::default()).collect(),
             outcomes: Default::default(),
-            syns_refused: AtomicU64::default(),
-            fin_queue_full: AtomicU64::default(),
+            kernel_drops: Drops::default(),
             cache_failures: AtomicU64::default(),
             cache_entries_lost: AtomicU64::default(),
             layers: RwLock::default(),
@@ -96,7 +102,7 @@ impl PacketStats {
     /// A thread dropped packets.
     #[inline]
     pub fn dropped(&self, thread: usize, reason: DropReason, n: u64) {
-        add(&self.threads[thread].drops.0[reason as usize], n);
+        add(self.threads[thread].drops.of(reason), n);
     }
 
     /// A thread met packets that are none of ours.
@@ -118,7 +124,7 @@ impl PacketStats {
     /// The kernel dropped frames before a capture thread could read them. Not told by that thread, so it has a
     /// cell of its own.
     pub fn overrun(&self, thread: usize, n: u64) {
-        add(&self.threads[thread].overruns, n);
+        add(self.threads[thread].reported_drops.of(DropReason::CaptureOverrun), n);
     }
 
     /// What has become of handshakes so far that a thread has to do with.
@@ -147,12 +153,12 @@ impl PacketStats {
 
     /// How many SYNs the kernel has dropped so far.
     pub fn set_syns_refused(&self, n: u64) {
-        self.syns_refused.store(n, Ordering::Relaxed);
+        self.kernel_drops.of(DropReason::SynLimited).store(n, Ordering::Relaxed);
     }
 
     /// How many FINs the kernel has dropped so far, there being no room to tell a worker of them.
     pub fn set_fin_queue_full(&self, n: u64) {
-        self.fin_queue_full.store(n, Ordering::Relaxed);
+        self.kernel_drops.of(DropReason::FinQueueFull).store(n, Ordering::Relaxed);
     }
 
     /// How often the kernel has refused to change the flow cache so far.
@@ -196,15 +202,11 @@ impl PacketStats {
         self.layers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Packets dropped for a reason, by all threads.
+    /// Packets dropped for a reason, by all threads and the kernel.
     pub fn drops(&self, reason: DropReason) -> u64 {
-        let counted = self.sum(|thread| &thread.drops.0[reason as usize]);
-        match reason {
-            DropReason::CaptureOverrun => counted + self.sum(|thread| &thread.overruns),
-            DropReason::SynLimited => counted + self.syns().refused,
-            DropReason::FinQueueFull => counted + self.fin_queue_full.load(Ordering::Relaxed),
-            _ => counted,
-        }
+        self.sum(|thread| thread.drops.of(reason))
+            + self.sum(|thread| thread.reported_drops.of(reason))
+            + self.kernel_drops.of(reason).load(Ordering::Relaxed)
     }
 
     /// What has become of SYNs.
@@ -214,7 +216,7 @@ impl PacketStats {
         Syns {
             finished,
             begun: self.sum(|thread| &thread.begun),
-            refused: self.syns_refused.load(Ordering::Relaxed),
+            refused: self.kernel_drops.of(DropReason::SynLimited).load(Ordering::Relaxed),
             repeated: self.outcome(CacheOutcome::CameAgain),
             displaced: self.sum(|thread| &thread.displaced),
         }
@@ -289,6 +291,19 @@ mod tests {
         stats.set_outcome(CacheOutcome::CameAgain, 3);
         assert_eq!(stats.syns(), Syns { begun: 9, finished: 6, refused: 40, repeated: 3, displaced: 2 });
         assert_eq!(stats.drops(DropReason::SynLimited), 40);
+    }
+
+    #[test]
+    fn drops_that_others_count_are_added_to_those_of_the_threads() {
+        let stats = PacketStats::new(2);
+        stats.dropped(0, DropReason::CaptureOverrun, 1);
+        stats.overrun(0, 2);
+        stats.overrun(1, 4);
+        stats.dropped(1, DropReason::FinQueueFull, 8);
+        stats.set_fin_queue_full(16);
+        assert_eq!(stats.drops(DropReason::CaptureOverrun), 7);
+        assert_eq!(stats.drops(DropReason::FinQueueFull), 24);
+        assert_eq!(DropReason::ALL.map(|reason| stats.drops(reason)).iter().sum::<u64>(), 31);
     }
 
     #[test]
