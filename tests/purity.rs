@@ -9,11 +9,22 @@ use std::path::{Path, PathBuf};
 const PURE_CRATES: [&str; 6] = ["balance", "forward", "model", "proxy-protocol", "snapshot", "wire"];
 
 /// The names that no pure code may use.
-const IMPURE: &[&str] =
-    &["std::net::Tcp", "std::net::Udp", "std::thread", "std::fs", "std::time::Instant", "log::", "tokio::"];
+const IMPURE: &[&str] = &[
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::thread",
+    "std::fs",
+    "std::time::Instant",
+    "libc::",
+    "log::",
+    "nix::",
+    "rustix::",
+    "socket2::",
+    "tokio::",
+];
 
-/// Lists of wakers, no input or output.
-const PURE_ALL_THE_SAME: &[&str] = &["tokio::sync::"];
+/// Lists of wakers and names of errors, no input or output.
+const PURE_ALL_THE_SAME: &[&str] = &["rustix::io::Errno", "tokio::sync::"];
 
 #[test]
 fn pure_code_knows_no_socket_thread_file_log_or_clock() {
@@ -64,12 +75,16 @@ fn the_check_finds_impurities_however_they_are_written() {
         "use log::info;",
         "fn f() { log::warn!(\"x\") }",
         "use tokio::{net, sync::Notify};",
+        "use rustix::{fs, io::Errno};",
+        "fn f() { nix::unistd::getpid(); }",
+        "fn f() -> libc::pid_t { 1 }",
+        "fn f(socket: socket2::Socket) {}",
         "use std::time::{Duration, Instant};",
         "fn f() { let now = SystemTime::now(); }",
     ] {
         assert_eq!(impurities(Path::new("model.rs"), text).len(), 1, "{text}");
     }
-    let pure = "use std::net::{IpAddr, SocketAddr};\nuse std::time::Duration;\nuse tokio::sync::Notify;\n\
+    let pure = "use std::net::{IpAddr, SocketAddr};\nuse std::time::Duration;\nuse tokio::sync::Notify;\nuse rustix::io::Errno;\n\
                 // Instant::now is the shell's\nfn catalog() -> catalog::Item {}";
     assert_eq!(impurities(Path::new("model.rs"), pure), [""; 0]);
 }

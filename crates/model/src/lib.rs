@@ -4,7 +4,6 @@
 
 mod client;
 mod draining;
-mod fault;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod flow;
@@ -29,7 +28,6 @@ mod slots;
 
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use draining::Draining;
-pub use fault::is_shortage;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use http_check::{HttpCheck, TlsCheck};

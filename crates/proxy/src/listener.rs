@@ -17,7 +17,8 @@ use super::lines::Event;
 use super::session::Session;
 use super::socket::{self, Leg};
 use super::worker::Context;
-use convey_model::{Endpoint, is_shortage};
+use convey_model::Endpoint;
+use convey_snapshot::is_shortage;
 use convey_snapshot::stats::{Counter, Traffic};
 
 /// A listener that runs.

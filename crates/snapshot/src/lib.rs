@@ -9,11 +9,13 @@
 pub mod fixture;
 mod names;
 mod pool;
+mod shortage;
 pub mod stats;
 mod waiters;
 
 pub use names::{Name, NameLive};
 pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
+pub use shortage::is_shortage;
 pub use waiters::{Waiters, Waits};
 
 use std::collections::{BTreeSet, HashMap};

@@ -18,8 +18,9 @@ use tokio::time::timeout;
 
 use super::Finding;
 use super::tls::{self, TlsError};
-use convey_model::{HealthCheck, HttpCheck, ProbeKind, is_shortage};
+use convey_model::{HealthCheck, HttpCheck, ProbeKind};
 use convey_proxy_protocol::local;
+use convey_snapshot::is_shortage;
 
 /// What a datagram carries whose refusal is believed only if it quotes this: see [`probe`].
 pub(super) type Signature = [u8; 16];

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::Permit;
-use convey_model::{ConnectFailures, Protocol, ServerKey, is_shortage};
+use convey_model::{ConnectFailures, Protocol, ServerKey};
+use convey_snapshot::is_shortage;
 use convey_snapshot::stats::Counter;
 
 impl Permit {

@@ -1,4 +1,4 @@
-//! Whose fault a failed system call is.
+//! Which errors of system calls are a shortage of this host.
 
 use std::io::Error;
 
