@@ -1,6 +1,8 @@
 //! What the forwarding core goes by: frontends, their servers, and next hops. Whoever drives the core makes a new
 //! [`Plan`] whenever something changes, and gives it with each frame.
 
+mod balancing;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -162,7 +164,11 @@ impl Frontend {
 
     /// Whether servers get packets by L2 DSR, on their link.
     pub(crate) fn is_l2_dsr(&self) -> bool {
-        self.is_dsr() && self.pool.dsr == DsrKind::L2
+        self.is_dsr()
+            && match self.pool.dsr {
+                DsrKind::L3 => false,
+                DsrKind::L2 => true,
+            }
     }
 
     /// Whether a client has no share.

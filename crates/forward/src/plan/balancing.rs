@@ -1,0 +1,72 @@
+//! A plan from nothing but addresses, for programs and tests without weights and health checks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Frontend, Pick, Picked, Plan, Pool, Server};
+use crate::state::View;
+use convey_model::{Addr, NextHops, Protocol};
+
+/// As many shares as there are servers, chosen by a hash of the client's address and port.
+struct EqualShares(u64);
+
+impl Plan {
+    /// One frontend at `vip`, whose clients get one of `servers` by a hash of their address and port. All servers are up and
+    /// have equal shares. Their numbers count from 1; the frontend and the generation have the number 1.
+    pub fn balancing(
+        view: View,
+        protocol: Protocol,
+        vip: SocketAddr,
+        servers: &[SocketAddr],
+        network: NextHops,
+    ) -> Plan {
+        let pick = EqualShares(servers.len() as u64);
+        let servers = (1..).zip(servers).map(|(id, addr)| Arc::new(Server::new(id, *addr))).collect();
+        let pool = Arc::new(Pool::new(servers, Arc::new(pick)));
+        let frontend = Frontend::new(1, view, protocol, vip, pool);
+        Plan::new(1, vec![Arc::new(frontend)], Arc::new(network))
+    }
+}
+
+impl Pick for EqualShares {
+    fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
+        self.hash(client, vip)
+            .checked_rem(self.0)
+            .map_or(Picked::Nobody, |index| Picked::Server(index as usize))
+    }
+
+    fn hash(&self, client: SocketAddr, _vip: SocketAddr) -> u64 {
+        let mut bytes = [0; 18];
+        bytes[..16].copy_from_slice(Addr::from(client.ip()).bytes());
+        bytes[16..].copy_from_slice(&client.port().to_be_bytes());
+        xxh3_64(&bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_server_has_an_equal_share_and_each_client_one_server() {
+        let servers = [1, 2, 3].map(|n| ([10, 0, 0, n], 80).into());
+        let vip = ([192, 0, 2, 1], 80).into();
+        for (servers, each) in [(&servers[..], 850..1150), (&servers[..1], 3000..3001)] {
+            let network = NextHops::default();
+            let plan = Plan::balancing(View::ClientSide, Protocol::Tcp, vip, servers, network);
+            let pick = &plan.pools[0].pick;
+            let mut shares = vec![0; servers.len()];
+            for port in 1..=3000 {
+                let client = ([203, 0, 113, 9], port).into();
+                let Picked::Server(index) = pick.pick(client, vip) else { panic!("nobody") };
+                assert_eq!(pick.pick(client, vip), Picked::Server(index));
+                shares[index] += 1;
+            }
+            assert!(shares.iter().all(|share| each.contains(share)), "{shares:?}");
+        }
+        let nobody = Plan::balancing(View::ClientSide, Protocol::Tcp, vip, &[], NextHops::default());
+        assert_eq!(nobody.pools[0].pick.pick(vip, vip), Picked::Nobody);
+    }
+}
