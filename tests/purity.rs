@@ -52,13 +52,14 @@ fn the_core_says_that_it_is_pure() {
     }
 }
 
-/// A comparison would take a new mode for one of the others. A `match` without `_` does not compile until it has an arm.
+/// A comparison would take a new mode or kind for one of the others. A `match` without `_` does not compile until it has an arm.
 #[test]
-fn a_mode_is_matched_and_never_compared() {
+fn modes_and_kinds_of_dsr_are_matched_and_never_compared() {
     let compares = |(path, text): (PathBuf, String)| {
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        let found =
-            ["== Mode::", "!= Mode::", "matches!(mode"].into_iter().find(|found| code.contains(found));
+        let found = ["== Mode::", "!= Mode::", "matches!(mode", "== DsrKind::", "!= DsrKind::"]
+            .into_iter()
+            .find(|found| code.contains(found));
         found.map(|found| format!("{}: {found}", path.display()))
     };
     let faults: Vec<String> = sources().into_iter().filter_map(compares).collect();

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::file::{Backend, File, Frontend, Server};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
-use convey_model::{DsrKind, Interface, Listen, Mode, RouteHop};
+use convey_model::{Interface, Listen, Mode, RouteHop};
 
 /// The most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -212,7 +212,7 @@ impl Check<'_> {
     fn backend(&self, backend: &Backend) {
         let used = self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice);
         let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());
-        let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value == DsrKind::L2);
+        let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value.needs_link());
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
             self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
         }

@@ -106,4 +106,20 @@ impl DsrKind {
             DsrKind::L2 => "l2",
         }
     }
+
+    /// Whether packets keep the VIP and its port as their destination: servers listen there.
+    pub fn keeps_destination(self) -> bool {
+        match self {
+            DsrKind::L3 => false,
+            DsrKind::L2 => true,
+        }
+    }
+
+    /// Whether servers must be on the link: packets reach them by their link-layer address alone.
+    pub fn needs_link(self) -> bool {
+        match self {
+            DsrKind::L3 => false,
+            DsrKind::L2 => true,
+        }
+    }
 }

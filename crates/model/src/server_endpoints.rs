@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use crate::{self as model, DsrKind, Endpoint, Listen, Protocol};
+use crate::{self as model, Endpoint, Listen, Protocol};
 
 /// Addresses and ports of the servers of all frontends, by protocol. A datagram that says it comes from one of them is
 /// forged: its answer would be answered, and so on without end.
@@ -23,11 +23,11 @@ impl ServerEndpoints {
         let mut known = HashSet::new();
         for (frontend, backend) in frontends {
             let protocol = frontend.protocol;
-            let is_l2 = frontend.mode.is_dsr() && backend.dsr == DsrKind::L2;
+            let keeps_port = frontend.mode.is_dsr() && backend.dsr.keeps_destination();
             let ports: HashSet<_> = frontend.listen.iter().map(Listen::ports).collect();
             for port in ports {
                 // Frontends that share a backend and ports add nothing.
-                if !known.insert((&backend.name, protocol, is_l2, port.clone())) {
+                if !known.insert((&backend.name, protocol, keeps_port, port.clone())) {
                     continue;
                 }
                 for server in &backend.servers {
@@ -36,7 +36,7 @@ impl ServerEndpoints {
                     if own != 0 {
                         endpoints.own.insert(endpoint(protocol, ip, own));
                     }
-                    if own == 0 || is_l2 {
+                    if own == 0 || keeps_port {
                         endpoints.asked.entry((protocol, ip)).or_default().insert(port.clone());
                     }
                 }
@@ -77,7 +77,7 @@ fn endpoint(protocol: Protocol, ip: IpAddr, port: u16) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Mode, fixture};
+    use crate::{DsrKind, Mode, fixture};
 
     fn of(mode: Mode, dsr: DsrKind, addr: &str) -> ServerEndpoints {
         let backend = model::Backend { dsr, ..fixture::backend("b", vec![fixture::server("a", addr)]) };

@@ -27,8 +27,8 @@ use tokio::sync::Notify;
 
 use crate::stats::Traffic;
 use convey_model::{
-    self as model, Draining, DsrKind, Endpoint, FlowTimeouts, NextHops, PacketSettings, ServerEndpoints,
-    ServerKey, Slots, Timeouts, Timestamp, Unreachable,
+    self as model, Draining, Endpoint, FlowTimeouts, NextHops, PacketSettings, ServerEndpoints, ServerKey,
+    Slots, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -172,10 +172,10 @@ impl Snapshot {
 
     /// The servers of L2 DSR that only routers lead to.
     pub fn off_link(&self) -> BTreeSet<ServerKey> {
-        let is_l2 = |frontend: &&Arc<Frontend>| {
-            frontend.config.mode.is_dsr() && frontend.pool.config.dsr == DsrKind::L2
+        let needs_link = |frontend: &&Arc<Frontend>| {
+            frontend.config.mode.is_dsr() && frontend.pool.config.dsr.needs_link()
         };
-        let servers = self.frontends.iter().filter(is_l2).flat_map(|frontend| {
+        let servers = self.frontends.iter().filter(needs_link).flat_map(|frontend| {
             let backend = &frontend.pool.config.name;
             frontend.pool.servers.iter().map(move |server| (backend, &server.config))
         });

@@ -40,9 +40,12 @@ pub(super) enum To {
 
 impl To {
     /// The server that a frontend has chosen.
-    fn chosen(server: &Server, is_l2_dsr: bool) -> To {
+    fn chosen(server: &Server, frontend: &Frontend) -> To {
         let ip = server.addr.ip();
-        if is_l2_dsr { To::ServerOnLink(ip) } else { To::Server(ip) }
+        match (frontend.view, frontend.pool.dsr) {
+            (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => To::Server(ip),
+            (View::ClientSide, DsrKind::L2) => To::ServerOnLink(ip),
+        }
     }
 
     /// Whoever is at this end of a flow.
@@ -160,7 +163,7 @@ impl Forwarder {
             chosen => chosen,
         };
         let way = server.and_then(|server| {
-            let next_hop = self.find_next_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
+            let next_hop = self.find_next_hop(To::chosen(server, frontend), plan)?;
             self.check_client(key, frontend, server, now)?;
             Ok((server, next_hop))
         });
@@ -188,7 +191,7 @@ impl Forwarder {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(frame, headers)?;
         let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
-        let next_hop = self.find_next_hop(To::chosen(server, frontend.is_l2_dsr()), plan)?;
+        let next_hop = self.find_next_hop(To::chosen(server, frontend), plan)?;
         let target = Target::new(frontend, server, next_hop, plan)?;
         fit_error(headers, target.hop)?;
         Ok(forward_unrecorded(frame, headers, target, None))

@@ -140,8 +140,10 @@ impl Served {
     /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP need not: the
     /// connection has the address at the server that it began with, and goes on with no other.
     fn goes_as_configured(&self, flow: &Flow) -> bool {
-        let way = if flow.is_l2_dsr() { DsrKind::L2 } else { DsrKind::L3 };
-        self.ways.get(&flow.server_id()).is_none_or(|configured| *configured == way)
+        self.ways.get(&flow.server_id()).is_none_or(|configured| match configured {
+            DsrKind::L3 => !flow.is_l2_dsr(),
+            DsrKind::L2 => flow.is_l2_dsr(),
+        })
     }
 
     /// Whether there may be flows for which [`Served::end_of`] has an answer, where those of `before` have ended
