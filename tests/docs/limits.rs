@@ -10,7 +10,7 @@ use convey::snapshot::{Name, Snapshot, fixture};
 use convey::stats::PacketStats;
 use serde_json::Value;
 
-use crate::{pages, read, rust_files};
+use crate::{code_spans, pages, read, rust_files};
 
 const PAGE: &str = "docs/state-and-limits.md";
 
@@ -61,10 +61,6 @@ fn rows() -> Vec<Vec<String>> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let cells = rows.map(|row| row.split(" | ").map(str::to_owned).collect::<Vec<_>>());
     cells.filter(|row| row[0] != "state").collect()
-}
-
-fn code_spans(text: &str) -> Vec<String> {
-    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// The paths of `/stats`, of a frontend and a name that are called NAME.

@@ -1,6 +1,7 @@
 //! What the docs say of the code: each key, each reason, tests that exist, and links that lead somewhere.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod examples;
 mod limits;
 mod tools;
 
@@ -72,6 +73,31 @@ fn the_defaults_of_the_reference_are_the_defaults() {
 }
 
 #[test]
+fn the_reference_has_every_word_that_a_key_may_be() {
+    let mut told = BTreeSet::new();
+    for Row { table, key, kind, .. } in rows_of_the_reference() {
+        let problems =
+            config::parse("c.toml", &text_with(&table, &key, Some("'zzz'"))).err().unwrap_or_default();
+        let problem = problems.first().map(ToString::to_string).unwrap_or_default();
+        let words = problem.split_once("allowed: ").map_or("", |(_, words)| words.trim_end_matches(')'));
+        let is_word = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let words: Vec<&str> = words.split(", ").collect();
+        if words.contains(&"true") {
+            continue;
+        }
+        if words.len() > 1 && words.iter().all(|word| is_word(word)) && !kind.starts_with("as ") {
+            for word in words {
+                assert!(kind.contains(&format!("`\"{word}\"`")), "{table} {key} may be {word}: {kind}");
+                told.insert(word.to_owned());
+            }
+        }
+    }
+    for word in ["power_of_two", "passthrough", "https", "tuple", "addr_port", "keep", "l2", "xdp", "udp"] {
+        assert!(told.contains(word), "no key may be {word}: {told:?}");
+    }
+}
+
+#[test]
 fn the_reference_says_which_keys_need_a_restart() {
     for Row { table, key, change, .. } in rows_of_the_reference() {
         let name = format!("{table} {key}");
@@ -99,7 +125,9 @@ fn the_reference_has_every_reason() {
 #[test]
 fn every_link_leads_to_a_file_or_heading() {
     let pages = pages();
-    assert!(pages.len() > 20, "{pages:?}");
+    for page in ["README.md", "tc/README.md", "docs/guides/systemd.md", "benches/results/proxy.md"] {
+        assert!(pages.contains(&page.into()), "{page}: {pages:?}");
+    }
     let broken: Vec<String> = pages
         .iter()
         .flat_map(|page| links(&read(page)).into_iter().map(move |link| (page, link)))
@@ -223,6 +251,11 @@ const OTHER_VALUES: &[(&str, &str)] = &[
 
 /// [`TABLES`] with a key of a table as given; without the key if that is empty.
 fn loaded(table: &str, key: &str, value: Option<&str>) -> config::Loaded {
+    let text = text_with(table, key, value);
+    config::parse("c.toml", &text).unwrap_or_else(|problems| panic!("{table} {key}: {problems:?}"))
+}
+
+fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let header = table.replacen("NAME", "web", 1).replace("NAME", "a");
     let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
     // The first line is empty: the header of keys outside of tables.
@@ -235,13 +268,14 @@ fn loaded(table: &str, key: &str, value: Option<&str>) -> config::Loaded {
         text.push(line.to_owned());
         text.extend(set.clone().filter(|_| line == header));
     }
-    config::parse("c.toml", &text.join("\n")).unwrap_or_else(|problems| panic!("{table} {key}: {problems:?}"))
+    text.join("\n")
 }
 
 /// A key that is no table.
 struct Row {
     table: String,
     key: String,
+    kind: String,
     default: String,
     change: String,
 }
@@ -256,8 +290,9 @@ fn rows_of_the_reference() -> Vec<Row> {
         let [_, key, kind, default, change, _] = cells[..] else { continue };
         let is_table = kind.starts_with("table");
         if let Some(key) = key.strip_prefix('`').filter(|_| !is_table) {
-            let [key, default, change] = [key.trim_end_matches('`'), default, change].map(str::to_owned);
-            rows.push(Row { table: table.clone(), key, default, change });
+            let [key, kind, default, change] =
+                [key.trim_end_matches('`'), kind, default, change].map(str::to_owned);
+            rows.push(Row { table: table.clone(), key, kind, default, change });
         }
     }
     assert!(rows.len() > 50, "where are the tables?");
@@ -299,23 +334,31 @@ fn first_cells(text: &str) -> BTreeSet<String> {
     rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect()
 }
 
+/// Every page of the repository.
 fn pages() -> Vec<PathBuf> {
-    let mut pages: Vec<PathBuf> =
-        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "benches/README.md"]
-            .map(PathBuf::from)
-            .into();
-    let mut folders = vec![PathBuf::from("docs")];
+    files_below("").into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
+}
+
+/// Every file below a directory, but what is built or hidden.
+fn files_below(directory: &str) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![PathBuf::from(directory)]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(root().join(&folder)).unwrap() {
-            let path = folder.join(entry.unwrap().file_name());
-            match path.extension() {
-                Some(extension) if extension == "md" => pages.push(path),
-                Some(_) => {}
-                None => folders.push(path),
+            let name = entry.unwrap().file_name();
+            let is_left_out = name.to_string_lossy().starts_with('.') || name == "target";
+            let path = folder.join(name);
+            if is_left_out {
+                continue;
             }
+            let kind = if root().join(&path).is_dir() { &mut folders } else { &mut files };
+            kind.push(path);
         }
     }
-    pages
+    files
+}
+
+fn code_spans(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// Targets of links to files and headings here.
@@ -355,16 +398,6 @@ fn root() -> &'static Path {
 
 /// Every Rust file below a directory.
 fn rust_files(directory: &str) -> Vec<String> {
-    let (mut texts, mut folders) = (Vec::new(), vec![root().join(directory)]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                texts.push(read(path));
-            }
-        }
-    }
-    texts
+    let files = files_below(directory).into_iter();
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).map(read).collect()
 }

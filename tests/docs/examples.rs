@@ -1,0 +1,137 @@
+//! What readers paste: commands that convey takes, and configurations that it loads.
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use convey::cli::Cli;
+use convey::config;
+use toml::{Table, Value};
+
+use crate::{code_spans, pages, read};
+
+#[test]
+fn convey_takes_every_command_that_a_page_shows() {
+    let mut commands = 0;
+    for page in pages() {
+        let text = read(&page);
+        let spans = code_spans(&text).into_iter().filter(|span| span.starts_with("convey "));
+        for line in code_blocks(&text).iter().flat_map(|block| lines_of_shell(block)).chain(spans) {
+            let Some(arguments) = arguments_of_convey(&line) else { continue };
+            if let Err(error) = Cli::try_parse_from([vec!["convey".to_owned()], arguments].concat()) {
+                let asks_for_help =
+                    matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+                assert!(asks_for_help, "{}: {line}: {error}", page.display());
+            }
+            commands += 1;
+        }
+    }
+    assert!(commands > 40, "only {commands} commands were found");
+}
+
+#[test]
+fn convey_loads_every_configuration_that_a_page_shows() {
+    let mut configurations = 0;
+    for page in pages() {
+        for block in code_blocks(&read(&page)).into_iter().filter(|block| is_configuration(block)) {
+            // A variable of the environment is whatever the reader has set.
+            let text = block.replace("${", "of reader: {");
+            let table: Table = text.parse().unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+            let text = toml::to_string(&completed(table)).unwrap();
+            let loaded = config::parse("c.toml", &text);
+            let loaded =
+                loaded.unwrap_or_else(|problems| panic!("{}: {problems:#?}\n{text}", page.display()));
+            assert!(loaded.warnings.is_empty(), "{}: {:#?}", page.display(), loaded.warnings);
+            configurations += 1;
+        }
+    }
+    assert!(configurations > 12, "only {configurations} configurations were found");
+}
+
+/// Indented blocks and those between fences. Code in a list item counts as text.
+fn code_blocks(page: &str) -> Vec<String> {
+    let (mut blocks, mut is_fenced, mut is_after_text) = (vec![String::new()], false, false);
+    for line in page.lines() {
+        let indented = line.strip_prefix("    ").filter(|_| !is_after_text);
+        if line.starts_with("```") {
+            is_fenced = !is_fenced;
+            blocks.push(String::new());
+        } else if let Some(code) = indented.filter(|_| !is_fenced).or(is_fenced.then_some(line)) {
+            *blocks.last_mut().unwrap() += &format!("{code}\n");
+        } else if line.is_empty() {
+            *blocks.last_mut().unwrap() += "\n";
+            is_after_text = false;
+        } else {
+            blocks.push(String::new());
+            is_after_text = true;
+        }
+    }
+    blocks.retain(|block| !block.trim().is_empty());
+    blocks
+}
+
+/// Lines that end with a backslash go on in the next one.
+fn lines_of_shell(block: &str) -> Vec<String> {
+    block.replace("\\\n", " ").lines().map(str::to_owned).collect()
+}
+
+/// What follows `convey`, or the `--` of `cargo run`, in a line of shell that runs it.
+fn arguments_of_convey(line: &str) -> Option<Vec<String>> {
+    let line = line.split(" # ").next()?.trim_start_matches("$ ");
+    let is_setting = |word: &&str| *word == "sudo" || word.contains('=');
+    let mut words = line.split_whitespace().skip_while(is_setting);
+    let program = words.next()?;
+    let rest: Vec<&str> = words.collect();
+    let arguments = match (program, rest.first()) {
+        ("cargo", Some(&"run")) if !rest.contains(&"--example") => {
+            rest.split(|word| *word == "--").nth(1).unwrap_or_default()
+        }
+        _ if program.rsplit('/').next() == Some("convey") => &rest,
+        _ => return None,
+    };
+    // A page on commands has words in place of values.
+    let value = |word: &&str| match *word {
+        "PORT" => "7777".to_owned(),
+        "KIND" => "man".to_owned(),
+        word => word.to_owned(),
+    };
+    Some(arguments.iter().map(value).collect())
+}
+
+/// Whether a block begins with a table, or a key of the file, as TOML has them.
+fn is_configuration(block: &str) -> bool {
+    let first = block.lines().find(|line| !line.is_empty()).unwrap_or_default();
+    let tables = ["frontends", "backends", "timeouts", "dns", "log", "stats", "passthrough"];
+    let is_table =
+        first.strip_prefix('[').is_some_and(|name| tables.iter().any(|table| name.starts_with(table)));
+    is_table || ["mode = ", "include = "].iter().any(|key| first.starts_with(key))
+}
+
+/// The same with the frontends, backends and servers that it lacks.
+fn completed(mut file: Table) -> Table {
+    let backends: Vec<String> = table(&mut file, "backends").keys().cloned().collect();
+    let frontends = table(&mut file, "frontends");
+    if frontends.is_empty() {
+        let backend = backends.first().map_or("added", String::as_str);
+        table(frontends, "added").insert("backend".into(), backend.into());
+    }
+    let mut used = Vec::new();
+    for frontend in frontends.iter_mut().filter_map(|(_, frontend)| frontend.as_table_mut()) {
+        let listens = frontend.entry("listen_addr").or_insert("10.0.0.1:80".into()).to_string();
+        let backend = frontend.entry("backend").or_insert("added".into()).as_str().unwrap();
+        used.push((
+            backend.to_owned(),
+            if listens.contains("[2001:") { "[2001:db8::5]:80" } else { "10.0.0.5:80" },
+        ));
+    }
+    for (backend, server) in used {
+        let servers = table(table(table(&mut file, "backends"), &backend), "servers");
+        if servers.is_empty() {
+            table(servers, "added").insert("addr".into(), server.into());
+        }
+    }
+    file
+}
+
+fn table<'a>(of: &'a mut Table, name: &str) -> &'a mut Table {
+    let table = of.entry(name).or_insert_with(|| Value::Table(Table::new()));
+    table.as_table_mut().unwrap_or_else(|| panic!("{name} is no table"))
+}
