@@ -169,9 +169,8 @@ mod tests {
         assert!((&mut asks).now_or_never().is_none(), "all have asked, and none is answered");
         drop(held);
         let asked = asks.await;
-        // The first may have been taken before the others came.
-        let others = asked[1].as_ref().unwrap();
-        assert!(asked[1..].iter().all(|page| page.as_ref().unwrap() == others));
+        assert!(asked.iter().all(Result::is_ok));
+        // Some may have been taken before the others came.
         assert!((1..=2).contains(&rendered()));
         drop(asked);
 
