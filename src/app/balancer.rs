@@ -15,6 +15,7 @@ use log::{info, warn};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+use super::confine::Confined;
 use super::host::{Kernel, load};
 use super::logs::Logs;
 use super::paths::{Parts, Paths, Threads};
@@ -36,10 +37,10 @@ use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
 
 /// Runs what the file says until a signal ends it, showing what `show` adds.
-pub(super) fn run(file: File, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+pub(super) fn run(file: File, show: &Show, confined: &Confined, log: &Log) -> Result<ExitCode, Failure> {
     let handed = upgrade::receive()?;
     let predecessor = handed.as_ref().map(|handed| handed.from.clone());
-    let ran = run_after(handed, file, show, log);
+    let ran = run_after(handed, file, (show, confined), log);
     if let (Err(failure), Some(predecessor)) = (&ran, predecessor) {
         predecessor.refuse(failure.to_string());
     }
@@ -47,7 +48,12 @@ pub(super) fn run(file: File, show: &Show, log: &Log) -> Result<ExitCode, Failur
 }
 
 /// The same, where another process may have `handed` over to this one.
-fn run_after(handed: Option<Handed>, file: File, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+fn run_after(
+    handed: Option<Handed>,
+    file: File,
+    (show, confined): (&Show, &Confined),
+    log: &Log,
+) -> Result<ExitCode, Failure> {
     let program =
         Program::of_this_process().map_err(|error| format!("cannot tell how it was started: {error}"));
     clock::now();
@@ -60,7 +66,7 @@ fn run_after(handed: Option<Handed>, file: File, show: &Show, log: &Log) -> Resu
         Harmless::new().context("cannot listen to signals")?
     };
     let (loaded, kernel) = runtime.block_on(load(&file))?;
-    let mut logs = Logs::new(log.clone());
+    let mut logs = Logs::new(log.clone(), confined.has_landlock);
     logs.switch(logs.prepare(&loaded.config).map_err(anyhow::Error::msg)?);
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
     let _watch = watch.inspect_err(|error| {
@@ -75,7 +81,7 @@ fn run_after(handed: Option<Handed>, file: File, show: &Show, log: &Log) -> Resu
     let reloads = Reloads { reload, reloads };
     let start =
         Start { config: loaded.config, kernel, file, reloads, open_files, manager, logs, program, handed };
-    Ok(runtime.block_on(start.run(show, harmless))?)
+    Ok(runtime.block_on(start.run(show, confined, harmless))?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
@@ -105,10 +111,11 @@ struct Start {
 }
 
 impl Start {
-    async fn run(self, show: &Show, harmless: Harmless) -> anyhow::Result<ExitCode> {
+    async fn run(self, show: &Show, confined: &Confined, harmless: Harmless) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new(harmless)?;
         let _servers = show.start_servers(&self.config).await?;
         let mut balancer = Balancer::start(self).await?;
+        confined.tell();
         show.begin(balancer.config(), balancer.task.snapshot.clone());
         balancer.manager.is_ready();
         Ok(match balancer.serve(&mut signals).await {

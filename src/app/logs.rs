@@ -11,6 +11,8 @@ use crate::logging::{Log, Outlet};
 pub(super) struct Logs {
     log: Log,
     output: LogOutput,
+    /// Whether Landlock keeps convey to the folders of its start.
+    is_kept: bool,
 }
 
 /// What a file wants, with everything opened that it takes.
@@ -22,8 +24,8 @@ pub(super) struct ReadyLogs {
 
 impl Logs {
     /// A log that goes to standard error still.
-    pub(super) fn new(log: Log) -> Logs {
-        Logs { log, output: LogOutput::Stderr }
+    pub(super) fn new(log: Log, is_kept: bool) -> Logs {
+        Logs { log, output: LogOutput::Stderr, is_kept }
     }
 
     /// Opens what the file names anew.
@@ -32,7 +34,7 @@ impl Logs {
     /// It cannot be opened: in words for an operator. Nothing has changed.
     pub(super) fn prepare(&self, config: &Config) -> Result<ReadyLogs, String> {
         let (wanted, output) = (config.log.clone(), &config.log.output);
-        let open = || Outlet::open(output).map_err(|error| problem(output, &error));
+        let open = || Outlet::open(output).map_err(|error| self.problem(output, &error));
         let outlet = if *output == self.output { None } else { Some(open()?) };
         Ok(ReadyLogs { wanted, outlet })
     }
@@ -44,6 +46,15 @@ impl Logs {
         }
         self.log.follow(&wanted, outlet);
         self.output = wanted.output;
+    }
+
+    fn problem(&self, output: &LogOutput, error: &io::Error) -> String {
+        let problem = problem(output, error);
+        if self.is_kept && error.kind() == io::ErrorKind::PermissionDenied {
+            return problem
+                + "; Landlock lets convey log to the folder of its start, and to /var/log: another one needs a restart";
+        }
+        problem
     }
 
     /// What opens files again.

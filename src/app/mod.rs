@@ -5,6 +5,7 @@ mod balancer;
 mod check;
 mod clear;
 mod clock;
+mod confine;
 mod flood;
 mod generate;
 mod host;
@@ -35,6 +36,7 @@ use std::thread::available_parallelism;
 use anyhow::Context;
 use tokio::runtime::Runtime;
 
+pub use self::confine::Confined;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
@@ -43,13 +45,25 @@ use crate::control::File;
 use crate::demo::{self, PacketDemo};
 use crate::logging::Log;
 
+/// Gives up what the file says, if a balancer is to start. To be called while the process has one thread.
+///
+/// # Errors
+/// The user that the file names cannot be had: words for an operator.
+pub fn confine(cli: &Cli) -> Result<Confined, String> {
+    match cli.command {
+        None => Confined::by(&file(&cli.options)),
+        // They serve nobody but who has started them; the demo makes namespaces.
+        Some(_) => Ok(Confined::default()),
+    }
+}
+
 /// Carries out the command line.
 ///
 /// # Errors
 /// If the configuration cannot be used, or start-up failed.
-pub fn run(cli: &Cli, log: &Log) -> Result<ExitCode, Failure> {
+pub fn run(cli: &Cli, confined: &Confined, log: &Log) -> Result<ExitCode, Failure> {
     match cli.command {
-        None => balance(&cli.options, log),
+        None => balancer::run(file(&cli.options), &Show::Nothing, confined, log),
         Some(Command::Check { syntax: false }) => check::run(&file(&cli.options)),
         Some(Command::Check { syntax: true }) => check::syntax(&file(&cli.options)),
         Some(Command::Demo) => try_out(&cli.options, log),
@@ -116,10 +130,6 @@ fn is_missing(error: &LoadError) -> bool {
     matches!(error, LoadError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-fn balance(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
-    balancer::run(file(options), &Show::Nothing, log)
-}
-
 /// What the command line names: a configuration, or a list of servers.
 fn file(options: &Options) -> File {
     let path = options.servers.as_deref().unwrap_or(options.config()).to_owned();
@@ -141,15 +151,20 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
         let file = File { path: demo.path(), list: None, mode: Some(mode) };
-        return balancer::run(file, &Show::Lab(demo.clone()), log);
+        return balancer::run(file, &Show::Lab(demo.clone()), &Confined::default(), log);
     }
     if !options.names_no_file() {
-        return balancer::run(File { mode: None, ..file(options) }, &Show::Servers, log);
+        return balancer::run(
+            File { mode: None, ..file(options) },
+            &Show::Servers,
+            &Confined::default(),
+            log,
+        );
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
-    balancer::run(File { path, list: None, mode: None }, &Show::Servers, log)
+    balancer::run(File { path, list: None, mode: None }, &Show::Servers, &Confined::default(), log)
 }
 
 /// Where the control path runs: one thread.

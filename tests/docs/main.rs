@@ -39,6 +39,8 @@ unknown = 1
 unknown = 1
 [log]
 unknown = 1
+[privileges]
+unknown = 1
 [stats]
 unknown = 1
 [passthrough]
@@ -167,6 +169,7 @@ addr = '10.0.0.3:80'
 [timeouts]
 [dns]
 [log]
+[privileges]
 [stats]
 [passthrough]
 [passthrough.timeouts]
@@ -227,6 +230,10 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[log] level", "'debug'"),
     ("[log] format", "'json'"),
     ("[log] output", "'journal'"),
+    ("[privileges] user", "'nobody'"),
+    ("[privileges] no_new_privileges", "false"),
+    ("[privileges] seccomp", "false"),
+    ("[privileges] landlock", "true"),
     ("[stats] listen_addr", "'127.0.0.7'"),
     ("[stats] port", "7"),
     ("[passthrough] max_flows", "7"),

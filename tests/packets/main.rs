@@ -29,6 +29,7 @@ mod mtu;
 mod network;
 mod outlast;
 mod ports;
+mod privileges;
 mod raw;
 mod reload;
 mod rivals;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         ("modes", modes::stories()),
         ("monitoring", monitoring::stories()),
         ("ports", ports::stories()),
+        ("privileges", privileges::stories()),
         ("host", host::stories()),
         ("rivals", rivals::stories()),
         ("interfaces", interfaces::stories()),

@@ -23,6 +23,7 @@ mod memory;
 mod names;
 mod outlier;
 mod ports;
+mod privileges;
 mod proxy;
 mod proxy_peers;
 mod proxy_protocol;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         names::stories(),
         outlier::stories(),
         ports::stories(),
+        privileges::stories(),
         proxy::stories(),
         proxy_peers::stories(),
         proxy_protocol::stories(),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Config, logs};
+use super::{Config, logs, privileges};
 use convey_model::{
     Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, OwnTimeouts, PacketSettings,
     ProbeKind, ProxyVersion, Timeouts,
@@ -16,7 +16,17 @@ use convey_model::{
 /// A line for each thing that differs; none exactly when both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     // Taken apart field by field, here and below, so that a new field cannot be forgotten.
-    let Config { frontends, backends, log, stats, timeouts, passthrough, name_servers, allow_local } = old;
+    let Config {
+        frontends,
+        backends,
+        log,
+        privileges,
+        stats,
+        timeouts,
+        passthrough,
+        name_servers,
+        allow_local,
+    } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
         changes.extend(line("frontend", (before, after), |f| &f.name, about_frontend, frontend));
@@ -35,6 +45,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
     changes.extend(change("dns.allow_local", *allow_local, new.allow_local));
     changes.extend(logs::changes(log, &new.log));
+    changes.extend(privileges::changes(privileges, &new.privileges));
     changes.extend(change("stats address", stats.listen, new.stats.listen));
     changes.extend(passthrough_changes(passthrough, &new.passthrough));
     changes

@@ -22,7 +22,7 @@ use super::values::{
     MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, integer, ip, listen_address, name_server,
     network, port, seconds, snat_address, snat_ports, string,
 };
-use super::{Config, Log, Stats, logs};
+use super::{Config, Log, Privileges, Stats, logs, privileges};
 use convey_model::{
     self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
     OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion,
@@ -40,6 +40,7 @@ pub(super) struct File {
     pub(super) passthrough: Passthrough,
     dns: Dns,
     log: Log,
+    privileges: Privileges,
 }
 
 /// `[dns]`
@@ -123,6 +124,7 @@ impl File {
             passthrough: passthrough(root.table("passthrough")),
             dns: dns(root.table("dns")),
             log: logs::read(root.table("log")),
+            privileges: privileges::read(root.table("privileges")),
         };
         root.finish();
         file
@@ -165,6 +167,7 @@ impl File {
             passthrough: passthrough(absent()),
             dns: Dns::default(),
             log: Log::default(),
+            privileges: Privileges::default(),
         }
     }
 
@@ -178,6 +181,7 @@ impl File {
             backends: self.backends.iter().map(model).collect(),
             frontends,
             log: self.log.clone(),
+            privileges: self.privileges.clone(),
             stats: self.stats,
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),

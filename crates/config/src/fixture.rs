@@ -9,6 +9,7 @@ pub fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config {
         frontends,
         backends,
         log: Default::default(),
+        privileges: Default::default(),
         stats: Stats { listen: ([127, 0, 0, 1], 7000).into() },
         timeouts: fixture::timeouts(),
         passthrough: PacketSettings::default(),

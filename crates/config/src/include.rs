@@ -53,6 +53,18 @@ pub(super) fn files(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
     files
 }
 
+/// The folders in which the patterns may find files: of a pattern, what stands before its first wildcard.
+pub(super) fn folders(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let folder = |pattern: &String| {
+        let full = directory.join(pattern);
+        let literal = full.iter().take_while(|part| !has_wildcards(&part.to_string_lossy()));
+        let literal: PathBuf = literal.collect();
+        if literal == full { literal.parent().unwrap_or(Path::new("")).to_owned() } else { literal }
+    };
+    patterns.iter().map(folder).collect()
+}
+
 /// Whether this is a pattern.
 ///
 /// # Errors
@@ -76,6 +88,17 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn the_folders_of_patterns_are_what_stands_before_the_first_wildcard() {
+        let patterns =
+            ["a.toml", "conf.d/*.toml", "*.toml", "/srv/site-?/x.toml", "/srv/b.toml"].map(String::from);
+        let folders = folders(Path::new("/etc/convey/config.toml"), &patterns);
+        assert_eq!(
+            folders,
+            ["/etc/convey", "/etc/convey/conf.d", "/etc/convey", "/srv", "/srv"].map(PathBuf::from)
+        );
+    }
 
     #[test]
     fn patterns_stand_for_files_as_in_a_shell() {

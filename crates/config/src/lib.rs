@@ -16,6 +16,7 @@ mod list;
 mod logs;
 mod loops;
 mod mode;
+mod privileges;
 mod problem;
 mod reader;
 mod reload;
@@ -30,12 +31,13 @@ pub use describe::describe;
 pub use list::{List, load_list};
 pub use logs::{Log, LogFormat, LogLevel, LogOutput};
 pub use mode::{Network, validate_mode};
+pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
 pub use resolved::LeftOut;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::document::Document;
 use self::file::File;
@@ -53,6 +55,8 @@ pub struct Config {
     pub backends: Vec<Backend>,
     /// What is logged, and where to.
     pub log: Log,
+    /// What convey gives up once it has read the file.
+    pub privileges: Privileges,
     /// Where statistics are served.
     pub stats: Stats,
     /// Time limits of the proxy.
@@ -150,6 +154,13 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
         texts.push(&file.display().to_string(), &text);
     }
     parse_texts(texts).map_err(LoadError::Invalid)
+}
+
+/// The folders that a file and those that it includes are read from, if it can be read.
+pub fn folders(path: &Path) -> Vec<PathBuf> {
+    let patterns = read(path).map(|text| include::patterns(&text)).unwrap_or_default();
+    let own = path.parent().unwrap_or(Path::new("")).to_owned();
+    [own].into_iter().chain(include::folders(path, &patterns)).collect()
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {

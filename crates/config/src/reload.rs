@@ -19,7 +19,7 @@ pub struct Diff {
 
 impl Loaded {
     /// The file as far as a process that runs `running` can apply it, and what that changes. These need a restart: the
-    /// mode of a frontend, where statistics are served, and the settings of packet modes but for timeouts of flows.
+    /// mode of a frontend, the privileges, where statistics are served, and the settings of packet modes but for timeouts of flows.
     pub fn reload(self, running: &Config) -> (Loaded, Diff) {
         let wanted = self.config.clone();
         let kept = wanted.frontends.iter().chain(&running.frontends);
@@ -30,9 +30,11 @@ impl Loaded {
         let config = self.source.file.config(mode_of);
         let timeouts = config.passthrough.timeouts;
         let passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
-        let applied = Config { stats: running.stats, passthrough, ..config };
+        let privileges = running.privileges.clone();
+        let applied = Config { privileges, stats: running.stats, passthrough, ..config };
         let restarted = Config {
             frontends: wanted.frontends,
+            privileges: wanted.privileges,
             stats: wanted.stats,
             passthrough: wanted.passthrough,
             ..applied.clone()

@@ -35,6 +35,11 @@ use crate::control::Call;
 /// Set for a process that is to take the place of another: its standard input leads there.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";
 
+/// Whether another process has started this one, to go on with what it does.
+pub(super) fn is_under_way() -> bool {
+    std::env::var_os(ENVIRONMENT).is_some()
+}
+
 /// What is done with the control task of this program.
 pub(super) type Calls = mpsc::Sender<Call<Paths>>;
 

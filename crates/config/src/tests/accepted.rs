@@ -56,6 +56,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             named: vec![],
         }],
         log: Default::default(),
+        privileges: Default::default(),
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
         timeouts: Timeouts {
             connect: Duration::from_secs(5),

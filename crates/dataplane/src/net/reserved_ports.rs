@@ -81,7 +81,7 @@ impl ReservedPorts {
     /// # Errors
     /// They are not, cannot be, and the kernel hands them out.
     pub fn add(ports: RangeInclusive<u16>) -> Result<ReservedPorts, NotReserved> {
-        ReservedPorts::recorded_in(Path::new(DIRECTORY), ports)
+        ReservedPorts::recorded_in(&records::directory(Path::new(DIRECTORY)), ports)
     }
 
     /// The same, remembered in another directory.
@@ -123,6 +123,14 @@ impl ReservedPorts {
         }
     }
 
+    /// Makes a directory for the records of another user. For root, before it becomes that user.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or its owner not be changed.
+    pub fn prepare_for(user: u32, group: u32) -> io::Result<()> {
+        records::prepare_for(Path::new(DIRECTORY), user, group)
+    }
+
     /// Gives back what killed processes have added in this network namespace, and says so in the log; for one that needs
     /// no ports.
     pub fn give_back_stale() {
@@ -140,7 +148,7 @@ impl ReservedPorts {
     /// # Errors
     /// The records cannot be read, or the list not be written.
     pub fn clear_stale() -> io::Result<PortRanges> {
-        clear_stale(Path::new(DIRECTORY))
+        clear_stale(&records::directory(Path::new(DIRECTORY)))
     }
 }
 

@@ -3,10 +3,10 @@
 //! file beside the locked one; it is replaced as a whole, so that who is killed meanwhile loses nothing.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions};
+use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -64,17 +64,37 @@ pub(super) struct Record {
     added: PortRanges,
 }
 
+/// Where this user's records are: in a directory of its own if root has made one, as for a convey that has become
+/// another user.
+pub(super) fn directory(of_all: &Path) -> PathBuf {
+    let own = of_all.join(geteuid().as_raw().to_string());
+    if own.is_dir() { own } else { of_all.to_owned() }
+}
+
+/// Makes such a directory.
+pub(super) fn prepare_for(of_all: &Path, user: u32, group: u32) -> io::Result<()> {
+    make(of_all)?;
+    // Others find their own in it.
+    fs::set_permissions(of_all, Permissions::from_mode(0o711))?;
+    let own = of_all.join(user.to_string());
+    make(&own)?;
+    lchown(own, Some(user), Some(group))
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 impl Records {
     /// Those in a directory, which is made if need be.
     ///
     /// # Errors
     /// The directory or a file in it is another user's or may be written by others; or somebody keeps it for seconds.
     pub(super) fn open(directory: &Path) -> io::Result<Records> {
-        if let Err(error) = DirBuilder::new().mode(0o700).create(directory)
-            && error.kind() != io::ErrorKind::AlreadyExists
-        {
-            return Err(error);
-        }
+        make(directory)?;
         let metadata = fs::symlink_metadata(directory)?;
         if !metadata.is_dir() || !is_ours(&metadata) {
             return Err(io::Error::other("it is no directory that only this user can write to"));

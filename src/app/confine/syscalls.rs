@@ -1,0 +1,287 @@
+//! seccomp: which system calls convey, and the programs that it starts, may make.
+//!
+//! The list is what the service of a network program needs (compare `systemd-analyze syscall-filter @system-service`), without
+//! what administers a host. A call that is not in it fails with `EPERM`, which a log line of the caller then tells.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+
+#[allow(clippy::wildcard_imports, reason = "the lists below are nothing but its names")]
+use libc::*;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+/// On every processor.
+const ALLOWED: &[c_long] = &[
+    SYS_read,
+    SYS_write,
+    SYS_readv,
+    SYS_writev,
+    SYS_pread64,
+    SYS_pwrite64,
+    SYS_preadv,
+    SYS_pwritev,
+    SYS_preadv2,
+    SYS_pwritev2,
+    SYS_lseek,
+    SYS_close,
+    SYS_close_range,
+    SYS_openat,
+    SYS_openat2,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_statfs,
+    SYS_fstatfs,
+    SYS_getdents64,
+    SYS_readlinkat,
+    SYS_faccessat,
+    SYS_faccessat2,
+    SYS_fchmod,
+    SYS_fchmodat,
+    SYS_fchown,
+    SYS_fchownat,
+    SYS_umask,
+    SYS_ftruncate,
+    SYS_truncate,
+    SYS_fallocate,
+    SYS_fsync,
+    SYS_fdatasync,
+    SYS_flock,
+    SYS_utimensat,
+    SYS_unlinkat,
+    SYS_mkdirat,
+    SYS_renameat2,
+    SYS_linkat,
+    SYS_symlinkat,
+    SYS_getcwd,
+    SYS_chdir,
+    SYS_fchdir,
+    SYS_dup,
+    SYS_dup3,
+    SYS_pipe2,
+    SYS_fcntl,
+    SYS_ioctl,
+    SYS_splice,
+    SYS_tee,
+    SYS_sendfile,
+    SYS_copy_file_range,
+    SYS_memfd_create,
+    SYS_mmap,
+    SYS_munmap,
+    SYS_mprotect,
+    SYS_mremap,
+    SYS_madvise,
+    SYS_msync,
+    SYS_mincore,
+    SYS_mlock,
+    SYS_munlock,
+    SYS_brk,
+    SYS_membarrier,
+    SYS_socket,
+    SYS_socketpair,
+    SYS_bind,
+    SYS_listen,
+    SYS_accept,
+    SYS_accept4,
+    SYS_connect,
+    SYS_getsockname,
+    SYS_getpeername,
+    SYS_getsockopt,
+    SYS_setsockopt,
+    SYS_shutdown,
+    SYS_sendto,
+    SYS_sendmsg,
+    SYS_sendmmsg,
+    SYS_recvfrom,
+    SYS_recvmsg,
+    SYS_recvmmsg,
+    SYS_epoll_create1,
+    SYS_epoll_ctl,
+    SYS_epoll_pwait,
+    SYS_epoll_pwait2,
+    SYS_ppoll,
+    SYS_pselect6,
+    SYS_eventfd2,
+    SYS_signalfd4,
+    SYS_timerfd_create,
+    SYS_timerfd_settime,
+    SYS_timerfd_gettime,
+    SYS_inotify_init1,
+    SYS_inotify_add_watch,
+    SYS_inotify_rm_watch,
+    SYS_futex,
+    SYS_futex_waitv,
+    SYS_set_robust_list,
+    SYS_get_robust_list,
+    SYS_rseq,
+    SYS_set_tid_address,
+    SYS_clone,
+    SYS_clone3,
+    SYS_execve,
+    SYS_execveat,
+    SYS_wait4,
+    SYS_waitid,
+    SYS_exit,
+    SYS_exit_group,
+    SYS_kill,
+    SYS_tkill,
+    SYS_tgkill,
+    SYS_pidfd_open,
+    SYS_pidfd_send_signal,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_rt_sigtimedwait,
+    SYS_rt_sigsuspend,
+    SYS_rt_sigpending,
+    SYS_rt_sigqueueinfo,
+    SYS_sigaltstack,
+    SYS_restart_syscall,
+    SYS_nanosleep,
+    SYS_clock_nanosleep,
+    SYS_clock_gettime,
+    SYS_clock_getres,
+    SYS_gettimeofday,
+    SYS_setitimer,
+    SYS_getitimer,
+    SYS_sched_yield,
+    SYS_sched_getaffinity,
+    SYS_sched_setaffinity,
+    SYS_sched_getparam,
+    SYS_sched_getscheduler,
+    SYS_getcpu,
+    SYS_getpriority,
+    SYS_setpriority,
+    SYS_getpid,
+    SYS_getppid,
+    SYS_gettid,
+    SYS_getpgid,
+    SYS_setpgid,
+    SYS_getsid,
+    SYS_setsid,
+    SYS_getuid,
+    SYS_geteuid,
+    SYS_getgid,
+    SYS_getegid,
+    SYS_getgroups,
+    SYS_getresuid,
+    SYS_getresgid,
+    SYS_setuid,
+    SYS_setgid,
+    SYS_setgroups,
+    SYS_setresuid,
+    SYS_setresgid,
+    SYS_capget,
+    SYS_capset,
+    SYS_prctl,
+    SYS_prlimit64,
+    SYS_getrusage,
+    SYS_times,
+    SYS_uname,
+    SYS_sysinfo,
+    SYS_getrandom,
+    SYS_getxattr,
+    SYS_lgetxattr,
+    SYS_fgetxattr,
+    SYS_seccomp,
+    SYS_landlock_create_ruleset,
+    SYS_landlock_add_rule,
+    SYS_landlock_restrict_self,
+];
+
+/// Older forms of the same, which only the oldest processors have.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[c_long] = &[
+    SYS_open,
+    SYS_stat,
+    SYS_lstat,
+    SYS_poll,
+    SYS_select,
+    SYS_pipe,
+    SYS_dup2,
+    SYS_access,
+    SYS_fork,
+    SYS_vfork,
+    SYS_creat,
+    SYS_readlink,
+    SYS_unlink,
+    SYS_mkdir,
+    SYS_rmdir,
+    SYS_rename,
+    SYS_link,
+    SYS_symlink,
+    SYS_chmod,
+    SYS_chown,
+    SYS_epoll_create,
+    SYS_epoll_wait,
+    SYS_eventfd,
+    SYS_signalfd,
+    SYS_inotify_init,
+    SYS_getdents,
+    SYS_getpgrp,
+    SYS_arch_prctl,
+    SYS_time,
+    SYS_alarm,
+    SYS_pause,
+    SYS_utime,
+    SYS_getrlimit,
+    SYS_setrlimit,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[c_long] = &[];
+
+/// For the packet modes: programs of the kernel and their maps.
+const PACKETS: &[c_long] = &[SYS_bpf];
+
+/// Leaves this thread, and those that it starts, the calls that convey needs.
+pub(super) fn restrict(forwards_packets: bool) -> Result<(), String> {
+    let failed =
+        |why: &dyn std::fmt::Display| format!("convey may make all system calls (privileges.seccomp): {why}");
+    let program = program(forwards_packets).map_err(|error| failed(&error))?;
+    seccompiler::apply_filter(&program).map_err(|error| failed(&error))
+}
+
+fn program(forwards_packets: bool) -> Result<BpfProgram, seccompiler::BackendError> {
+    let packets = if forwards_packets { PACKETS } else { &[] };
+    let calls = ALLOWED.iter().chain(OLDER).chain(packets);
+    let rules: BTreeMap<i64, Vec<_>> = calls.map(|call| (*call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(EPERM.unsigned_abs());
+    SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::try_from(ARCH)?)?.try_into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_can_be_made_for_every_mode() {
+        let without = program(false).unwrap();
+        let with = program(true).unwrap();
+        assert!(with.len() > without.len(), "{} and {}", with.len(), without.len());
+    }
+
+    #[test]
+    fn what_administers_a_host_is_in_no_list() {
+        let all = [ALLOWED, OLDER, PACKETS].concat();
+        let never = [
+            SYS_mount,
+            SYS_umount2,
+            SYS_pivot_root,
+            SYS_reboot,
+            SYS_init_module,
+            SYS_finit_module,
+            SYS_kexec_load,
+            SYS_ptrace,
+            SYS_setns,
+            SYS_unshare,
+            SYS_settimeofday,
+            SYS_clock_settime,
+            SYS_swapon,
+            SYS_keyctl,
+            SYS_process_vm_writev,
+            SYS_perf_event_open,
+            SYS_io_uring_setup,
+        ];
+        assert!(never.iter().all(|call| !all.contains(call)));
+    }
+}

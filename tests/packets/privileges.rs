@@ -1,0 +1,49 @@
+//! convey as another user than root, with what its modes need and no more.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::wait_for;
+
+use crate::case::{Case, Family, Story, stories};
+use crate::config::{Config, UNCHECKED};
+use crate::network::Network;
+
+pub(crate) fn stories() -> Vec<Story> {
+    // The family makes no difference.
+    stories![when |case| case.is_cached() && case.family == Family::V4 =>
+        a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads,
+    ]
+}
+
+fn a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let _servers = [network.nginx(1), network.nginx(2)];
+    let text = |server| {
+        let config = Config { servers: vec![(server, "")], health: UNCHECKED, ..Config::new(2) };
+        config.text(case) + "[privileges]\nuser = \"nobody\"\nlandlock = true\n"
+    };
+    fs::set_permissions(network.path(""), Permissions::from_mode(0o755)).unwrap();
+    network.balance_with(&text(1));
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "tc");
+
+    let status =
+        network.convey(|convey| fs::read_to_string(format!("/proc/{}/status", convey.id())).unwrap());
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_once(':').unwrap().1.trim().to_owned()
+    };
+    assert!(!field("Uid").split('\t').any(|id| id == "0"), "{status}");
+    // Network administration, raw sockets, BPF and its tracing.
+    let needed: u64 = (1 << 12) | (1 << 13) | (1 << 38) | (1 << 39);
+    assert_eq!(u64::from_str_radix(&field("CapEff"), 16).unwrap(), needed, "{status}");
+    assert_eq!((field("NoNewPrivs").as_str(), field("Seccomp").as_str()), ("1", "2"));
+
+    network.save_with(&text(2));
+    wait_for("the other server", || (network.ask(1).ok()? == "s2").then_some(()));
+    let log = network.log(Role::Balancer);
+    assert!(log.contains("INFO  privileges: user nobody with CAP_NET_ADMIN, CAP_NET_RAW"), "{log}");
+    assert!(!log.contains("Permission denied") && !log.contains("not permitted"), "{log}");
+}
