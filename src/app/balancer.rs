@@ -33,6 +33,7 @@ use crate::health::Schedule;
 use crate::logging::{self, Log};
 use crate::model::{Endpoint, Mode};
 use crate::net::ReservedPorts;
+use crate::proxy::remedy;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counter, PacketStats};
 
@@ -435,7 +436,7 @@ fn source(
 
 /// Why statistics cannot be served, and who has the port.
 pub(super) fn statistics_problem(addr: SocketAddr, error: &io::Error) -> anyhow::Error {
-    let taken = error.kind() == io::ErrorKind::AddrInUse;
-    let owner = if taken { port_owner::describe(Endpoint::tcp(addr)) } else { String::new() };
-    anyhow!("cannot serve statistics on {addr} (stats.port): {error}{owner}")
+    let (at, taken) = (Endpoint::tcp(addr), error.kind() == io::ErrorKind::AddrInUse);
+    let owner = if taken { port_owner::describe(at) } else { String::new() };
+    anyhow!("cannot serve statistics on {addr} (stats.port): {error}{}{owner}", remedy(at, error))
 }

@@ -95,8 +95,10 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
             lab.vip()
         ),
         format!(
-            "cannot serve statistics on {} (stats.port): Address already in use (os error 98); ",
-            lab.stats()
+            "cannot serve statistics on {} (stats.port): Address already in use (os error 98) (`sudo ss -tlnp 'sport = :{}'` \
+             shows by which process); ",
+            lab.stats(),
+            lab.stats().port()
         ),
     ];
     let checked = check(&lab, &setup.to_string());
@@ -123,6 +125,13 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
         "{checked:?}"
     );
     assert!(checked.stderr.contains("`ip addr add 192.0.2.77/32 dev INTERFACE`"), "{checked:?}");
+
+    fs::write(lab.directory().join("hosts.txt"), format!("{}\n", lab.server(1))).unwrap();
+    let mut statistics = binary();
+    statistics.current_dir(lab.directory()).args(["check", "--listen", &lab.second_vip().to_string()]);
+    let checked = run(statistics.args(["--stats", "192.0.2.77:7000", "--servers", "hosts.txt"]));
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(checked.stderr.contains("(`ip addr add 192.0.2.77/32 dev INTERFACE`)"), "{checked:?}");
 }
 
 fn check_of_the_syntax_looks_at_the_file_alone() {

@@ -33,7 +33,7 @@ pub use handover::{Session as HandedSession, Sockets as HandedSockets};
 pub use lines::Lines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
-pub use socket::{BindError, missing_address, try_to_bind};
+pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use udp::Sessions;
 pub use worker::{Descriptors, Reserved, Shared};
 

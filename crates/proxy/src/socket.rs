@@ -47,13 +47,16 @@ pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Bi
     places.into_iter().filter_map(refused).collect()
 }
 
-/// What an operator can do about it; empty if the cause says it.
-fn remedy(at: Endpoint, cause: &io::Error) -> String {
+/// What an operator can do about an address that cannot be listened on; empty if the cause says it.
+pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
     let port = at.addr.port();
     match cause.kind() {
         io::ErrorKind::AddrInUse => {
             let kind = if at.protocol == convey_model::Protocol::Tcp { "t" } else { "u" };
             format!(" (`sudo ss -{kind}lnp 'sport = :{port}'` shows by which process)")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("; no interface has this address: add it (`{}`)", adding(at.addr.ip()))
         }
         io::ErrorKind::PermissionDenied if port < 1024 => {
             let binary = std::env::current_exe().unwrap_or_else(|_| "convey".into());
@@ -228,11 +231,16 @@ pub fn missing_address(ip: IpAddr) -> Option<String> {
     if !bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable) {
         return None;
     }
-    let add = match ip {
+    let add = adding(ip);
+    Some(format!("no interface has {ip} yet: clients come once one has (a standby's, or `{add}`)"))
+}
+
+/// The command that gives an interface an address.
+fn adding(ip: IpAddr) -> String {
+    match ip {
         IpAddr::V4(ip) => format!("ip addr add {ip}/32 dev INTERFACE"),
         IpAddr::V6(ip) => format!("ip -6 addr add {ip}/128 dev INTERFACE nodad"),
-    };
-    Some(format!("no interface has {ip} yet: clients come once one has (a standby's, or `{add}`)"))
+    }
 }
 
 #[cfg(test)]
