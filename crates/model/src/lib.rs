@@ -2,6 +2,7 @@
 //! has been validated. Pure: nothing here does anything.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod access;
 mod client;
 mod draining;
 #[cfg(any(test, feature = "test-util"))]
@@ -9,6 +10,7 @@ pub mod fixture;
 mod flow;
 mod flow_timeouts;
 mod http_check;
+mod limits;
 mod listen;
 mod mode;
 mod names;
@@ -25,12 +27,15 @@ mod server;
 mod server_endpoints;
 mod shortage;
 mod slots;
+mod sources;
 
+pub use access::Access;
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use draining::Draining;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use http_check::{HttpCheck, TlsCheck};
+pub use limits::{Limits, OverLimit};
 pub use listen::{Listen, ListenError, overlap};
 pub use mode::Mode;
 pub use names::{Fault, Lookup, Missing, Records};
@@ -47,6 +52,7 @@ pub use server::{NamedServer, Server, ServerAddr, ServerSettings, is_service};
 pub use server_endpoints::ServerEndpoints;
 pub use shortage::{Handshakes, Shortage};
 pub use slots::Slots;
+pub use sources::{CountedSource, Excess, Sources};
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

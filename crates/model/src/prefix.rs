@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 /// A prefix of addresses of one family (`10.0.0.0/8`). The bits after it are zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     ip: IpAddr,
     len: u8,
@@ -33,10 +33,43 @@ impl Prefix {
         self.ip
     }
 
+    /// How many bits its addresses have in common.
+    #[expect(clippy::len_without_is_empty, reason = "a length of bits")]
+    pub fn len(&self) -> u8 {
+        self.len
+    }
+
+    /// Its first and last address as numbers; `None` if it is of IPv6.
+    pub fn v4_range(&self) -> Option<(u32, u32)> {
+        let IpAddr::V4(ip) = self.ip else { return None };
+        let rest = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
+        Some((ip.to_bits(), ip.to_bits() | rest))
+    }
+
+    /// Its first and last address as numbers; `None` if it is of IPv4.
+    pub fn v6_range(&self) -> Option<(u128, u128)> {
+        let IpAddr::V6(ip) = self.ip else { return None };
+        let rest = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
+        Some((ip.to_bits(), ip.to_bits() | rest))
+    }
+
     /// Whether an address is in the network.
     pub fn contains(&self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.ip.is_ipv4() && Prefix::of(ip, self.len) == *self
     }
+
+    /// The network of an address in it and its length (`10.0.0.1/8`).
+    pub fn around(text: &str) -> Option<Prefix> {
+        address_and_len(text).map(|(ip, len)| Prefix::of(ip, len))
+    }
+}
+
+fn address_and_len(text: &str) -> Option<(IpAddr, u8)> {
+    let (ip, len) = text.split_once('/').map_or((text, None), |(ip, len)| (ip, Some(len)));
+    let ip: IpAddr = ip.parse().ok()?;
+    let most = if ip.is_ipv4() { 32 } else { 128 };
+    let len = len.map_or(Some(most), |len| len.parse().ok())?;
+    (len <= most).then_some((ip, len))
 }
 
 impl FromStr for Prefix {
@@ -44,12 +77,8 @@ impl FromStr for Prefix {
 
     /// `10.0.0.0/8`; without a length it is one address.
     fn from_str(text: &str) -> Result<Prefix, ()> {
-        let (ip, len) = text.split_once('/').map_or((text, None), |(ip, len)| (ip, Some(len)));
-        let ip: IpAddr = ip.parse().map_err(drop)?;
-        let most = if ip.is_ipv4() { 32 } else { 128 };
-        let len = len.map_or(Ok(most), |len| len.parse().map_err(drop))?;
-        let prefix = Prefix::of(ip, len);
-        if len <= most && prefix.ip == ip { Ok(prefix) } else { Err(()) }
+        let (ip, len) = address_and_len(text).ok_or(())?;
+        Some(Prefix::of(ip, len)).filter(|prefix| prefix.ip == ip).ok_or(())
     }
 }
 
@@ -86,5 +115,7 @@ mod tests {
         for text in ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/", "2001:db8::/129", "web"] {
             assert!(text.parse::<Prefix>().is_err(), "{text}");
         }
+        assert_eq!(Prefix::around("10.0.0.1/8"), "10.0.0.0/8".parse().ok());
+        assert_eq!(Prefix::around("10.0.0.1/33"), None);
     }
 }

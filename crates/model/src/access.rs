@@ -1,0 +1,183 @@
+//! Who may come in: networks that are let in, and networks that are kept out. Pure.
+
+mod ranges;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::Prefix;
+use ranges::Ranges;
+
+/// The access lists of a frontend. The default lets everybody in. Clones share the lists.
+///
+/// The longest prefix that contains an address decides. Of an allowed and a denied network with the same prefix, the denied
+/// one decides. An address in no network is let in, unless there is an allowed network.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Access(Option<Arc<Lists>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Lists {
+    allowed: BTreeSet<Prefix>,
+    denied: BTreeSet<Prefix>,
+    v4: Ranges<u32>,
+    v6: Ranges<u128>,
+}
+
+impl Access {
+    /// Lists of these networks. A lookup takes the logarithm of their number.
+    pub fn new(
+        allowed: impl IntoIterator<Item = Prefix>,
+        denied: impl IntoIterator<Item = Prefix>,
+    ) -> Access {
+        let (allowed, denied): (BTreeSet<_>, BTreeSet<_>) =
+            (allowed.into_iter().collect(), denied.into_iter().collect());
+        if allowed.is_empty() && denied.is_empty() {
+            return Access::default();
+        }
+        // Of two with the same prefix the later one counts.
+        let all = || allowed.iter().map(|net| (net, true)).chain(denied.iter().map(|net| (net, false)));
+        let rest = allowed.is_empty();
+        let v4 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v4_range()?, is_let_in))));
+        let v6 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v6_range()?, is_let_in))));
+        Access(Some(Arc::new(Lists { allowed, denied, v4, v6 })))
+    }
+
+    /// Whether everybody is let in.
+    pub fn is_open(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether a client is let in. An IPv4-mapped address is that of IPv4.
+    pub fn admits(&self, client: IpAddr) -> bool {
+        let Some(lists) = &self.0 else { return true };
+        match client.to_canonical() {
+            IpAddr::V4(ip) => lists.v4.get(ip.to_bits()),
+            IpAddr::V6(ip) => lists.v6.get(ip.to_bits()),
+        }
+    }
+
+    /// How many networks are added and taken away on the way from `old` to this.
+    pub fn changes_since(&self, old: &Access) -> (usize, usize) {
+        let count = |new: &Access, old: &Access| {
+            let [new, old] = [new, old].map(|access| access.0.as_deref());
+            let of = |pick: fn(&Lists) -> &BTreeSet<Prefix>| {
+                let old = old.map(pick);
+                new.map_or(0, |new| {
+                    pick(new).iter().filter(|net| old.is_none_or(|o| !o.contains(net))).count()
+                })
+            };
+            of(|lists| &lists.allowed) + of(|lists| &lists.denied)
+        };
+        (count(self, old), count(old, self))
+    }
+}
+
+/// `networks: 2 allowed, 1 denied`.
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count =
+            |pick: fn(&Lists) -> &BTreeSet<Prefix>| self.0.as_ref().map_or(0, |lists| pick(lists).len());
+        match (count(|lists| &lists.allowed), count(|lists| &lists.denied)) {
+            (0, 0) => f.write_str("everybody"),
+            (allowed, denied) => write!(f, "networks: {allowed} allowed, {denied} denied"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn access(allowed: &[&str], denied: &[&str]) -> Access {
+        let read =
+            |networks: &[&str]| networks.iter().map(|net| net.parse().unwrap()).collect::<Vec<Prefix>>();
+        Access::new(read(allowed), read(denied))
+    }
+
+    fn admits(access: &Access, ip: &str) -> bool {
+        access.admits(ip.parse().unwrap())
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_and_with_an_allowed_network_everybody_else_is_denied() {
+        for (allowed, denied, let_in, kept_out) in [
+            (&[][..], &[][..], &["10.0.0.1", "::1"][..], &[][..]),
+            (&[], &["10.0.0.0/8"], &["11.0.0.0", "9.255.255.255", "::1"], &["10.0.0.0", "10.255.255.255"]),
+            (&["10.0.0.0/8"], &[], &["10.1.2.3"], &["192.0.2.1", "2001:db8::1"]),
+            (&["10.1.0.0/16"], &["10.0.0.0/8"], &["10.1.0.0", "10.1.255.255"], &["10.0.255.255", "10.2.0.0"]),
+            (&["10.0.0.0/8"], &["10.1.0.0/16", "10.1.2.3"], &["10.2.0.0"], &["10.1.2.3", "10.1.2.4"]),
+            (&["10.0.0.1"], &["10.0.0.1"], &[], &["10.0.0.1", "10.0.0.2"]),
+            (&["0.0.0.0/0"], &["255.255.255.255"], &["0.0.0.0", "255.255.255.254"], &["255.255.255.255"]),
+            (&["2001:db8::/32"], &["2001:db8:1::/48"], &["2001:db8:2::1"], &["2001:db8:1::9", "10.0.0.1"]),
+        ] {
+            let access = access(allowed, denied);
+            for (ips, expected) in [(let_in, true), (kept_out, false)] {
+                ips.iter()
+                    .for_each(|ip| assert_eq!(admits(&access, ip), expected, "{allowed:?} {denied:?} {ip}"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_of_ipv4_is_the_same_at_a_socket_of_ipv6() {
+        assert!(!admits(&access(&[], &["10.0.0.0/8"]), "::ffff:10.0.0.1"));
+    }
+
+    #[test]
+    fn what_changed_is_counted() {
+        let [old, new] =
+            [access(&["10.0.0.0/8"], &["10.1.0.0/16"]), access(&["10.0.0.0/8"], &["10.2.0.0/16", "::1"])];
+        assert_eq!((new.changes_since(&old), new.changes_since(&Access::default())), ((2, 1), (3, 0)));
+        assert_eq!(Access::default().changes_since(&new), (0, 3));
+        assert_eq!(new.to_string(), "networks: 1 allowed, 2 denied");
+    }
+
+    /// Few bits, so that networks lie in and beside each other; long ones in the last bits too.
+    fn networks() -> impl Strategy<Value = Vec<Prefix>> {
+        let v4 = (any::<u32>(), 0..=32_u8).prop_map(|(bits, len)| {
+            let bits = (bits & 0x0300_0003) | if bits & 0x10 == 0 { 0 } else { 0xfc00_0000 };
+            Prefix::of(Ipv4Addr::from_bits(bits).into(), len)
+        });
+        let v6 = (any::<u128>(), 0..=128_u8).prop_map(|(bits, len)| {
+            Prefix::of(std::net::Ipv6Addr::from_bits(bits & (3 << 126 | 3)).into(), len)
+        });
+        proptest::collection::vec(prop_oneof![3 => v4, 1 => v6], 0..24)
+    }
+
+    /// By looking at each network.
+    fn scan(allowed: &[Prefix], denied: &[Prefix], ip: IpAddr) -> bool {
+        let longest = |networks: &[Prefix]| networks.iter().filter(|n| n.contains(ip)).map(Prefix::len).max();
+        match (longest(allowed), longest(denied)) {
+            (None, None) => allowed.is_empty(),
+            (allowed, denied) => allowed > denied,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_lookup_finds_what_a_scan_of_all_networks_finds(
+            allowed in networks(), denied in networks(), ips in networks(),
+        ) {
+            let access = Access::new(allowed.clone(), denied.clone());
+            // The first and the last address of each network, and both of their neighbours.
+            for net in allowed.iter().chain(&denied).chain(&ips) {
+                let edges: Vec<IpAddr> = match (net.v4_range(), net.v6_range()) {
+                    (Some((a, b)), _) => [a, b, a.wrapping_sub(1), b.wrapping_add(1)]
+                        .map(|bits| Ipv4Addr::from_bits(bits).into()).into(),
+                    (_, Some((a, b))) => [a, b, a.wrapping_sub(1), b.wrapping_add(1)]
+                        .map(|bits| std::net::Ipv6Addr::from_bits(bits).into()).into(),
+                    _ => vec![],
+                };
+                for ip in edges.into_iter().filter(|ip| ip.to_canonical() == *ip) {
+                    prop_assert_eq!(access.admits(ip), scan(&allowed, &denied, ip), "{}", ip);
+                }
+            }
+        }
+    }
+}

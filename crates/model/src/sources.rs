@@ -1,0 +1,349 @@
+//! What each source has of a frontend now: open connections, and how fast it begins new ones. Pure.
+//!
+//! All threads that serve the frontend share one table, so the counts are exact. A lock is held for a few entries, when a
+//! connection begins, opens or closes. Memory is bounded: whoever forges sources makes it no larger.
+
+mod bucket;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Limits, Prefix, Timestamp};
+use bucket::Bucket;
+
+/// Places where a source can be. Where all are taken, one gives way.
+const WAYS: usize = 8;
+
+/// Sets of places under one lock.
+const SETS: usize = 128;
+
+const SHARDS: usize = 128;
+
+/// The sources of a frontend.
+#[derive(Debug)]
+pub struct Sources {
+    /// Each is empty until it is first used.
+    shards: Box<[Mutex<Box<[Set]>>]>,
+    hasher: RandomState,
+    v4_prefix: u8,
+    v6_prefix: u8,
+    uncounted: AtomicU64,
+}
+
+type Set = [Entry; WAYS];
+
+/// Free if nothing is open and its bucket is full.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    source: u128,
+    open: u32,
+    bucket: Bucket,
+}
+
+/// Why a source may begin no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excess {
+    /// It has as many as it may have at once.
+    Connections,
+    /// It has begun too many of late.
+    Rate,
+}
+
+/// A connection that is counted for as long as this lives.
+#[derive(Debug)]
+pub struct CountedSource {
+    sources: Arc<Sources>,
+    client: IpAddr,
+}
+
+impl Sources {
+    /// Sources that a frontend counts at once.
+    pub const CAPACITY: usize = SHARDS * SETS * WAYS;
+
+    /// Nobody has anything. Sources are as the limits say now.
+    pub fn new(limits: &Limits) -> Sources {
+        Sources {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            v4_prefix: limits.ipv4_prefix,
+            v6_prefix: limits.ipv6_prefix,
+            uncounted: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether these limits mean the same sources.
+    pub fn fit(&self, limits: &Limits) -> bool {
+        (self.v4_prefix, self.v6_prefix) == (limits.ipv4_prefix, limits.ipv6_prefix)
+    }
+
+    /// The source that a client belongs to. An IPv4-mapped address is that of IPv4.
+    pub fn source_of(&self, client: IpAddr) -> Prefix {
+        let client = client.to_canonical();
+        Prefix::of(client, if client.is_ipv4() { self.v4_prefix } else { self.v6_prefix })
+    }
+
+    /// Takes one of what the client's source may begin now. [`Sources::opened`] says that it is open.
+    ///
+    /// # Errors
+    /// Why it may begin none. Then nothing is taken.
+    pub fn begin(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Result<(), Excess> {
+        let mut located = self.locate(client);
+        located.begin(limits, now, &self.uncounted)
+    }
+
+    /// The same, of one that is open from now on.
+    ///
+    /// # Errors
+    /// Those of [`Sources::begin`].
+    pub fn begin_counted(
+        self: &Arc<Self>,
+        client: IpAddr,
+        limits: &Limits,
+        now: Timestamp,
+    ) -> Result<Option<CountedSource>, Excess> {
+        let mut located = self.locate(client);
+        located.begin(limits, now, &self.uncounted)?;
+        let is_counted = located.opened(&self.uncounted);
+        Ok(is_counted.then(|| CountedSource { sources: self.clone(), client }))
+    }
+
+    /// A connection of the client is open from now on. Where all places are those of sources with open connections, it is
+    /// not counted.
+    pub fn opened(&self, client: IpAddr) {
+        self.locate(client).opened(&self.uncounted);
+    }
+
+    /// A connection that was counted is open no longer.
+    pub fn closed(&self, client: IpAddr) {
+        self.locate(client).closed();
+    }
+
+    /// Connections that the client's source has open.
+    pub fn open(&self, client: IpAddr) -> u32 {
+        let located = self.locate(client);
+        located.find().map_or(0, |way| located.set()[way].open)
+    }
+
+    /// How often a source was not counted for want of a place.
+    pub fn uncounted(&self) -> u64 {
+        self.uncounted.load(Ordering::Relaxed)
+    }
+
+    fn locate(&self, client: IpAddr) -> Located<'_> {
+        let source = match self.source_of(client).first() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(ip) => ip.to_bits(),
+        };
+        let hash = self.hasher.hash_one(source) as usize;
+        let mut shard = self.shards[hash % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
+        if shard.is_empty() {
+            *shard = vec![[Entry::default(); WAYS]; SETS].into();
+        }
+        Located { shard, number: hash / SHARDS % SETS, source }
+    }
+}
+
+impl Drop for CountedSource {
+    fn drop(&mut self) {
+        self.sources.closed(self.client);
+    }
+}
+
+/// Where a source is, or can be.
+struct Located<'a> {
+    shard: MutexGuard<'a, Box<[Set]>>,
+    number: usize,
+    source: u128,
+}
+
+impl Located<'_> {
+    fn begin(&mut self, limits: &Limits, now: Timestamp, uncounted: &AtomicU64) -> Result<(), Excess> {
+        let known = self.find();
+        let open = known.map_or(0, |way| self.set()[way].open);
+        if limits.connections_per_source.is_some_and(|most| open >= most) {
+            return Err(Excess::Connections);
+        }
+        let Some(rate) = limits.rate_per_source else { return Ok(()) };
+        let Some(way) = known.or_else(|| self.enter(uncounted)) else { return Ok(()) };
+        let burst = limits.burst.unwrap_or(rate);
+        if self.set_mut()[way].bucket.take(rate, burst, now) { Ok(()) } else { Err(Excess::Rate) }
+    }
+
+    /// Returns whether it is counted.
+    fn opened(&mut self, uncounted: &AtomicU64) -> bool {
+        let Some(way) = self.find().or_else(|| self.enter(uncounted)) else { return false };
+        self.set_mut()[way].open += 1;
+        true
+    }
+
+    fn closed(&mut self) {
+        if let Some(way) = self.find() {
+            let open = &mut self.set_mut()[way].open;
+            *open = open.saturating_sub(1);
+        }
+    }
+
+    /// A place for a source that has none: the one that is free for longest, or that of who has begun least of late. Who has
+    /// open connections stays.
+    fn enter(&mut self, uncounted: &AtomicU64) -> Option<usize> {
+        let may_go = self.set().iter().enumerate().filter(|(_, entry)| entry.open == 0);
+        let Some((way, _)) = may_go.min_by_key(|(_, entry)| entry.bucket.is_full_at()) else {
+            uncounted.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        self.set_mut()[way] = Entry { source: self.source, ..Entry::default() };
+        Some(way)
+    }
+
+    fn find(&self) -> Option<usize> {
+        self.set().iter().position(|entry| entry.source == self.source)
+    }
+
+    fn set(&self) -> &Set {
+        &self.shard[self.number]
+    }
+
+    fn set_mut(&mut self) -> &mut Set {
+        &mut self.shard[self.number]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::Ipv4Addr;
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn limits(connections: Option<u32>, rate: Option<u32>, burst: Option<u32>) -> Limits {
+        let [rate_per_source, burst] = [rate, burst].map(|n| n.and_then(NonZeroU32::new));
+        Limits { connections_per_source: connections, rate_per_source, burst, ..Limits::default() }
+    }
+
+    fn ip(n: u32) -> IpAddr {
+        Ipv4Addr::from_bits(0x0a00_0000 + n).into()
+    }
+
+    #[test]
+    fn a_source_has_so_many_at_once_and_another_as_many_beside_it() {
+        let limits = limits(Some(2), None, None);
+        let sources = Arc::new(Sources::new(&limits));
+        let begin = |client| sources.begin_counted(ip(client), &limits, Timestamp(0));
+        let (first, _second) = (begin(1).unwrap(), begin(1).unwrap());
+        assert_eq!(begin(1).map(drop), Err(Excess::Connections));
+        assert!(begin(2).is_ok());
+        drop(first);
+        assert!(begin(1).is_ok());
+        assert_eq!((sources.open(ip(1)), sources.open(ip(2))), (1, 0));
+    }
+
+    #[test]
+    fn a_faster_rate_holds_at_once_for_who_has_used_up_a_slow_one() {
+        let (slow, fast) = (limits(None, Some(1), Some(100)), limits(None, Some(1_000), Some(10)));
+        let sources = Sources::new(&slow);
+        let begun =
+            |limits, now| (0..200).filter(|_| sources.begin(ip(1), limits, Timestamp(now)).is_ok()).count();
+        assert_eq!(
+            [begun(&slow, SECOND), begun(&fast, SECOND), begun(&fast, SECOND + SECOND / 100)],
+            [100, 0, 10]
+        );
+        assert_eq!(begun(&slow, SECOND + SECOND / 100), 99);
+    }
+
+    #[test]
+    fn a_source_is_a_network_of_the_length_that_is_set() {
+        let limits = Limits { ipv4_prefix: 24, ..limits(Some(1), None, None) };
+        let sources = Sources::new(&limits);
+        ["10.0.0.1", "2001:db8::1"].iter().for_each(|client| sources.opened(client.parse().unwrap()));
+        for (client, open) in [
+            ("10.0.0.77", 1),
+            ("::ffff:10.0.0.3", 1),
+            ("10.0.1.1", 0),
+            ("2001:db8::9:9", 1),
+            ("2001:db8:0:1::1", 0),
+        ] {
+            assert_eq!(sources.open(client.parse().unwrap()), open, "{client}");
+        }
+        assert!(sources.fit(&limits) && !sources.fit(&Limits::default()));
+    }
+
+    #[test]
+    fn forged_sources_push_out_no_source_with_an_open_connection_and_take_no_more_memory() {
+        let limits = limits(Some(1), Some(5), None);
+        let sources = Sources::new(&limits);
+        let clients = 0..1_000;
+        clients.clone().for_each(|n| sources.opened(ip(n)));
+        for n in 0..2_000_000 {
+            let _ = sources.begin(ip(1_000_000 + n), &limits, Timestamp(u64::from(n) * 1_000));
+        }
+        assert!(clients.clone().all(|n| sources.open(ip(n)) == 1));
+        assert!(
+            clients.clone().all(|n| sources.begin(ip(n), &limits, Timestamp(0)) == Err(Excess::Connections))
+        );
+        assert_eq!(size_of::<Entry>() * Sources::CAPACITY, 4 << 20);
+    }
+
+    #[test]
+    fn who_finds_no_place_is_let_in_and_counted_as_such() {
+        let limits = limits(Some(1), None, None);
+        let sources = Sources::new(&limits);
+        let all = 2 * Sources::CAPACITY as u32;
+        (0..all).for_each(|n| sources.opened(ip(n)));
+        let counted = (0..all).filter(|n| sources.open(ip(*n)) == 1).count() as u64;
+        assert!(counted <= Sources::CAPACITY as u64 && counted + sources.uncounted() == u64::from(all));
+        let free = (0..all).find(|n| sources.open(ip(*n)) == 0).unwrap();
+        assert_eq!(sources.begin(ip(free), &limits, Timestamp(0)), Ok(()));
+    }
+
+    proptest! {
+        /// Against a map of counts, and a bucket that is filled bit by bit.
+        #[test]
+        fn each_source_has_what_a_simple_model_says(
+            connections in proptest::option::of(1..4_u32),
+            rate in 1..2_000_u32,
+            burst in 1..10_u32,
+            steps in proptest::collection::vec((0..6_u32, 0..300_000_000_u64, any::<bool>()), 1..200),
+        ) {
+            let limits = limits(connections, Some(rate), Some(burst));
+            let sources = Sources::new(&limits);
+            // Open connections; what is in the bucket, in nanoseconds; when it was filled.
+            let mut model: HashMap<u32, (u32, u64, u64)> = HashMap::new();
+            let each = SECOND.div_ceil(rate.into());
+            let mut now = 0;
+            for (source, pause, begins) in steps {
+                now += pause;
+                let (open, left, filled) = model.entry(source).or_insert((0, each * u64::from(burst), 0));
+                if !begins {
+                    if *open > 0 {
+                        *open -= 1;
+                        sources.closed(ip(source));
+                    }
+                    continue;
+                }
+                *left = (*left + now - *filled).min(each * u64::from(burst));
+                *filled = now;
+                let expected = if connections.is_some_and(|most| *open >= most) {
+                    Err(Excess::Connections)
+                } else if *left < each {
+                    Err(Excess::Rate)
+                } else {
+                    (*open, *left) = (*open + 1, *left - each);
+                    Ok(())
+                };
+                let found = sources.begin(ip(source), &limits, Timestamp(now));
+                prop_assert_eq!(found, expected);
+                if found.is_ok() {
+                    sources.opened(ip(source));
+                }
+                prop_assert_eq!(sources.open(ip(source)), *open);
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A token bucket in one number. Pure.
+
+use std::num::NonZeroU32;
+
+use super::Timestamp;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// When it will be full again: the generic cell rate algorithm (ITU-T I.371, annex A). The default is full.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Bucket(Timestamp);
+
+impl Bucket {
+    /// Takes one token, if there is one, of a bucket that gets `rate` a second and holds `burst`.
+    pub(super) fn take(&mut self, rate: NonZeroU32, burst: NonZeroU32, now: Timestamp) -> bool {
+        // Rounded up, so that it is never more than the rate.
+        let each = SECOND.div_ceil(rate.get().into());
+        let whole = each.saturating_mul(burst.get().into());
+        // A slower rate of before may have left more.
+        let missing = self.0.0.saturating_sub(now.0).min(whole);
+        self.0 = Timestamp(now.0.saturating_add(missing).min(self.0.0));
+        if missing > whole - each {
+            return false;
+        }
+        self.0 = Timestamp(self.0.max(now).0.saturating_add(each));
+        true
+    }
+
+    /// When it is full, if nothing is taken.
+    pub(super) fn is_full_at(&self) -> Timestamp {
+        self.0
+    }
+}
