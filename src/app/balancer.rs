@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +59,7 @@ fn run_after(
     clock::now();
     // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);
-    let watch = watch(&file.path, reload.clone());
+    let watch = watch(&file, reload.clone());
     let runtime = runtime()?;
     let harmless = {
         let _within = runtime.enter();
@@ -86,8 +85,8 @@ fn run_after(
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
-fn watch(path: &Path, reload: mpsc::Sender<()>) -> io::Result<config::watch::Watch> {
-    config::watch::watch(path, move || {
+fn watch(file: &File, reload: mpsc::Sender<()>) -> io::Result<config::watch::Watch> {
+    config::watch::watch(&file.path, file.lists.clone(), move || {
         let _ = reload.try_send(());
     })
 }

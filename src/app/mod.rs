@@ -40,6 +40,7 @@ pub use self::confine::Confined;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
+use crate::config::watch::Lists;
 use crate::config::{List, LoadError};
 use crate::control::File;
 use crate::demo::{self, PacketDemo};
@@ -134,7 +135,7 @@ fn is_missing(error: &LoadError) -> bool {
 fn file(options: &Options) -> File {
     let path = options.servers.as_deref().unwrap_or(options.config()).to_owned();
     let list = options.listen.map(|listen| List { listen, stats: options.stats });
-    File { path, list, mode: options.mode() }
+    File { path, list, mode: options.mode(), lists: Lists::default() }
 }
 
 fn generated(kind: Generated) -> Result<ExitCode, Failure> {
@@ -150,7 +151,7 @@ fn generated(kind: Generated) -> Result<ExitCode, Failure> {
 fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
-        let file = File { path: demo.path(), list: None, mode: Some(mode) };
+        let file = File { path: demo.path(), list: None, mode: Some(mode), lists: Lists::default() };
         return balancer::run(file, &Show::Lab(demo.clone()), &Confined::default(), log);
     }
     if !options.names_no_file() {
@@ -164,7 +165,8 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
-    balancer::run(File { path, list: None, mode: None }, &Show::Servers, &Confined::default(), log)
+    let file = File { path, list: None, mode: None, lists: Lists::default() };
+    balancer::run(file, &Show::Servers, &Confined::default(), log)
 }
 
 /// Where the control path runs: one thread.

@@ -22,6 +22,10 @@ listen_addr = '10.0.0.1:80'
 backend = 'web'
 [frontends.web.timeouts]
 unknown = 1
+[frontends.web.access]
+unknown = 1
+[frontends.web.limits]
+unknown = 1
 [backends.web]
 unknown = 1
 [backends.web.timeouts]
@@ -157,6 +161,8 @@ const TABLES: &str = "
 listen_addr = '10.0.0.1:80'
 backend = 'web'
 [frontends.web.timeouts]
+[frontends.web.access]
+[frontends.web.limits]
 [backends.web]
 [backends.web.timeouts]
 [backends.web.health_check]
@@ -187,6 +193,15 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[frontends.NAME] trusted_clients", "'10.0.0.0/8'"),
     ("[frontends.NAME] accept_proxy", "true\ntrusted_proxies = '10.0.0.5'"),
     ("[frontends.NAME] trusted_proxies", "'10.0.0.5'"),
+    ("[frontends.NAME.access] allow", "'10.0.0.0/8'"),
+    ("[frontends.NAME.access] deny", "'10.6.6.0/24'"),
+    ("[frontends.NAME.limits] connections_per_source", "7"),
+    ("[frontends.NAME.limits] rate_per_source", "7"),
+    ("[frontends.NAME.limits] burst", "7"),
+    ("[frontends.NAME.limits] ipv4_prefix", "24"),
+    ("[frontends.NAME.limits] ipv6_prefix", "56"),
+    ("[frontends.NAME.limits] action", "'drop'"),
+    ("[frontends.NAME.limits] first_byte_timeout", "7"),
     ("[backends.NAME] algorithm", "'maglev'"),
     ("[backends.NAME] hash", "'tuple'"),
     ("[backends.NAME] hash_key", "'name'"),

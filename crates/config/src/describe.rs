@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::diff::{list, or};
 use super::{Config, Log};
 use convey_model::{
-    Backend, Frontend, HashKey, HealthCheck, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind,
-    Protocol, Server, ServerAddr, ServerSettings, Timeouts,
+    Backend, Frontend, HashKey, HealthCheck, Limits, Mode, NamedServer, OutlierDetection, OwnTimeouts,
+    ProbeKind, Protocol, Server, ServerAddr, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -92,12 +92,28 @@ fn frontend_row(frontend: &Frontend) -> [String; 4] {
         false => String::new(),
     };
     let times = own_timeouts(", ", &frontend.timeouts);
+    let access = match frontend.access.is_open() {
+        true => String::new(),
+        false => format!("; access: {}", frontend.access),
+    };
     [
         format!("frontend {}", frontend.name),
         format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
         listen.join(", "),
-        format!("-> backend {}{limit}{per_client}{proxies}{times}", frontend.backend),
+        format!(
+            "-> backend {}{limit}{per_client}{proxies}{times}{access}{}",
+            frontend.backend,
+            of_sources(&frontend.limits)
+        ),
     ]
+}
+
+/// What one source may have.
+fn of_sources(limits: &Limits) -> String {
+    let connections = limits.connections_per_source.map(|most| format!("{most} connections"));
+    let rate = limits.rate_per_source.map(|rate| format!("{rate} new ones a second"));
+    let parts: Vec<String> = connections.into_iter().chain(rate).collect();
+    if parts.is_empty() { String::new() } else { format!("; a source has {}", parts.join(", ")) }
 }
 
 /// `modes` are those of the frontends that use it.

@@ -1,5 +1,6 @@
 //! How two configurations differ, in words for the log. Pure.
 
+mod limits;
 mod servers;
 
 use std::fmt::Display;
@@ -92,6 +93,8 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
         accept_proxy,
         trusted_proxies,
         timeouts,
+        access,
+        limits: of_sources,
     } = old;
     let mut changes: Vec<String> = change("mode", mode.name(), new.mode.name()).into_iter().collect();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
@@ -113,6 +116,11 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
     let [before, after] = [trusted_proxies, &new.trusted_proxies].map(|networks| list_or(networks, "none"));
     changes.extend(change("trusted_proxies", before, after));
     changes.extend(own_timeout_changes(timeouts, &new.timeouts));
+    if *access != new.access {
+        let (added, gone) = new.access.changes_since(access);
+        changes.push(format!("access + {added} - {gone} networks"));
+    }
+    changes.extend(limits::changes(of_sources, &new.limits));
     changes
 }
 

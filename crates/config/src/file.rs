@@ -1,6 +1,8 @@
 //! The language of the file: which tables and keys there are, what they may hold and what holds without
 //! them. What follows from several of them together is left to `validate`.
 
+mod access;
+mod limits;
 mod probe;
 mod server;
 mod timeouts;
@@ -12,6 +14,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use self::limits::FrontendLimits;
 pub(super) use self::server::Server;
 pub(super) use self::timeouts::{OwnLimits, TimeLimits};
 use super::document::INCLUDE;
@@ -24,8 +27,8 @@ use super::values::{
 };
 use super::{Config, Log, Privileges, Stats, logs, privileges};
 use convey_model::{
-    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode, Offload,
-    OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion,
+    self as model, Access, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode,
+    Offload, OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -75,6 +78,8 @@ pub(super) struct Frontend {
     pub(super) accept_proxy: Option<Placed<bool>>,
     pub(super) trusted_proxies: Vec<Placed<Prefix>>,
     pub(super) timeouts: OwnLimits,
+    access: Access,
+    pub(super) limits: FrontendLimits,
 }
 
 /// `[backends.NAME]`
@@ -153,6 +158,8 @@ impl File {
             accept_proxy: None,
             trusted_proxies: Vec::new(),
             timeouts: OwnLimits::default(),
+            access: Access::default(),
+            limits: FrontendLimits::default(),
         };
         let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -212,6 +219,8 @@ impl Frontend {
             accept_proxy: value(&self.accept_proxy).unwrap_or_default(),
             trusted_proxies: self.trusted_proxies.iter().map(|network| network.value).collect(),
             timeouts: self.timeouts.model(),
+            access: self.access.clone(),
+            limits: self.limits.limits,
         })
     }
 }
@@ -274,6 +283,8 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
         accept_proxy: table.optional("accept_proxy", boolean),
         trusted_proxies: table.any_number("trusted_proxies", network),
         timeouts: OwnLimits::read(table.table("timeouts")),
+        access: access::read(table.table("access"), report),
+        limits: limits::read(table.table("limits"), report),
     };
     table.finish();
     frontend

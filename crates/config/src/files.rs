@@ -4,7 +4,7 @@
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Error, ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::OFlags;
@@ -12,6 +12,15 @@ use tokio::sync::oneshot;
 
 /// The most that is read of a file. A configuration with 100,000 servers has as much; people write a thousandth of it.
 pub const MAX_SIZE: u64 = 16 << 20;
+
+/// A file that a configuration names, as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// `None` if it could not be read.
+    pub content: Option<Vec<u8>>,
+}
 
 /// Reads a file to its end, if it is a regular one that is not too long. Never waits for a writer.
 ///

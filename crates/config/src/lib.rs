@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 
 use self::document::Document;
 use self::file::File;
+use self::files::ReadFile;
 use self::problem::Report;
 use self::texts::Texts;
 use convey_model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
@@ -142,6 +143,14 @@ impl Loaded {
 /// [`LoadError::Unreadable`] if there is nothing to read, [`LoadError::Invalid`] with everything that is
 /// wrong with the text.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
+    load_with_lists(path, &mut Vec::new())
+}
+
+/// The same. `lists` gets the files that it names otherwise (access lists), also if something is wrong with them.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn load_with_lists(path: &Path, lists: &mut Vec<ReadFile>) -> Result<Loaded, LoadError> {
     let text = read(path)?;
     let patterns = include::patterns(&text);
     let mut texts = Texts::one(&path.display().to_string(), &text);
@@ -153,7 +162,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
         }
         texts.push(&file.display().to_string(), &text);
     }
-    parse_texts(texts).map_err(LoadError::Invalid)
+    parse_texts(texts, lists).map_err(LoadError::Invalid)
 }
 
 /// The folders that a file and those that it includes are read from, if it can be read.
@@ -169,21 +178,23 @@ fn read(path: &Path) -> Result<String, LoadError> {
     encoding::decode(&path.display().to_string(), bytes).map_err(|problem| LoadError::Invalid(vec![problem]))
 }
 
-/// Validates the text of a file; `file` is what problems call it. What it includes is not read.
+/// Validates the text of a file; `file` is what problems call it, and where the lists are that it names. What it includes is
+/// not read.
 ///
 /// # Errors
 /// Everything that is wrong, in the order of the file. After a syntax error the rest of the text is
 /// guesswork: from there on only further syntax errors are reported.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
-    parse_texts(Texts::one(file, text))
+    parse_texts(Texts::one(file, text), &mut Vec::new())
 }
 
-fn parse_texts(texts: Texts) -> Result<Loaded, Vec<Problem>> {
+fn parse_texts(texts: Texts, lists: &mut Vec<ReadFile>) -> Result<Loaded, Vec<Problem>> {
     let (file, warnings) = {
         let document = Document::parse(&texts, &|name| std::env::var(name));
         let report = Report::of(&texts, &document);
         document.report(&report);
         let file = File::read(&document.root, &report);
+        *lists = report.take_lists();
         let warnings = check(&file, report)?;
         (file, warnings)
     };

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::file::{Backend, File, Frontend, Server};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
-use convey_model::{Interface, Listen, Mode, RouteHop};
+use convey_model::{Interface, Listen, Mode, Protocol, RouteHop};
 
 /// The most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -92,6 +92,7 @@ impl<'a> Check<'a> {
 impl Check<'_> {
     fn all(&self) {
         for (frontend, mode) in &self.frontends {
+            self.first_byte(frontend, *mode);
             match mode {
                 Mode::Proxy => {}
                 Mode::Passthrough | Mode::Dsr => {
@@ -143,7 +144,8 @@ impl Check<'_> {
     /// number. In DSR strangers make up all that opens a flow, in any client's name.
     fn of_single_clients(&self, frontend: &Frontend, mode: Mode) {
         let limit = frontend.max_connections_per_client.iter().map(|limit| &limit.place);
-        let trusted = frontend.trusted_clients.first().filter(|_| mode.is_dsr());
+        let has_no_limit = mode.is_dsr() && !frontend.limits.are_per_source();
+        let trusted = frontend.trusted_clients.first().filter(|_| has_no_limit);
         for place in limit.chain(trusted.map(|network| &network.place)) {
             self.report.warning(place, format!("has no effect in {} mode", mode.name()));
         }
@@ -162,6 +164,16 @@ impl Check<'_> {
                  headers need mode = \"proxy\""
             );
             self.report.error(place, message);
+        }
+    }
+
+    /// Only where connections are proxied there is a first byte to wait for.
+    fn first_byte(&self, frontend: &Frontend, mode: Mode) {
+        let Some(timeout) = &frontend.limits.first_byte_timeout else { return };
+        if mode.forwards_packets() {
+            self.report.warning(&timeout.place, format!("has no effect in {} mode", mode.name()));
+        } else if frontend.protocol() == Protocol::Udp {
+            self.report.warning(&timeout.place, "has no effect with protocol = \"udp\"");
         }
     }
 

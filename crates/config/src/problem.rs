@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use toml::de;
 
 use super::document::Document;
 use super::duplicates::Keys;
+use super::encoding;
+use super::files::{self, ReadFile};
 use super::texts::{Spot, Texts, position};
 
 /// One thing that is wrong with a configuration file (or odd, if it is a warning).
@@ -107,14 +109,16 @@ pub(super) struct Report<'a> {
     unknown: HashSet<usize>,
     errors: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
+    /// Files of networks that it names.
+    lists: RefCell<Vec<ReadFile>>,
 }
 
 impl<'a> Report<'a> {
     /// Of texts in which the parser found nothing wrong.
     pub(super) fn new(texts: &'a Texts) -> Self {
-        let (errors, warnings) = (RefCell::default(), RefCell::default());
-        let (expanded, unknown) = Default::default();
-        Report { texts, lost_at: vec![None; texts.parts().count()], expanded, unknown, errors, warnings }
+        let (expanded, unknown, errors, warnings, lists) = Default::default();
+        let lost_at = vec![None; texts.parts().count()];
+        Report { texts, lost_at, expanded, unknown, errors, warnings, lists }
     }
 
     /// Of texts and what the parser made of them.
@@ -198,6 +202,35 @@ impl<'a> Report<'a> {
         } else {
             format!("{file}, line {line}")
         }
+    }
+
+    /// The text of a file that is named at `place`. A relative path begins at the directory of the file that names it.
+    pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<String> {
+        let path = Path::new(self.texts.spot(place.at).file).with_file_name("").join(path);
+        let read = files::read(&path);
+        // What cannot be read may come later.
+        self.lists.borrow_mut().push(ReadFile { path: path.clone(), content: read.as_ref().ok().cloned() });
+        let name = path.display().to_string();
+        match read.map(|bytes| encoding::decode(&name, bytes)) {
+            Ok(Ok(text)) => return Some(text),
+            Ok(Err(problem)) => self.errors.borrow_mut().push(Problem { key: place.key.clone(), ..problem }),
+            Err(error) => self.error(place, format!("cannot read {name}: {error}")),
+        }
+        None
+    }
+
+    /// Something is wrong in a line of a file that is named at `place`.
+    pub(super) fn error_in_list(&self, place: &Place, path: &str, line: usize, message: String) {
+        let mut errors = self.errors.borrow_mut();
+        if errors.len() < MAX_PROBLEMS {
+            let (file, key) = (path.to_owned(), place.key.clone());
+            errors.push(Problem { file, line, column: 1, key, message });
+        }
+    }
+
+    /// The files that [`Report::read_list`] was asked for.
+    pub(super) fn take_lists(&self) -> Vec<ReadFile> {
+        self.lists.take()
     }
 
     /// The warnings of a file without errors, or its errors.

@@ -246,9 +246,16 @@ pub(super) fn snat_ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, Str
 
 /// A network, or one address.
 pub(super) fn network(value: &DeValue<'_>) -> Result<Prefix, String> {
-    let network = value.as_str().and_then(|text| text.parse().ok());
-    network.ok_or_else(|| {
-        not_allowed(value, "a network (the bits after its length zero), such as 10.0.0.0/8, or an address")
+    network_or(value, "")
+}
+
+/// The same, where `others` are allowed too.
+pub(super) fn network_or(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
+    let text = value.as_str().unwrap_or_default();
+    text.parse().map_err(|()| {
+        let allowed = "a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
+        let meant = Prefix::around(text).map(|network| format!("; did you mean \"{network}\"?"));
+        not_allowed(value, &format!("{allowed}{others}")) + &meant.unwrap_or_default()
     })
 }
 

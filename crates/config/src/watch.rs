@@ -7,10 +7,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::{files, include};
+use crate::files::{self, ReadFile};
+use crate::include;
 
 /// From one look to the next. What has changed is read once it has stayed the same for so long: the save is over then.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,17 +30,53 @@ pub struct Watch {
     _stop: Sender<()>,
 }
 
+/// The files that a configuration names (access lists). Who loads it says which they are.
+#[derive(Debug, Clone, Default)]
+pub struct Lists(Arc<Mutex<Vec<ReadFile>>>);
+
+impl Lists {
+    /// The configuration was loaded, and these are all.
+    pub fn set(&self, lists: Vec<ReadFile>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lists;
+    }
+
+    /// It was not: those of the one that runs are watched, too.
+    pub fn add(&self, lists: Vec<ReadFile>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|known| lists.iter().all(|list| list.path != known.path));
+        all.extend(lists);
+    }
+
+    /// Watches what is new in it, and no longer what is gone.
+    fn follow(&self, watched: &mut Vec<Watched>) {
+        let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|watched| lists.iter().any(|list| list.path == watched.path));
+        for ReadFile { path, content } in &mut *lists {
+            let content = content.take();
+            if watched.iter().all(|watched| watched.path != *path) {
+                // What has changed since it was loaded differs from this.
+                let known = vec![(path.clone(), content.filter(|content| !content.is_empty()))];
+                watched.push(Watched { includes: false, known, ..Watched::unseen(path) });
+            }
+        }
+    }
+}
+
 /// Calls `on_change`, from a thread of its own, within a second of every change of the file's content, or that of files that
-/// it includes, since this call. A file that stays missing or empty counts as one change. To miss nothing, begin watching before the file is first loaded.
+/// it includes or of the `lists` that it names, since this call. A file that stays missing or empty counts as one change. To
+/// miss nothing, begin watching before the file is first loaded.
 ///
 /// # Errors
 /// If there is no thread to be had.
-pub fn watch(path: &Path, on_change: impl Fn() + Send + 'static) -> io::Result<Watch> {
+pub fn watch(path: &Path, lists: Lists, on_change: impl Fn() + Send + 'static) -> io::Result<Watch> {
     let mut watched = Watched::new(&std::path::absolute(path)?);
     let (stop, stopped) = channel();
     thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
+        let mut others = Vec::new();
         while !is_stopped(&stopped) {
-            if watched.look() {
+            lists.follow(&mut others);
+            let changed = others.iter_mut().filter_map(|other| other.look().then_some(())).count();
+            if watched.look() || changed > 0 {
                 on_change();
             }
         }
@@ -54,6 +92,8 @@ fn is_stopped(stopped: &Receiver<()>) -> bool {
 /// The file, and those that it includes, as they were last seen.
 struct Watched {
     path: PathBuf,
+    /// Whether it may include others.
+    includes: bool,
     /// What it includes.
     patterns: Vec<String>,
     stamps: Stamps,
@@ -87,7 +127,7 @@ impl Watched {
 
     fn unseen(path: &Path) -> Watched {
         let (patterns, stamps, known) = Default::default();
-        Watched { path: path.to_owned(), patterns, stamps, looks: 0, restless: 0, known }
+        Watched { path: path.to_owned(), includes: true, patterns, stamps, looks: 0, restless: 0, known }
     }
 
     /// Whether there is a new content.
@@ -147,7 +187,7 @@ impl Watched {
 
     /// Those of a file that is away for a moment stay.
     fn patterns_now(&self) -> Vec<String> {
-        match content(&self.path) {
+        match content(&self.path).filter(|_| self.includes) {
             Some(content) => include::patterns(&String::from_utf8_lossy(&content)),
             None => self.patterns.clone(),
         }
@@ -197,7 +237,7 @@ mod tests {
             let (tell, told) = channel();
             let path = directory.path().join(CONFIG);
             let read = path.clone();
-            let watch = watch(&path, move || {
+            let watch = watch(&path, Lists::default(), move || {
                 let _ = tell.send(fs::read_to_string(&read).ok());
             });
             Story { directory, told, _watch: watch.expect("the directory can be watched") }
@@ -362,6 +402,24 @@ mod tests {
             watched.look()
         });
         assert_eq!(told.collect::<Vec<_>>(), [5, 10, 15, 20]);
+    }
+
+    #[test]
+    fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let [config, list] = ["config.toml", "list.txt"].map(|name| directory.path().join(name));
+        fs::write(&config, "same").expect("writable");
+        let (lists, (tell, told)) = (Lists::default(), channel());
+        let _watch = watch(&config, lists.clone(), move || _ = tell.send(())).expect("it can be watched");
+        fs::write(&list, "newer").expect("writable");
+        lists.set(vec![ReadFile { path: list.clone(), content: Some(b"older".to_vec()) }]);
+        told.recv_timeout(LONG_ENOUGH).expect("told of what came between");
+        fs::write(&list, "newest").expect("writable");
+        told.recv_timeout(LONG_ENOUGH).expect("told of a save");
+        lists.set(vec![]);
+        std::thread::sleep(LOOK + LOOK / 2);
+        fs::write(&list, "nobody's").expect("writable");
+        assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
     }
 
     #[test]

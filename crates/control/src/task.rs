@@ -15,6 +15,7 @@ use super::{Digest, Loads, State, Supervisor};
 use crate::health::{Finding, Outcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
 use convey_config::files;
+use convey_config::watch::Lists;
 use convey_config::{self as config, Config, Diff, LeftOut, List, LoadError, Loaded, Network};
 use convey_model::{ConnectFailures, Lookup, Mode, Table, Timestamp};
 use convey_snapshot::Snapshot;
@@ -83,6 +84,8 @@ pub struct File {
     pub list: Option<List>,
     /// The mode of the command line, for frontends that do not say theirs.
     pub mode: Option<Mode>,
+    /// The files that it names.
+    pub lists: Lists,
 }
 
 impl File {
@@ -93,12 +96,26 @@ impl File {
     pub fn load(&self) -> Result<Loaded, LoadError> {
         let loaded = match self.list {
             Some(list) => config::load_list(&self.path, list)?,
-            None => config::load(&self.path)?,
+            None => self.load_with_lists()?,
         };
         Ok(match self.mode {
             Some(mode) => loaded.with_default_mode(mode),
             None => loaded,
         })
+    }
+}
+
+impl File {
+    /// Has whoever watches it watch the files that it names, too.
+    fn load_with_lists(&self) -> Result<Loaded, LoadError> {
+        let mut lists = Vec::new();
+        let loaded = config::load_with_lists(&self.path, &mut lists);
+        if loaded.is_ok() {
+            self.lists.set(lists);
+        } else {
+            self.lists.add(lists);
+        }
+        loaded
     }
 }
 

@@ -55,6 +55,8 @@ pub fn frontend(name: &str, listen: &[&str], backend: &str) -> Frontend {
         accept_proxy: false,
         trusted_proxies: vec![],
         timeouts: Default::default(),
+        access: Default::default(),
+        limits: Default::default(),
     }
 }
 

@@ -85,6 +85,10 @@ pub struct Frontend {
     pub trusted_proxies: Vec<Prefix>,
     /// Go before those of its backend. Proxy mode only.
     pub timeouts: OwnTimeouts,
+    /// Who may come in.
+    pub access: Access,
+    /// What one source may have. Not for `trusted_clients`.
+    pub limits: Limits,
 }
 
 impl Frontend {

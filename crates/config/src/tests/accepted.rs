@@ -27,6 +27,8 @@ fn a_small_file_is_filled_up_with_defaults() {
             accept_proxy: false,
             trusted_proxies: vec![],
             timeouts: Default::default(),
+            access: Default::default(),
+            limits: Default::default(),
         }],
         backends: vec![Backend {
             name: "web".into(),

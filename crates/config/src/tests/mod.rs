@@ -1,6 +1,7 @@
 //! The language of the file, as its users meet it.
 
 mod accepted;
+mod access;
 mod environment;
 mod include;
 mod modes;

@@ -47,7 +47,8 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
         [
             "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8, accept_proxy false -> true, trusted_proxies none -> 10.0.0.5/32, \
-             timeouts.idle unset -> 60s",
+             timeouts.idle unset -> 60s, access + 2 - 0 networks, limits.connections_per_source none -> 100, \
+             limits.rate_per_source none -> 20, limits.burst automatic -> 40, limits.first_byte_timeout none -> 10s",
             "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, \
              health check tcp -> https / (200-399), host app.internal, header X-Check, \
              health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset, \
@@ -70,7 +71,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 16, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 18, "one for each table: {errors:#?}");
     for error in &errors {
         let (_, allowed) = error.split_once("(allowed here: ").expect("a list of keys");
         for key in allowed.trim_end_matches(')').split(", ") {

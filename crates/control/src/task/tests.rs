@@ -63,7 +63,8 @@ fn config(weight: u32) -> String {
 async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
     let beats = Arc::new(Notify::new());
     let folder = tempfile::tempdir().unwrap();
-    let file = File { path: folder.path().join("config.toml"), list: None, mode: None };
+    let path = folder.path().join("config.toml");
+    let file = File { path, list: None, mode: None, lists: Lists::default() };
     std::fs::write(&file.path, config(1)).unwrap();
     let (outcome, outcomes) = mpsc::channel(1);
     let (lookup, lookups) = mpsc::channel(1);

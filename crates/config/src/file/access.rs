@@ -1,0 +1,68 @@
+//! `[frontends.NAME.access]`: networks, and files of networks.
+
+use toml::de::DeValue;
+
+use super::super::problem::{Placed, Report};
+use super::super::reader::Table;
+use super::super::values::network_or;
+use convey_model::{Access, Prefix};
+
+/// Stands before the path of a file.
+const FILE: char = '@';
+
+/// An entry of a list.
+enum Entry {
+    Network(Prefix),
+    /// A path as it is written.
+    File(String),
+}
+
+/// Reads the table and the files that it names.
+pub(super) fn read(mut table: Table<'_>, report: &Report<'_>) -> Access {
+    let lists_allowed = table.has("allow");
+    let [allowed, denied] = ["allow", "deny"].map(|key| {
+        let entries = table.any_number(key, entry);
+        entries.into_iter().flat_map(|entry| networks(entry, report)).collect::<Vec<Prefix>>()
+    });
+    // Nobody means to keep everybody out: the file may be empty because somebody is writing it.
+    if lists_allowed && allowed.is_empty() {
+        report.missing(&table.place, "allow has no network, so nobody could come in");
+    }
+    table.finish();
+    Access::new(allowed, denied)
+}
+
+fn entry(value: &DeValue<'_>) -> Result<Entry, String> {
+    match value.as_str().and_then(|text| text.strip_prefix(FILE)) {
+        Some("") => Err("the path of the file is missing after @".to_owned()),
+        Some(path) => Ok(Entry::File(path.to_owned())),
+        None => plain_network(value, ", or @ and the path of a file").map(Entry::Network),
+    }
+}
+
+/// A network that clients can be in: those of IPv4 are known by their IPv4 addresses.
+fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
+    let network = network_or(value, others)?;
+    match network.first().to_canonical() == network.first() {
+        true => Ok(network),
+        false => Err(format!("an IPv4 network is written as one, found \"{network}\"; allowed: a network")),
+    }
+}
+
+/// The networks of an entry. Files have one a line; `#` and `;` begin a comment.
+fn networks(Placed { value, place }: Placed<Entry>, report: &Report<'_>) -> Vec<Prefix> {
+    let path = match value {
+        Entry::Network(network) => return vec![network],
+        Entry::File(path) => path,
+    };
+    let Some(text) = report.read_list(&place, &path) else { return Vec::new() };
+    let lines = (1..).zip(text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim()));
+    let read = |(line, text): (usize, &str)| match plain_network(&DeValue::String(text.into()), "") {
+        Ok(network) => Some(network),
+        Err(message) => {
+            report.error_in_list(&place, &path, line, message);
+            None
+        }
+    };
+    lines.filter(|(_, text)| !text.is_empty()).filter_map(read).collect()
+}

@@ -1,0 +1,66 @@
+//! Access lists, in the file and in files of their own.
+
+use std::fs;
+use std::path::Path;
+
+use super::super::{LoadError, load_with_lists, parse};
+use super::GOOD;
+use convey_model::Access;
+
+/// A file with these access lists in a directory.
+fn write(directory: &Path, access: &str) -> std::path::PathBuf {
+    let path = directory.join("config.toml");
+    fs::write(&path, format!("{GOOD}\n[frontends.web.access]\n{access}\n")).unwrap();
+    path
+}
+
+#[test]
+fn networks_of_the_file_and_of_lists_beside_it_are_one_list() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("office.txt"), "# here\n\n10.1.0.0/16 ; main\n  2001:db8::/32\r\n")
+        .unwrap();
+    let path = write(directory.path(), "allow = [\"10.2.0.0/16\", \"@office.txt\"]\ndeny = \"10.1.2.3\"");
+    let mut lists = Vec::new();
+    let loaded = load_with_lists(&path, &mut lists).unwrap();
+    let read = |networks: &[&str]| networks.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
+    let expected = Access::new(read(&["10.2.0.0/16", "10.1.0.0/16", "2001:db8::/32"]), read(&["10.1.2.3"]));
+    assert_eq!(loaded.config.frontends[0].access, expected);
+    let watched: Vec<_> = lists.iter().map(|list| list.path.file_name().unwrap()).collect();
+    assert_eq!(watched, ["office.txt"]);
+}
+
+#[test]
+fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("bad.txt"), "10.0.0.0/8\nweb\n10.0.0.1/8\n").unwrap();
+    fs::write(directory.path().join("empty.txt"), "# nobody yet\n").unwrap();
+    let path = write(
+        directory.path(),
+        "allow = \"@empty.txt\"\ndeny = [\"@bad.txt\", \"@none.txt\", \"@\", \"::ffff:10.0.0.0/104\"]",
+    );
+    let mut lists = Vec::new();
+    let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut lists) else { panic!("it is wrong") };
+    let told: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
+    for part in [
+        "bad.txt:2:1: frontends.web.access.deny: found \"web\"; allowed: a network",
+        "bad.txt:3:1: frontends.web.access.deny: found \"10.0.0.1/8\"; allowed: a network (the bits after its length zero), \
+         such as 10.0.0.0/8, or an address; did you mean \"10.0.0.0/8\"?",
+        "none.txt: No such file",
+        "frontends.web.access.deny: the path of the file is missing after @",
+        "an IPv4 network is written as one, found \"::ffff:10.0.0.0/104\"",
+        "frontends.web.access: allow has no network, so nobody could come in",
+    ] {
+        assert!(told.contains(part), "no {part:?} in\n{told}");
+    }
+    let known: Vec<bool> = lists.iter().map(|list| list.content.is_some()).collect();
+    assert_eq!(known, [true, true, false]);
+}
+
+#[test]
+fn a_hundred_thousand_networks_are_read_in_a_moment() {
+    let networks: Vec<String> =
+        (0..100_000_u32).map(|n| format!("\"{}/31\"", std::net::Ipv4Addr::from(2 * n))).collect();
+    let text = format!("{GOOD}\n[frontends.web.access]\ndeny = [{}]\n", networks.join(","));
+    let access = &parse("config.toml", &text).unwrap().config.frontends[0].access;
+    assert!(!access.admits([0, 1, 0, 0].into()) && access.admits([10, 0, 0, 1].into()));
+}
