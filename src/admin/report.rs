@@ -91,6 +91,11 @@ pub struct FrontendReport {
     pub ended: BTreeMap<&'static str, u64>,
     /// Datagrams that went no further (UDP in proxy mode), by the labels of [`Counter::DROPS`].
     pub drops: BTreeMap<&'static str, u64>,
+    /// Connections, datagrams and (packet modes) packets of clients that may not come in, by the labels of
+    /// [`Counter::REFUSALS`].
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Times a source was not counted, for want of a place.
+    pub uncounted_sources: u64,
     /// Times accepting paused because descriptors or memory ran out.
     pub accept_backoffs: u64,
 }
@@ -272,6 +277,8 @@ impl FrontendReport {
             traffic: TrafficReport::new(traffic),
             ended: Counter::ENDS.iter().map(|(end, label)| (*label, traffic.sum(*end))).collect(),
             drops: Counter::DROPS.iter().map(|(drop, label)| (*label, traffic.sum(*drop))).collect(),
+            refused: Counter::REFUSALS.iter().map(|(why, label)| (*label, traffic.sum(*why))).collect(),
+            uncounted_sources: frontend.sources.as_ref().map_or(0, |sources| sources.uncounted()),
             accept_backoffs: traffic.sum(Counter::AcceptBackoff),
         }
     }

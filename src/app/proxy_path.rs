@@ -1,6 +1,6 @@
 //! Proxy mode as the balancer sees it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use log::warn;
 use super::paths::Parts;
 use super::{limits, port_owner};
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Listen, Mode, OnDown};
+use crate::model::{Access, Endpoint, Frontend, Listen, Mode, OnDown};
 use crate::proxy::{
     self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, Ready, Reserved, Sessions,
     Workers,
@@ -30,6 +30,8 @@ pub(super) struct ProxyPath {
     listened: BTreeSet<Endpoint>,
     /// Servers that are down and whose connections have been ended.
     cut_off: BTreeSet<u32>,
+    /// Who may come in, by the numbers of the frontends, as the workers were last told.
+    access: HashMap<u32, Access>,
     /// How many descriptors this process may have.
     open_files: u64,
     snapshot: Arc<ArcSwap<Snapshot>>,
@@ -65,6 +67,7 @@ impl ProxyPath {
             columns,
             listened: BTreeSet::new(),
             cut_off: BTreeSet::new(),
+            access: HashMap::new(),
             open_files,
             snapshot: parts.snapshot.clone(),
             descriptors,
@@ -124,8 +127,10 @@ impl ProxyPath {
         self.workers.open(ready, sessions);
     }
 
-    /// Ends the connections of servers that have gone down, where the file says so. The snapshot has been published.
+    /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. The
+    /// snapshot has been published.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
+        self.end_denied(snapshot);
         let resetting =
             snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Proxy) == OnDown::Reset);
         let down = resetting.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
@@ -135,6 +140,16 @@ impl ProxyPath {
             self.workers.end_connections(&Arc::new(new));
         }
         self.cut_off = cut_off;
+    }
+
+    fn end_denied(&mut self, snapshot: &Snapshot) {
+        let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_proxied());
+        let lists = proxied.map(|frontend| (frontend.live.id, frontend.config.access.clone()));
+        let access: HashMap<u32, Access> = lists.filter(|(_, access)| !access.is_open()).collect();
+        if access != self.access {
+            self.workers.end_denied(&Arc::new(access.clone()));
+            self.access = access;
+        }
     }
 
     /// The listening sockets once more, for another process.

@@ -84,7 +84,12 @@ impl Changes {
         };
         let serves = |frontend: &Arc<Frontend>| {
             let Frontend { config, live, .. } = &**frontend;
-            Arc::new(Frontend { config: config.clone(), pool: pool.clone(), live: live.clone() })
+            Arc::new(Frontend {
+                config: config.clone(),
+                pool: pool.clone(),
+                sources: None,
+                live: live.clone(),
+            })
         };
         let frontends: Vec<_> = with(Life::Serving).map(serves).collect();
         // Servers speak what the frontends speak that have them.

@@ -4,6 +4,7 @@
 //! reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
+mod access;
 mod checks;
 mod cli;
 mod config;
@@ -32,6 +33,7 @@ mod reload;
 mod service_manager;
 mod shares;
 mod slow;
+mod sources;
 mod stats;
 mod transfer;
 mod udp;
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
     }
     raise_file_limit();
     let stories = [
+        access::stories(),
         checks::stories(),
         cli::stories(),
         config::stories(),
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         service_manager::stories(),
         shares::stories(),
         slow::stories(),
+        sources::stories(),
         stats::stories(),
         transfer::stories(),
         udp::stories(),

@@ -21,19 +21,19 @@ stories!("proxy_protocol":
 );
 
 /// A proxy's host.
-const PROXY: u8 = 50;
+pub(crate) const PROXY: u8 = 50;
 
-fn trusting(lab: &Loopback, more: &str) -> String {
+pub(crate) fn trusting(lab: &Loopback, more: &str) -> String {
     format!("accept_proxy = true\ntrusted_proxies = [\"{}\", \"::1\"]\n{more}", lab.ip(PROXY))
 }
 
 /// A line of version 1 for a client of 198.51.100.0/24.
-fn line(client: u8, port: u16) -> String {
+pub(crate) fn line(client: u8, port: u16) -> String {
     format!("PROXY TCP4 198.51.100.{client} 203.0.113.1 {port} 443\r\n")
 }
 
 /// A connection of the proxy's that begins with these bytes.
-fn open(lab: &Loopback, begin: &[u8]) -> TcpStream {
+pub(crate) fn open(lab: &Loopback, begin: &[u8]) -> TcpStream {
     let mut stream = connect_from(lab.ip(PROXY), lab.vip()).unwrap();
     stream.write_all(begin).unwrap();
     stream
@@ -189,7 +189,7 @@ fn clients_that_wait_for_a_full_server_reach_it_behind_their_header() {
 }
 
 /// A datagram of a client behind a header of version 2.
-fn datagram(client: SocketAddr, asked: SocketAddr, text: &str) -> Vec<u8> {
+pub(crate) fn datagram(client: SocketAddr, asked: SocketAddr, text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let addresses = Addresses { source: client, destination: asked, transport: Protocol::Udp };
     // With a field of its own: a unique id.

@@ -4,6 +4,7 @@ mod dns_grace;
 mod known;
 mod outlier;
 mod reconcile;
+mod sources;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
     self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, Server,
-    ServerEndpoints, ServerKey, Timestamp, WHOLE,
+    ServerEndpoints, ServerKey, Sources, Timestamp, WHOLE,
 };
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
@@ -43,6 +44,8 @@ pub struct State {
     next_id: u32,
     totals: Arc<Traffic>,
     frontends: Kept<String, FrontendLive>,
+    /// What each source has of a frontend that limits sources, by its name.
+    sources: HashMap<String, Arc<Sources>>,
     backends: Kept<String, PoolLive>,
     pools: HashMap<String, PoolEntry>,
     kept_servers: Kept<ServerKey, ServerLive>,
@@ -111,6 +114,7 @@ impl State {
             next_id: 0,
             totals: Arc::new(Traffic::new(cores)),
             frontends: Kept::default(),
+            sources: HashMap::new(),
             backends: Kept::default(),
             pools: HashMap::new(),
             kept_servers: Kept::default(),
@@ -136,13 +140,15 @@ impl State {
 
     /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
     /// connections and health; what was taken away and comes back while connections are open has those.
-    pub fn configure(&mut self, config: Config, now: Timestamp) -> Arc<Snapshot> {
+    pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
         let asks = |config: &Config| (config.name_servers.clone(), config.allow_local);
         if self.config.as_ref().is_some_and(|before| asks(before) != asks(&config)) {
             self.names.ask_again(now);
         }
         self.keep_backends(&config, now);
+        self.keep_sources(&config);
+        self.share_access(&mut config);
         if let Some(before) = &self.config {
             self.draining.apply(before, &config, now);
         }
@@ -352,6 +358,7 @@ impl State {
             .map(|frontend| {
                 Arc::new(Frontend {
                     config: frontend.clone(),
+                    sources: self.sources.get(&frontend.name).cloned(),
                     pool: self.pools[&frontend.backend].pool.clone(),
                     live: self
                         .frontends

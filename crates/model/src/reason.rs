@@ -86,6 +86,12 @@ drop_reasons! {
     MaxConnections = "max_connections",
     /// Passthrough: its client has its share of connections already, or as many as one may have.
     ClientLimit = "client_limit",
+    /// Its client may not come in. Nobody is told, as with a firewall.
+    AccessDenied = "access_denied",
+    /// Its source has as many open connections as it may have.
+    SourceConnections = "source_connections",
+    /// Its source has begun too many connections of late.
+    SourceRate = "source_rate",
     /// We are stopping and begin no new connections.
     Stopping = "stopping",
     /// It would begin a connection while a flood of SYNs is on: the first of a network that none has been completed from,

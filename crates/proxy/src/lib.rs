@@ -19,6 +19,7 @@ mod refusal;
 mod relay;
 mod session;
 mod socket;
+mod source;
 mod stream;
 mod tcp_info;
 mod udp;
@@ -46,7 +47,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use convey_model::{Endpoint, Protocol};
+use convey_model::{Access, Endpoint, Protocol};
 use worker::{Command, Socket, Worker};
 
 /// The worker threads.
@@ -87,8 +88,9 @@ impl Ready {
 impl Workers {
     /// Starts a thread for each column of the counters; they serve nothing yet.
     pub fn start(shared: &Shared) -> io::Result<Self> {
-        let columns = shared.columns.clone();
-        let threads = columns.map(|core| worker::start(core, shared.clone())).collect::<io::Result<_>>()?;
+        let (columns, started) = (shared.columns.clone(), worker::started());
+        let threads = columns.map(|core| worker::start(core, shared.clone(), started));
+        let threads = threads.collect::<io::Result<_>>()?;
         let descriptors = shared.descriptors.clone();
         let (listening, in_use, reserved) = Default::default();
         let (handed, taken) = Default::default();
@@ -197,6 +199,13 @@ impl Workers {
     pub fn end_connections(&self, servers: &Arc<BTreeSet<u32>>) {
         for Worker { commands, .. } in &self.threads {
             let _ = commands.send(Command::EndConnections { servers: servers.clone() });
+        }
+    }
+
+    /// Ends the connections of clients that may not come in, by the numbers of the frontends. New ones go by the snapshot.
+    pub fn end_denied(&self, access: &Arc<HashMap<u32, Access>>) {
+        for Worker { commands, .. } in &self.threads {
+            let _ = commands.send(Command::EndDenied { access: access.clone() });
         }
     }
 

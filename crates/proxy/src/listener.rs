@@ -170,6 +170,9 @@ impl Acceptor {
                 Some((leg, session))
             }
             Err(reason) => {
+                if session.is_dropped_for(reason) {
+                    socket::keep_reset_near(&leg.stream);
+                }
                 session.end(Some(reason));
                 session.tell(Some(reason));
                 None

@@ -14,7 +14,9 @@ impl Session {
         let event = match refused {
             Some(Counter::Loop) => Event::Loop,
             Some(Counter::ProxyUntrusted) => Event::Untrusted,
-            Some(_) => Event::Refused,
+            Some(Counter::ClientLimit) => Event::Refused,
+            // What the file refuses is counted.
+            Some(_) => return,
             None => Event::Waits,
         };
         let Some(untold) = self.context.shared.lines.take(self.frontend_id(), event) else { return };

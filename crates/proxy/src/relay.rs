@@ -36,6 +36,8 @@ pub(super) enum RelayEnd {
     ServerReset,
     /// The server's host no longer answers.
     ServerGone,
+    /// A reload denied the client.
+    Denied,
 }
 
 /// How long a connection is waited for.

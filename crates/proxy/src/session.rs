@@ -10,7 +10,7 @@ use std::sync::Arc;
 use log::debug;
 use socket2::Socket;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
@@ -19,11 +19,12 @@ use super::own_sockets::{self, OwnSocket, Path};
 use super::proxy_header::{self, Origin};
 use super::relay::{Patience, RelayEnd, relay};
 use super::socket::{self, Leg};
+use super::source;
 use super::stream;
 use super::upstream::{Downstream, Permit};
 use super::watch::Watched;
 use super::worker::Context;
-use convey_model::{Endpoint, Protocol, Timeouts};
+use convey_model::{CountedSource, Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
 
@@ -43,12 +44,16 @@ pub(super) struct Session {
     ended: bool,
     /// Among its client's connections.
     counted: Counted,
+    /// Among its source's, where these have a limit.
+    source: Option<CountedSource>,
     /// Its place among those beyond their client's share of the frontend.
     waiting: Option<Waiting>,
     /// How the client came here, if it is one of ours.
     path: Option<Arc<Path>>,
     /// Whether a PROXY header is still to say who the client is: until then that is who opened the connection.
     awaits_header: bool,
+    /// Tells when it is to end.
+    watched: Watched,
 }
 
 impl Session {
@@ -64,6 +69,8 @@ impl Session {
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
+        let client_ip = (!frontend.config.accept_proxy).then(|| client.ip());
+        let watched = Watched::new(frontend.live.id, client_ip);
         Some(Session {
             downstream: Downstream { client, vip, protocol, core, began },
             context: context.clone(),
@@ -74,9 +81,11 @@ impl Session {
             is_open: false,
             ended: false,
             counted: Counted::default(),
+            source: None,
             waiting: None,
             path: None,
             awaits_header: false,
+            watched,
         })
     }
 
@@ -85,6 +94,10 @@ impl Session {
     /// # Errors
     /// Why not: its connection is reset then.
     pub(super) fn admit(&mut self, stream: &TcpStream, snapshot: &Snapshot) -> Result<(), Counter> {
+        let config = &self.frontend.config;
+        if !config.accept_proxy && !config.access.admits(self.client_ip()) {
+            return Err(Counter::RefusedAccess);
+        }
         self.path = self.path_of(stream, snapshot);
         if self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id)) {
             return Err(Counter::Loop);
@@ -93,7 +106,7 @@ impl Session {
         match self.awaits_header {
             true if self.frontend.config.trusts_proxy(self.client_ip()) => self.count_proxy(snapshot),
             true => Err(Counter::ProxyUntrusted),
-            false => self.count_client(snapshot),
+            false => self.count_client(snapshot, self.downstream.began),
         }
     }
 
@@ -106,8 +119,10 @@ impl Session {
         Ok(())
     }
 
-    /// Counts the connection among its client's.
-    fn count_client(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
+    /// Counts the connection among its source's and its client's.
+    fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
+        let now = self.context.timestamp(now);
+        self.source = source::count(&self.frontend, self.client_ip(), now)?;
         // This one is open already.
         let left = Left {
             connections: self.context.connections_left(&snapshot.totals) + 1,
@@ -116,6 +131,11 @@ impl Session {
         let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         (self.counted, self.waiting) = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
+    }
+
+    /// Whether its client is not to hear that it was refused for this reason.
+    pub(super) fn is_dropped_for(&self, reason: Counter) -> bool {
+        source::is_over_limit(reason) && self.frontend.config.limits.action == OverLimit::Drop
     }
 
     /// The number of its frontend.
@@ -154,7 +174,12 @@ impl Session {
             self.downstream.client = addresses.client();
         }
         self.counted = Counted::default();
-        let counted = self.count_client(&self.context.clone().snapshot());
+        self.watched.set_client(self.client_ip());
+        // The lists of now: whoever ends connections did not know the client before.
+        if !self.frontend_of_now().config.access.admits(self.client_ip()) {
+            return Err(Some(Counter::RefusedAccess));
+        }
+        let counted = self.count_client(&self.context.clone().snapshot(), Instant::now());
         if counted.is_err() || self.is_beyond_share() {
             self.tell(counted.err());
             self.give_slot_back();
@@ -286,7 +311,12 @@ impl Session {
     pub(super) async fn serve(mut self, mut client: Leg) {
         let (early, mut server) = match self.open(&mut client).await {
             Ok(opened) => opened,
-            Err(reason) => return self.end(reason),
+            Err(reason) => {
+                if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
+                    socket::keep_reset_near(&client.stream);
+                }
+                return self.end(reason);
+            }
         };
         let end = self.relay(&mut client, &mut server, early).await;
         if end == RelayEnd::Closed {
@@ -302,6 +332,7 @@ impl Session {
             RelayEnd::Idle => Some(Counter::IdleTimeout),
             RelayEnd::ClientReset => Some(Counter::ClientReset),
             RelayEnd::ServerReset => Some(Counter::ServerReset),
+            RelayEnd::Denied => Some(Counter::AccessDenied),
         });
     }
 
@@ -313,12 +344,33 @@ impl Session {
         let (origin, mut early) = self.take_header(client).await?;
         self.wait_for_share().await?;
         self.wait_for_slot().await;
+        self.check_access()?;
         if early.is_empty() {
+            self.wait_for_first_byte(&client.stream).await?;
             early = read_early(&client.stream).map_err(|_| Counter::ClientReset)?;
         }
         let opening = Opening { client: &client.stream, origin: &origin, data_waits: !early.is_empty() };
         let server = self.connect_to_server(opening).await?;
         Ok((early, server))
+    }
+
+    /// Whether the client may come in, also by a reload since it came.
+    fn check_access(&self) -> Result<(), Counter> {
+        let is_let_in = self.watched.end().is_none() && self.frontend.config.access.admits(self.client_ip());
+        if is_let_in { Ok(()) } else { Err(Counter::AccessDenied) }
+    }
+
+    /// Waits until the client has sent something or closed, where the file says how long it may take: no server waits for it.
+    async fn wait_for_first_byte(&self, client: &TcpStream) -> Result<(), Counter> {
+        let Some(limit) = self.frontend.config.limits.first_byte_timeout else { return Ok(()) };
+        let mut byte = [0];
+        tokio::select! {
+            biased;
+            // An error is met again by whoever reads.
+            _ = client.peek(&mut byte) => Ok(()),
+            _ = self.watched.over() => Err(Counter::AccessDenied),
+            () = sleep_until(self.downstream.began + limit) => Err(Counter::FirstByteTimeout),
+        }
     }
 
     /// Moves bytes until something ends the connection. The server's permit is told of an answer.
@@ -338,11 +390,14 @@ impl Session {
             }
         };
         let patience = Patience { idle: self.timeouts.idle, unanswered: self.timeouts.tcp_user_timeout };
-        let watched = Watched::new(permit.server().live.id);
+        self.watched.set_server(permit.server().live.id);
+        if let Some(end) = self.watched.end() {
+            return end;
+        }
         let end = tokio::select! {
             biased;
             end = relay(&mut client.stream, &mut leg.stream, early, patience, count) => end,
-            () = self.until_server_is_down(&watched, permit) => RelayEnd::ServerGone,
+            end = self.until_it_is_to_end(permit) => end,
         };
         // Who asks nothing learns nothing: load balancers before us look in like this.
         if end == RelayEnd::Closed && !is_silent {
@@ -351,12 +406,13 @@ impl Session {
         end
     }
 
-    /// Waits until the connections of a server that is down are to end.
-    async fn until_server_is_down(&self, watched: &Watched, permit: &Permit) {
-        // It may have gone down before it was watched: whatever the watch tells of has been published before.
-        if !permit.ends_when_down() || !permit.is_down_in(&self.context.snapshot()) {
-            watched.over().await;
+    /// Waits until the connection is to end: its server is down, or its client denied.
+    async fn until_it_is_to_end(&self, permit: &Permit) -> RelayEnd {
+        // The server may have gone down before it was watched: whatever the watch tells of has been published before.
+        if permit.ends_when_down() && permit.is_down_in(&self.context.snapshot()) {
+            return RelayEnd::ServerGone;
         }
+        self.watched.over().await
     }
 
     /// Goes by the newest snapshot from now on: it may have changed while the client waited. Only without a slot, which
@@ -368,6 +424,7 @@ impl Session {
                 self.count_closed();
             }
             self.frontend = frontend.clone();
+            self.watched.set_frontend(frontend.live.id);
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }

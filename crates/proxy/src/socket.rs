@@ -96,6 +96,13 @@ impl Drop for Leg {
     }
 }
 
+/// Has the reset that ends a connection get no further than the first router, so that its client hears nothing.
+pub(super) fn keep_reset_near(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    // One of the two is the socket's; an IPv4 client of a socket of IPv6 has both.
+    let _ = (socket.set_ttl_v4(1), socket.set_unicast_hops_v6(1));
+}
+
 /// Longest accept queue; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 

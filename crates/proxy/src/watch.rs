@@ -1,20 +1,28 @@
-//! Which server each connection of this thread goes to, to end those of a server that is down. A thread has its own list:
-//! it costs a connection no lock.
+//! Whose connections this thread has, and to which servers, to end those of a server that is down and of clients that a reload
+//! denies. A thread has its own list: it costs a connection no lock.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::task::{Poll, Waker};
 
 use slab::Slab;
+
+use super::relay::RelayEnd;
+use convey_model::Access;
 
 thread_local! {
     static OPEN: RefCell<Slab<Entry>> = const { RefCell::new(Slab::new()) };
 }
 
 struct Entry {
-    server: u32,
-    is_over: bool,
+    frontend: u32,
+    /// `None` until a PROXY header has said who it is.
+    client: Option<IpAddr>,
+    /// `None` while it has none.
+    server: Option<u32>,
+    end: Option<RelayEnd>,
     waker: Option<Waker>,
 }
 
@@ -22,18 +30,39 @@ struct Entry {
 pub(super) struct Watched(usize);
 
 impl Watched {
-    /// One to the server with this number.
-    pub(super) fn new(server: u32) -> Watched {
-        Watched(OPEN.with_borrow_mut(|open| open.insert(Entry { server, is_over: false, waker: None })))
+    /// One of a client, if that is known, to the frontend with this number.
+    pub(super) fn new(frontend: u32, client: Option<IpAddr>) -> Watched {
+        let entry = Entry { frontend, client, server: None, end: None, waker: None };
+        Watched(OPEN.with_borrow_mut(|open| open.insert(entry)))
     }
 
-    /// Waits until the server's connections are to end.
-    pub(super) async fn over(&self) {
+    /// It is to the frontend with this number from now on.
+    pub(super) fn set_frontend(&self, frontend: u32) {
+        OPEN.with_borrow_mut(|open| open[self.0].frontend = frontend);
+    }
+
+    /// This is its client from now on.
+    pub(super) fn set_client(&self, client: IpAddr) {
+        OPEN.with_borrow_mut(|open| open[self.0].client = Some(client));
+    }
+
+    /// It goes to the server with this number from now on.
+    pub(super) fn set_server(&self, server: u32) {
+        OPEN.with_borrow_mut(|open| open[self.0].server = Some(server));
+    }
+
+    /// How it is to end; `None`: it may go on.
+    pub(super) fn end(&self) -> Option<RelayEnd> {
+        OPEN.with_borrow(|open| open[self.0].end)
+    }
+
+    /// Waits until it is to end.
+    pub(super) async fn over(&self) -> RelayEnd {
         poll_fn(|cx| {
             OPEN.with_borrow_mut(|open| {
                 let entry = &mut open[self.0];
-                if entry.is_over {
-                    return Poll::Ready(());
+                if let Some(end) = entry.end {
+                    return Poll::Ready(end);
                 }
                 if !entry.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                     entry.waker = Some(cx.waker().clone());
@@ -41,7 +70,7 @@ impl Watched {
                 Poll::Pending
             })
         })
-        .await;
+        .await
     }
 }
 
@@ -54,11 +83,24 @@ impl Drop for Watched {
 
 /// Ends this thread's connections to these servers.
 pub(super) fn end(servers: &BTreeSet<u32>) {
+    end_where(RelayEnd::ServerGone, |entry| entry.server.is_some_and(|server| servers.contains(&server)));
+}
+
+/// Ends this thread's connections of clients that may not come in, by the numbers of the frontends.
+pub(super) fn end_denied(access: &HashMap<u32, Access>) {
+    let is_denied = |entry: &Entry| {
+        let (access, client) = (access.get(&entry.frontend), entry.client);
+        access.zip(client).is_some_and(|(access, client)| !access.admits(client))
+    };
+    end_where(RelayEnd::Denied, is_denied);
+}
+
+fn end_where(end: RelayEnd, is_concerned: impl Fn(&Entry) -> bool) {
     let wakers: Vec<Waker> = OPEN.with_borrow_mut(|open| {
-        let concerned = open.iter_mut().filter(|(_, entry)| servers.contains(&entry.server));
+        let concerned = open.iter_mut().filter(|(_, entry)| is_concerned(entry));
         concerned
             .filter_map(|(_, entry)| {
-                entry.is_over = true;
+                entry.end = Some(end);
                 entry.waker.take()
             })
             .collect()
@@ -74,12 +116,27 @@ mod tests {
 
     #[test]
     fn connections_of_a_server_that_is_given_up_end_and_no_others() {
-        let [first, second, other] = [7, 7, 8].map(Watched::new);
+        let [first, second, other, waits] = [(); 4].map(|()| Watched::new(1, None));
+        [(&first, 7), (&second, 7), (&other, 8)].into_iter().for_each(|(watched, id)| watched.set_server(id));
         assert!(first.over().now_or_never().is_none());
         end(&BTreeSet::from([7, 9]));
         assert!(first.over().now_or_never().is_some() && second.over().now_or_never().is_some());
-        assert!(other.over().now_or_never().is_none());
-        drop((first, second, other));
+        assert!(other.end().is_none() && waits.end().is_none());
+        drop((first, second, other, waits));
         assert!(OPEN.with_borrow(Slab::is_empty));
+    }
+
+    #[test]
+    fn connections_of_a_client_that_is_denied_end_and_no_others() {
+        let watched = |frontend, last| Watched::new(frontend, Some([10, 0, 0, last].into()));
+        let [denied, let_in, elsewhere] = [watched(1, 6), watched(1, 7), watched(2, 6)];
+        let unnamed = Watched::new(1, None);
+        let access = Access::new([], ["10.0.0.6".parse().unwrap()]);
+        end_denied(&HashMap::from([(1, access)]));
+        assert_eq!(denied.over().now_or_never(), Some(RelayEnd::Denied));
+        assert!(let_in.end().is_none() && elsewhere.end().is_none() && unnamed.end().is_none());
+        unnamed.set_client([10, 0, 0, 6].into());
+        end_denied(&HashMap::from([(1, Access::new([], ["10.0.0.6".parse().unwrap()]))]));
+        assert!(unnamed.end().is_some());
     }
 }

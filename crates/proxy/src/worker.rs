@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::handover::Session;
 use super::own_sockets::Towards;
 use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch};
-use convey_model::{ConnectFailures, Endpoint, Protocol};
+use convey_model::{Access, ConnectFailures, Endpoint, Protocol, Timestamp};
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -110,6 +110,8 @@ pub(super) enum Command {
     Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
     /// End the connections to these servers.
     EndConnections { servers: Arc<BTreeSet<u32>> },
+    /// End the connections of clients that may not come in, by the numbers of the frontends.
+    EndDenied { access: Arc<HashMap<u32, Access>> },
     /// Read no datagrams until [`Command::Release`], and tell the sessions of UDP.
     Hold { sessions: oneshot::Sender<Vec<Session>> },
     /// Read datagrams again.
@@ -132,7 +134,7 @@ pub(super) struct Context {
     /// Index of the worker's counters.
     pub(super) core: usize,
     pub(super) shared: Shared,
-    /// What the worker's clock counts from.
+    /// What the workers' clocks count from.
     pub(super) started: Instant,
     /// Closes its channel when the last holder of the context is gone: every listener and connection
     /// holds it.
@@ -145,6 +147,11 @@ impl Context {
         #[cfg(test)]
         tests::LOADS.set(tests::LOADS.get() + 1);
         self.shared.snapshot.load()
+    }
+
+    /// A moment as tables have it that all workers share.
+    pub(super) fn timestamp(&self, at: Instant) -> Timestamp {
+        Timestamp(at.saturating_duration_since(self.started).as_nanos() as u64)
     }
 
     /// How many more connections leave enough descriptors for everything else.
@@ -183,21 +190,26 @@ pub(super) struct Worker {
     pub(super) thread: JoinHandle<()>,
 }
 
+/// What the clocks of all workers count from.
+pub(super) fn started() -> Instant {
+    Instant::now()
+}
+
 /// Starts the thread.
-pub(super) fn start(core: usize, shared: Shared) -> io::Result<Worker> {
+pub(super) fn start(core: usize, shared: Shared, started: Instant) -> io::Result<Worker> {
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let thread = thread::Builder::new()
         .name(format!("proxy-{core}"))
-        .spawn(move || runtime.block_on(run(core, shared, receiver)))?;
+        .spawn(move || runtime.block_on(run(core, shared, started, receiver)))?;
     Ok(Worker { commands, runtime: handle, thread })
 }
 
-async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<Command>) {
+async fn run(core: usize, shared: Shared, started: Instant, mut commands: mpsc::UnboundedReceiver<Command>) {
     pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
-    let context = Arc::new(Context { core, shared, started: Instant::now(), _alive });
+    let context = Arc::new(Context { core, shared, started, _alive });
     let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
     let (left, drained) = loop {
         match commands.recv().await {
@@ -207,6 +219,7 @@ async fn run(core: usize, shared: Shared, mut commands: mpsc::UnboundedReceiver<
                 let _ = done.send(());
             }
             Some(Command::EndConnections { servers }) => watch::end(&servers),
+            Some(Command::EndDenied { access }) => watch::end_denied(&access),
             Some(Command::Hold { sessions }) => drop(sessions.send(listeners.hold().await)),
             Some(Command::Release) => listeners.udp.values().for_each(udp::Listener::release),
             Some(Command::Offer { sockets }) => drop(sockets.send(listeners.sockets())),

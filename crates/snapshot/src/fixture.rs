@@ -51,7 +51,8 @@ pub fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> 
 
 /// A frontend with these settings that nobody has connected to.
 pub fn frontend_of(config: model::Frontend, pool: &Arc<Pool>) -> Arc<Frontend> {
-    Arc::new(Frontend { config, pool: pool.clone(), live: Arc::new(FrontendLive::new(number(), 1)) })
+    let live = Arc::new(FrontendLive::new(number(), 1));
+    Arc::new(Frontend { config, pool: pool.clone(), sources: None, live })
 }
 
 /// A state of these frontends and pools, counted by one core.

@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use crate::stats::Traffic;
 use convey_model::{
     self as model, Draining, Endpoint, FlowTimeouts, NextHops, PacketSettings, ServerEndpoints, ServerKey,
-    Slots, Timeouts, Timestamp, Unreachable,
+    Slots, Sources, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -75,6 +75,8 @@ pub struct Frontend {
     pub config: model::Frontend,
     /// Who serves its connections.
     pub pool: Arc<Pool>,
+    /// What each source has of it; `None` without limits for sources.
+    pub sources: Option<Arc<Sources>>,
     /// What outlives this snapshot.
     pub live: Arc<FrontendLive>,
 }

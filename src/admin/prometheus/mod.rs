@@ -104,27 +104,29 @@ fn frontends(page: &mut Page, report: &Report) {
         &all,
         |f| f64::from(f.waiting_connections),
     );
-    let mut ended = Vec::new();
-    for (name, f) in &report.frontends {
-        ended
-            .extend(f.ended.iter().map(|(reason, n)| (labels([("frontend", name), ("reason", reason)]), *n)));
-    }
-    page.counter(
+    by_reason(
+        page,
         "convey_frontend_connections_ended_total",
         "Connections that ended otherwise than by both sides closing.",
-        &ended,
-        |n| *n as f64,
+        report.frontends.iter().map(|(name, f)| (name, &f.ended)),
     );
-    let mut drops = Vec::new();
-    for (name, f) in &report.frontends {
-        drops
-            .extend(f.drops.iter().map(|(reason, n)| (labels([("frontend", name), ("reason", reason)]), *n)));
-    }
-    page.counter(
+    by_reason(
+        page,
         "convey_frontend_datagrams_dropped_total",
         "Datagrams that went no further (UDP in proxy mode).",
-        &drops,
-        |n| *n as f64,
+        report.frontends.iter().map(|(name, f)| (name, &f.drops)),
+    );
+    by_reason(
+        page,
+        "convey_frontend_refused_total",
+        "Connections, datagrams and (packet modes) packets of clients that may not come in.",
+        report.frontends.iter().map(|(name, f)| (name, &f.refused)),
+    );
+    page.counter(
+        "convey_frontend_uncounted_sources_total",
+        "Times a source was not counted, for want of a place.",
+        &all,
+        |f| f.uncounted_sources as f64,
     );
     page.counter(
         "convey_frontend_accept_backoffs_total",
@@ -132,6 +134,19 @@ fn frontends(page: &mut Page, report: &Report) {
         &all,
         |f| f.accept_backoffs as f64,
     );
+}
+
+/// A counter of frontends with a label for its reasons.
+fn by_reason<'a>(
+    page: &mut Page,
+    name: &str,
+    help: &str,
+    frontends: impl Iterator<Item = (&'a String, &'a BTreeMap<&'static str, u64>)>,
+) {
+    let rows = frontends.flat_map(|(frontend, counts)| {
+        counts.iter().map(move |(reason, n)| (labels([("frontend", frontend), ("reason", reason)]), *n))
+    });
+    page.counter(name, help, &rows.collect::<Vec<_>>(), |n| *n as f64);
 }
 
 fn backends(page: &mut Page, report: &Report) {

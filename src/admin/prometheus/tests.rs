@@ -20,6 +20,7 @@ fn busy(name: &str) -> Snapshot {
     frontend.live.traffic.add(0, Counter::Closed, 1);
     frontend.live.traffic.add(0, Counter::NoServer, 1);
     frontend.live.traffic.add(0, Counter::DroppedNoServer, 7);
+    frontend.live.traffic.add(0, Counter::RefusedAccess, 8);
     pool.servers[0].live.traffic.add(0, Counter::PacketsTx, 6);
     pool.live.traffic.add(0, Counter::Retries, 4);
     [50, 400].into_iter().for_each(|us| pool.live.connect_times.record(0, Duration::from_micros(us)));
@@ -71,6 +72,7 @@ fn every_number_of_the_report_is_a_sample() {
         "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"no_server\"} 1",
         "convey_frontend_connections_ended_total{frontend=\"web\",reason=\"cut\"} 0",
         "convey_frontend_datagrams_dropped_total{frontend=\"web\",reason=\"no_server\"} 7",
+        "convey_frontend_refused_total{frontend=\"web\",reason=\"access_denied\"} 8",
         "convey_server_sent_packets_total{backend=\"web\",server=\"a\"} 6",
         "convey_backend_retries_total{backend=\"web\"} 4",
         "convey_backend_connect_duration_seconds_bucket{backend=\"web\",le=\"0.0001\"} 1",

@@ -42,6 +42,7 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         (Counter::ClientReset, 2),
         (Counter::AcceptBackoff, 4),
         (Counter::DroppedFull, 6),
+        (Counter::RefusedAccess, 3),
         (Counter::PacketsRx, 8),
         (Counter::PacketsTx, 9),
     ] {
@@ -56,13 +57,16 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         "packets_rx": 8, "packets_tx": 9,
         "ended": {
             "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
-            "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
-            "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0, "cut": 0, "evicted": 0,
+            "first_byte_timeout": 0, "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
+            "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
+            "access_denied": 0, "source_connections": 0, "cut": 0, "evicted": 0,
         },
         "drops": {
             "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "loop": 0, "client_limit": 0,
             "proxy_untrusted": 0, "proxy_header_invalid": 0, "not_unicast": 0, "transmit_failed": 0, "receive_overrun": 0,
         },
+        "refused": { "access_denied": 3, "source_connections": 0, "source_rate": 0 },
+        "uncounted_sources": 0,
         "accept_backoffs": 4,
     });
     assert_eq!(stats(&snapshot, Duration::ZERO)["frontends"]["web"], expected);

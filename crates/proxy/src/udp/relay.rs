@@ -23,9 +23,10 @@ use super::sockets::Listening;
 use super::table::{Key, Table};
 use crate::handover;
 use crate::header_error::HeaderError;
+use crate::source;
 use crate::upstream::{Attempts, Downstream};
 use crate::worker::Context;
-use convey_model::{Endpoint, Protocol, Timestamp, client_of};
+use convey_model::{CountedSource, Endpoint, Protocol, Timestamp, client_of};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -137,7 +138,12 @@ impl Relay {
         let key = Key { client: known.client, via: known.via, asked: known.asked };
         let now = self.now();
         let downstream = self.downstream(known.client, now);
-        let slot = SessionSlot::take(known.client, None, &frontend, &self.context, &snapshot);
+        if !frontend.config.access.admits(known.client.ip()) {
+            return;
+        }
+        let mut source = source::count(&frontend, known.client.ip(), now).ok().flatten();
+        let client = (known.client, None);
+        let slot = SessionSlot::take(client, &mut source, &frontend, &self.context, &snapshot);
         let Ok(slot) = slot else { return };
         let session = Session::known(downstream, slot, self.generation, known.server, known.socket.into());
         let Some(mut session) = session else { return };
@@ -304,6 +310,9 @@ impl Relay {
         let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
             return Err(Counter::DroppedDraining);
         };
+        if !frontend.config.access.admits(key.client.ip()) {
+            return Err(Counter::RefusedAccess);
+        }
         if key.asked.is_some_and(|asked| self.is_for_many(asked)) {
             return Err(Counter::DroppedNotUnicast);
         }
@@ -320,11 +329,13 @@ impl Relay {
         if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {
             return Err(Counter::DroppedLoop);
         }
+        let mut source = count_source(sessions, &frontend, key, now)?;
         let downstream = self.downstream(key.client, now);
         let (generation, context) = (self.generation, self.context.clone());
         let mut open = || {
             *attempts = Attempts::default(); // there may be room now that there was none
-            let slot = SessionSlot::take(key.client, path.clone(), &frontend, &context, snapshot)?;
+            let client = (key.client, path.clone());
+            let slot = SessionSlot::take(client, &mut source, &frontend, &context, snapshot)?;
             Session::open(downstream, slot, generation, attempts)
         };
         let mut opened = open();
@@ -472,11 +483,23 @@ impl Relay {
         }
         self.generation = snapshot.generation;
         if let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) {
-            self.frontend = Some(frontend.clone());
+            let before = self.frontend.replace(frontend.clone());
+            self.end_denied(before.as_deref(), frontend);
         }
         let own = self.frontend.as_ref().map(|frontend| snapshot.timeouts_of(frontend));
         self.idle = own.unwrap_or(snapshot.timeouts).udp_idle;
         snapshot
+    }
+
+    /// Ends the sessions of clients that may come in no more.
+    fn end_denied(&self, before: Option<&Frontend>, now: &Frontend) {
+        let access = &now.config.access;
+        if before.is_none_or(|before| before.config.access == *access) {
+            return;
+        }
+        let denied = |key: &Key| !access.admits(key.client.ip());
+        let ended = SESSIONS.with_borrow_mut(|sessions| sessions.remove_where(self.address, denied));
+        ended.into_iter().for_each(|session| session.end(Some(Counter::AccessDenied)));
     }
 
     fn downstream(&self, client: SocketAddr, now: Timestamp) -> Downstream {
@@ -493,6 +516,27 @@ impl Drop for Relay {
     fn drop(&mut self) {
         drop(SESSIONS.with_borrow_mut(|sessions| sessions.close(self.address)));
     }
+}
+
+/// Counts a new session of a client at its source. Of one that has as many as it may have, a question gives way: it can have been
+/// forged.
+fn count_source(
+    sessions: &mut Table<Session>,
+    frontend: &Frontend,
+    key: Key,
+    now: Timestamp,
+) -> Result<Option<CountedSource>, Counter> {
+    let ip = key.client.ip();
+    let counted = source::count(frontend, ip, now);
+    if !matches!(counted, Err(Counter::RefusedSourceConnections)) {
+        return counted;
+    }
+    let Some(sources) = &frontend.sources else { return counted };
+    let source = sources.source_of(ip);
+    let is_of_source = |other: &Key| sources.source_of(other.client.ip()) == source;
+    let Some(other) = sessions.evict_question_of(frontend.live.id, is_of_source) else { return counted };
+    other.end(Some(Counter::Evicted));
+    source::count(frontend, ip, now)
 }
 
 fn over(sessions: &mut Table<Session>, number: usize) {

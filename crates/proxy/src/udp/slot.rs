@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::clients::Counted;
 use crate::own_sockets::{OwnSocket, Path};
 use crate::worker::Context;
-use convey_model::{ConnectFailures, Endpoint};
+use convey_model::{ConnectFailures, CountedSource, Endpoint};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -22,18 +22,20 @@ pub(super) struct SessionSlot {
     path: Option<Arc<Path>>,
     /// Among its client's sessions.
     counted: Counted,
+    /// Among its source's, where these have a limit.
+    _source: Option<CountedSource>,
     /// Whether it gives way to any new one.
     is_question: bool,
 }
 
 impl SessionSlot {
-    /// One for a client that came by `path`.
+    /// One for a client that came by `path`, and whose `source` is counted. That is taken, if there is a slot.
     ///
     /// # Errors
     /// Why there is none, and its datagram is dropped.
     pub(super) fn take(
-        client: SocketAddr,
-        path: Option<Arc<Path>>,
+        (client, path): (SocketAddr, Option<Arc<Path>>),
+        source: &mut Option<CountedSource>,
         frontend: &Arc<Frontend>,
         context: &Arc<Context>,
         snapshot: &Snapshot,
@@ -55,7 +57,8 @@ impl SessionSlot {
         sessions.questions.try_take(None);
         let (frontend, context) = (frontend.clone(), context.clone());
         let totals = snapshot.totals.clone();
-        Ok(SessionSlot { frontend, totals, context, is_open: false, path, counted, is_question: true })
+        let (_source, is_open) = (source.take(), false);
+        Ok(SessionSlot { frontend, totals, context, is_open, path, counted, _source, is_question: true })
     }
 
     /// Remembers a socket towards a server.

@@ -202,6 +202,13 @@ impl<T> Table<T> {
         Some(session)
     }
 
+    /// Takes out the sessions of an address that are meant. Looks at all of them.
+    pub(super) fn remove_where(&mut self, address: usize, is_meant: impl Fn(&Key) -> bool) -> Vec<T> {
+        let all = self.addresses[address].numbers.iter();
+        let meant: Vec<usize> = all.filter(|(key, _)| is_meant(key)).map(|(_, number)| *number).collect();
+        meant.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+
     /// Takes out a session of an address that was silent for `idle`, if there is one.
     pub(super) fn expire(&mut self, address: usize, idle: Duration, now: Timestamp) -> Option<T> {
         let number = self.addresses[address].active.first?;

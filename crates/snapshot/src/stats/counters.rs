@@ -36,6 +36,8 @@ pub enum Counter {
     QueueTimeout,
     /// Ended because no byte moved for the idle timeout; packet modes: no packet came of an open connection (TCP).
     IdleTimeout,
+    /// Ended with nothing sent: the client sent no byte in time.
+    FirstByteTimeout,
     /// Ended by a reset from the client.
     ClientReset,
     /// Ended by a reset from the server.
@@ -52,6 +54,10 @@ pub enum Counter {
     ProxyHeaderInvalid,
     /// Ended with nothing sent: its PROXY header did not come in time.
     ProxyHeaderTimeout,
+    /// Ended by us with a reset: a reload denied its client.
+    AccessDenied,
+    /// Ended by us with a reset: it was opened beyond the connections that its source may have (packet modes).
+    SourceConnections,
     /// Cut when the drain timeout ran out.
     Cut,
     /// A session of UDP, ended to make room for another client's.
@@ -80,19 +86,26 @@ pub enum Counter {
     DroppedUnsent,
     /// Datagrams dropped by the kernel: they came faster than we took them.
     DroppedOverrun,
+    /// Refused: the client is denied. Connections and datagrams; packets in packet modes.
+    RefusedAccess,
+    /// The same: its source has as many connections as it may have.
+    RefusedSourceConnections,
+    /// The same: its source has begun too many of late.
+    RefusedSourceRate,
 }
 
 impl Counter {
-    const COUNT: usize = Counter::DroppedOverrun as usize + 1;
+    const COUNT: usize = Counter::RefusedSourceRate as usize + 1;
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 15] = [
+    pub const ENDS: [(Counter, &'static str); 18] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
         (Counter::QueueTimeout, "queue_timeout"),
         (Counter::IdleTimeout, "idle_timeout"),
+        (Counter::FirstByteTimeout, "first_byte_timeout"),
         (Counter::ClientReset, "client_reset"),
         (Counter::ServerReset, "server_reset"),
         (Counter::ServerGone, "server_gone"),
@@ -101,6 +114,8 @@ impl Counter {
         (Counter::ProxyUntrusted, "proxy_untrusted"),
         (Counter::ProxyHeaderInvalid, "proxy_header_invalid"),
         (Counter::ProxyHeaderTimeout, "proxy_header_timeout"),
+        (Counter::AccessDenied, "access_denied"),
+        (Counter::SourceConnections, "source_connections"),
         (Counter::Cut, "cut"),
         (Counter::Evicted, "evicted"),
     ];
@@ -120,9 +135,17 @@ impl Counter {
         (Counter::DroppedOverrun, "receive_overrun"),
     ];
 
-    /// The label of an end; empty for what is not one.
+    /// Why a frontend turns clients away at the door, in every mode, with the label that metrics and logs use.
+    pub const REFUSALS: [(Counter, &'static str); 3] = [
+        (Counter::RefusedAccess, "access_denied"),
+        (Counter::RefusedSourceConnections, "source_connections"),
+        (Counter::RefusedSourceRate, "source_rate"),
+    ];
+
+    /// The label of an end or a refusal; empty for what is neither.
     pub fn label(self) -> &'static str {
-        Counter::ENDS.iter().find(|(end, _)| *end == self).map_or("", |(_, label)| label)
+        let mut all = Counter::ENDS.iter().chain(&Counter::REFUSALS);
+        all.find(|(reason, _)| *reason == self).map_or("", |(_, label)| label)
     }
 }
 

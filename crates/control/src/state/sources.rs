@@ -1,0 +1,35 @@
+//! Counts of what sources have, and access lists that stay the same, outlive a configuration. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::State;
+use convey_config::Config;
+use convey_model::{Access, Sources};
+
+impl State {
+    /// Counts go on where limits mean the same sources as before. Everywhere else they begin anew: whoever counts flows sees
+    /// that by the table, which is another one.
+    pub(super) fn keep_sources(&mut self, config: &Config) {
+        let mut before = std::mem::take(&mut self.sources);
+        let limited = config.frontends.iter().filter(|frontend| frontend.limits.are_per_source());
+        let counts = limited.map(|frontend| {
+            let kept = before.remove(&frontend.name).filter(|sources| sources.fit(&frontend.limits));
+            let counts = kept.unwrap_or_else(|| Arc::new(Sources::new(&frontend.limits)));
+            (frontend.name.clone(), counts)
+        });
+        self.sources = counts.collect();
+    }
+
+    /// Lists that have not changed are the ones of before: whoever compares them, for each address and worker, sees that at once.
+    pub(super) fn share_access(&self, config: &mut Config) {
+        let before = self.config.iter().flat_map(|config| &config.frontends);
+        let known: HashMap<&str, &Access> =
+            before.map(|frontend| (&*frontend.name, &frontend.access)).collect();
+        for frontend in &mut config.frontends {
+            if let Some(same) = known.get(&*frontend.name).filter(|access| **access == &frontend.access) {
+                frontend.access = (*same).clone();
+            }
+        }
+    }
+}
