@@ -7,6 +7,7 @@
 //! `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
+mod access;
 mod case;
 mod config;
 mod diagnose;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         lab::hold();
     }
     let rooms = [
+        ("access", access::stories()),
         ("spread", spread::stories()),
         ("transfer", transfer::stories()),
         ("failure", failure::stories()),

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use convey_forward::{End, Ended, FlowOwners, Forwarded};
-use convey_model::{ConnectFailures, Listen, Protocol, ServerKey};
+use convey_model::{ConnectFailures, DropReason, Listen, Protocol, ServerKey};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 
@@ -59,6 +59,19 @@ impl Accounting {
         forget(&mut self.servers, |(server, _)| {
             !snapshot.servers.contains_key(&server.id) && server.slots.open() == 0
         });
+    }
+
+    /// A frontend, by its number, has turned a packet away at the door, if this is such a reason.
+    pub(super) fn refused_client(&self, frontend: u32, reason: DropReason) {
+        let counter = match reason {
+            DropReason::AccessDenied => Counter::RefusedAccess,
+            DropReason::SourceConnections => Counter::RefusedSourceConnections,
+            DropReason::SourceRate => Counter::RefusedSourceRate,
+            _ => return,
+        };
+        if let Some(Some((frontend, _))) = self.frontends.get(frontend as usize) {
+            frontend.traffic.add(self.core, counter, 1);
+        }
     }
 
     /// Adds to a counter of everybody a flow belongs to.
@@ -134,6 +147,8 @@ impl Accounting {
             End::Own | End::Left => {}
             End::Silent => self.count(flow, Counter::IdleTimeout, 1),
             End::ClientLimit => self.count(flow, Counter::ClientLimit, 1),
+            End::SourceLimit => self.count(flow, Counter::SourceConnections, 1),
+            End::Denied => self.count(flow, Counter::AccessDenied, 1),
             End::ServerGone => self.count(flow, Counter::ServerGone, 1),
             End::Cut => self.count(flow, Counter::Cut, 1),
         }

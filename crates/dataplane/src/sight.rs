@@ -78,6 +78,9 @@ fn frontend(frontend: &snapshot::Frontend, pool: &Arc<Pool>) -> Option<Frontend>
         listen: config.listen.clone(),
         max_connections: config.max_connections,
         trusted_clients: config.trusted_clients.clone(),
+        access: config.access.clone(),
+        limits: config.limits,
+        sources: frontend.sources.clone(),
         slots: frontend.live.slots.clone(),
         pool: pool.clone(),
     })

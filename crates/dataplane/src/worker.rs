@@ -137,7 +137,7 @@ impl Worker {
                 self.transmit(forwarded, (interface, buffer), round);
             }
             Verdict::Reply(reason) => {
-                self.stats.dropped(self.core, reason, 1);
+                self.count_dropped(reason, round.accounting);
                 buffer.set_frame(self.forwarder.answer());
                 round.out.push((interface, buffer));
             }
@@ -155,7 +155,7 @@ impl Worker {
                 });
             }
             Verdict::Drop(reason) => {
-                self.stats.dropped(self.core, reason, 1);
+                self.count_dropped(reason, round.accounting);
                 round.spare.push((interface, buffer));
             }
             Verdict::Pass => {
@@ -163,6 +163,11 @@ impl Worker {
                 round.spare.push((interface, buffer));
             }
         }
+    }
+
+    fn count_dropped(&self, reason: DropReason, accounting: &Accounting) {
+        self.stats.dropped(self.core, reason, 1);
+        accounting.refused_client(self.forwarder.refused_at(), reason);
     }
 
     /// Counts a frame that came in by this interface and goes on.

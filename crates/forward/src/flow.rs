@@ -416,6 +416,13 @@ impl Flow {
         }
     }
 
+    /// Whether it is one of the open connections of its client's source. In DSR a completed handshake is enough: the flow cache does
+    /// not tell of the data after it, and who forges the one can forge the other.
+    #[inline]
+    pub(super) fn counts_at_source(&self) -> bool {
+        self.class().is_open() || self.state == FlowState::HandshakeOnly
+    }
+
     /// Takes note of what a segment says, or a datagram, and returns the state after it. A segment whose numbers are not
     /// those of the connection changes nothing.
     #[inline]

@@ -1,9 +1,12 @@
 //! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
 
+mod sources;
+
 use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use self::sources::SourceCounts;
 use super::cache::Progress;
 use super::flow::{Class, Flow, NewFlow};
 use super::index::Index;
@@ -51,6 +54,8 @@ pub struct FlowTable {
     shares: Shares,
     /// Connections seen from both sides that were opened since it was last asked.
     opened: Vec<FlowId>,
+    /// Where open flows are counted.
+    sources: SourceCounts,
     counts: [u32; FlowState::ALL.len()],
     cached: u32,
     /// Handshakes that were completed.
@@ -78,6 +83,7 @@ impl FlowTable {
             wheel: Wheel::new(),
             shares: Shares::new(capacity),
             opened: Vec::with_capacity(MAX_OPENED),
+            sources: SourceCounts::default(),
             counts: Default::default(),
             cached: 0,
             finished: 0,
@@ -211,6 +217,9 @@ impl FlowTable {
         flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
         self.counts[flow.state as usize] += 1;
         let class = flow.class();
+        if flow.counts_at_source() {
+            self.sources.note(&flow, true);
+        }
         let id = self.place(flow);
         self.wheel.add(&mut self.flows, id.0);
         self.shares.insert(&mut self.flows, id.0, class, now);
@@ -294,6 +303,9 @@ impl FlowTable {
             self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
         }
         self.shares.remove(&mut self.flows, id.0, flow.class());
+        if flow.counts_at_source() {
+            self.sources.note(&flow, false);
+        }
         self.wheel.remove(&mut self.flows, id.0);
         self.vacant.push(&mut self.flows, id.0);
         self.counts[flow.state as usize] -= 1;
@@ -449,13 +461,16 @@ impl FlowTable {
 
     fn set_state(&mut self, id: FlowId, state: FlowState, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        let class = flow.class();
+        let (class, counted) = (flow.class(), flow.counts_at_source());
         self.counts[flow.state as usize] -= 1;
         self.counts[state as usize] += 1;
         self.finished +=
             u64::from(flow.state.is_handshake() && !state.is_handshake() && state != FlowState::Closed);
         flow.state = state;
         let new_class = flow.class();
+        if flow.counts_at_source() != counted {
+            self.sources.note(flow, !counted);
+        }
         if new_class != class {
             self.shares.leave(&mut self.flows, id.0, class);
             self.shares.enter(&mut self.flows, id.0, new_class, at);

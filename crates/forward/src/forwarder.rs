@@ -12,6 +12,7 @@ mod in_use;
 mod narrow;
 mod refuse;
 mod served;
+mod source_limits;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -112,6 +113,8 @@ pub struct Forwarder {
     narrowed: Narrowed,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
+    /// The frontend that has last turned a client away at the door.
+    refused_at: u32,
     /// The last packet of our own.
     answer: Vec<u8>,
 }
@@ -170,6 +173,7 @@ impl Forwarder {
             handshakes_replaced: None,
             narrowed: Narrowed::default(),
             replaced: None,
+            refused_at: 0,
             answer: Vec::with_capacity(ANSWER_LEN),
         }
     }
@@ -224,6 +228,12 @@ impl Forwarder {
     /// The frame that the last [`Verdict::Reply`] is about, complete and without padding.
     pub fn answer(&self) -> &[u8] {
         &self.answer
+    }
+
+    /// The frontend, by its number, whose client the last verdict was about with [`DropReason::AccessDenied`],
+    /// [`DropReason::SourceConnections`] or [`DropReason::SourceRate`].
+    pub fn refused_at(&self) -> u32 {
+        self.refused_at
     }
 
     /// What has come up; to be drained. Once there is nothing of what ended left in it, that is taken to have been done.

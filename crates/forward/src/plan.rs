@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::state::View;
 use convey_model::{
-    Draining, DsrKind, Endpoint, FlowTimeouts, Listen, NextHops, OnDown, Prefix, Protocol, ServerEndpoints,
-    Slots,
+    Access, Draining, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown, Prefix, Protocol,
+    ServerEndpoints, Slots, Sources,
 };
 
 /// All that decides about packets besides their flows. Flows that have begun go on by it, too.
@@ -60,6 +60,12 @@ pub struct Frontend {
     pub max_connections: Option<u32>,
     /// Clients that have no share.
     pub trusted_clients: Vec<Prefix>,
+    /// Who may come in. Flows of others end.
+    pub access: Access,
+    /// What one source may have.
+    pub limits: Limits,
+    /// What each source has, at all workers; `None` without limits for sources.
+    pub sources: Option<Arc<Sources>>,
     /// Its flows, of all workers.
     pub slots: Arc<Slots>,
     /// Who serves its clients.
@@ -154,7 +160,20 @@ impl Frontend {
     /// Number `id`, at one address and port, without limits.
     pub fn new(id: u32, view: View, protocol: Protocol, vip: SocketAddr, pool: Arc<Pool>) -> Frontend {
         let (listen, trusted_clients, slots) = (vec![vip.into()], Vec::new(), Arc::default());
-        Frontend { id, view, protocol, listen, max_connections: None, trusted_clients, slots, pool }
+        let (max_connections, access, limits, sources) = Default::default();
+        Frontend {
+            id,
+            view,
+            protocol,
+            listen,
+            max_connections,
+            trusted_clients,
+            access,
+            limits,
+            sources,
+            slots,
+            pool,
+        }
     }
 
     /// Whether servers answer its clients themselves.

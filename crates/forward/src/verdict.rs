@@ -99,6 +99,10 @@ pub enum End {
     Silent,
     /// Passthrough: it was opened when its client had its share of what there is. Both sides are told.
     ClientLimit,
+    /// Passthrough: it was opened when its source had as many as it may have. Both sides are told.
+    SourceLimit,
+    /// Its client may no longer come in. Both sides are told, where convey sees both.
+    Denied,
     /// Its server was down.
     ServerGone,
     /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in

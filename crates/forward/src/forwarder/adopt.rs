@@ -16,6 +16,8 @@ impl Forwarder {
         self.generation = Some(plan.generation);
         let has_other_timeouts = self.flows.set_timeouts(&plan.flow_timeouts);
         self.flows.divide_among(plan.frontends.iter().map(|frontend| share(frontend)));
+        let sources = plan.frontends.iter().map(|frontend| Some((frontend.id, frontend.sources.clone()?)));
+        self.flows.count_sources(sources.flatten().collect());
         let served = Served::new(plan, self.ports.as_ref(), &self.served);
         if let Some(ports) = &mut self.ports {
             if served.may_be_asked_elsewhere_than(&self.served) {

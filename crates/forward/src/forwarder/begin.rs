@@ -103,6 +103,10 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
         self.check_source(key)?;
+        if !frontend.access.admits(key.src.ip()) {
+            self.refused_at = frontend.id;
+            return Err(Stop::Silent(DropReason::AccessDenied));
+        }
         if headers.is_error() {
             return self.forward_unrecorded_error(frontend, frame, packet);
         }
@@ -165,13 +169,22 @@ impl Forwarder {
         let way = server.and_then(|server| {
             let next_hop = self.find_next_hop(To::chosen(server, frontend), plan)?;
             self.check_client(key, frontend, server, now)?;
+            if is_new {
+                self.check_source_limits(key, frontend, now)?;
+            }
             Ok((server, next_hop))
         });
         // Those that are refused for want of something count: a flood has used it up. One that waits for its next hop comes
         // again.
         let is_for_nobody = matches!(
             &way,
-            Err(Stop::Refused(DropReason::NoServer | DropReason::ClientLimit) | Stop::Silent(_))
+            Err(Stop::Silent(_)
+                | Stop::Refused(
+                    DropReason::NoServer
+                        | DropReason::ClientLimit
+                        | DropReason::SourceConnections
+                        | DropReason::SourceRate
+                ))
         );
         if is_new && headers.is_tcp() && !is_for_nobody {
             self.begun += 1;

@@ -11,6 +11,7 @@
 
 use super::adopt::share;
 use super::give_way::is_crowd;
+use super::source_limits::is_at_limit;
 use super::{Forwarder, Stop};
 use crate::flow::Class;
 use crate::plan::{Frontend, Plan, Server};
@@ -73,7 +74,7 @@ impl Forwarder {
         let flow = self.flows.get(id);
         flow.state() == FlowState::UdpAnswered
             && direction == Direction::ToServer
-            && Claim::of_open(flow, plan).is_some_and(|claim| self.beyond(&claim).is_some())
+            && Claim::of_open(flow, plan).is_some_and(|claim| self.end_of(&claim).is_some())
     }
 
     /// Ends connections that were opened beyond their client's share, the newest first.
@@ -85,11 +86,19 @@ impl Forwarder {
     ) {
         while let Some(id) = self.flows.next_opened() {
             let claim = Claim::of_open(self.flows.get(id), plan);
-            if claim.is_some_and(|claim| self.beyond(&claim).is_some()) {
+            if let Some(end) = claim.and_then(|claim| self.end_of(&claim)) {
                 let mut flow = self.flows.remove(id);
                 self.take_leave(&mut flow, plan, now, &mut reset);
-                self.let_go(&flow, End::ClientLimit);
+                self.let_go(&flow, end);
             }
+        }
+    }
+
+    /// Why an open flow may not be: its client has its share without it, or its source what it may have.
+    fn end_of(&self, claim: &Claim<'_>) -> Option<End> {
+        match is_at_limit(claim.frontend, claim.client, claim.own) {
+            true => Some(End::SourceLimit),
+            false => self.beyond(claim).map(|_| End::ClientLimit),
         }
     }
 

@@ -53,6 +53,13 @@ impl Forwarder {
                     {
                         reset(answer, interface);
                     }
+                    // The client is heard no more, so its server would wait for it.
+                    if end == End::Denied
+                        && flow.is_open_connection()
+                        && let Some(interface) = refuse::farewell_to_server(flow, plan, answer)
+                    {
+                        reset(answer, interface);
+                    }
                     gone.push((flow.clone(), end));
                 }
                 end.is_none()

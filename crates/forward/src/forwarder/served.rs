@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::plan::{ByView, Plan, Pool};
 use crate::port_ranges::PortRanges;
 use crate::{End, Flow, NatPorts, View};
-use convey_model::{Addr, Draining, DsrKind, Endpoint, Listen, OnDown, UDP};
+use convey_model::{Access, Addr, Draining, DsrKind, Endpoint, Listen, OnDown, UDP};
 
 /// An address, a port and a protocol, as flows have them.
 type FlowEndpoint = (Addr, u16, u8);
@@ -41,7 +41,12 @@ pub(super) struct Served {
     reset: ByView<HashSet<u32>>,
     /// How packets get to each server in DSR, by its number.
     ways: HashMap<u32, DsrKind>,
+    /// Who may come in, where not everybody may.
+    access: AccessByAddress,
 }
+
+/// By address and protocol, with the ports of each frontend.
+type AccessByAddress = HashMap<(Addr, u8), Vec<(RangeInclusive<u16>, Access)>>;
 
 impl Served {
     /// What this plan knows, and who has these SNAT ports.
@@ -89,6 +94,7 @@ impl Served {
             down: plan.pools.iter().flat_map(down).collect(),
             reset: ByView { both_sides: reset(View::BothSides), client_side: reset(View::ClientSide) },
             ways: plan.pools.iter().flat_map(way).collect(),
+            access: access(plan),
             drained,
         }
     }
@@ -118,6 +124,9 @@ impl Served {
     /// How this flow is to end now; `None` if it goes on.
     pub(super) fn end_of(&self, flow: &Flow) -> Option<End> {
         let (vip, server) = (flow.client(), flow.server());
+        if self.denies(flow) {
+            return Some(End::Denied);
+        }
         // Datagrams have no connection that could be kept: the next chooses anew.
         let ending = if vip.protocol == UDP { &self.down } else { self.reset.of(flow.view()) };
         if ending.contains(&flow.server_id()) {
@@ -135,6 +144,14 @@ impl Served {
             is_server(server.src_port) || (server.src_port == vip.dst_port && is_server(ANY_PORT));
         let stays = self.listen.contain(&(vip.dst, vip.protocol), vip.dst_port) && has_server;
         (!stays).then_some(End::Cut)
+    }
+
+    /// Whether the client of a flow may come in no more.
+    fn denies(&self, flow: &Flow) -> bool {
+        let key = flow.client();
+        let lists = if self.access.is_empty() { None } else { self.access.get(&(key.dst, key.protocol)) };
+        let here = lists.into_iter().flatten().find(|(ports, _)| ports.contains(&key.dst_port));
+        here.is_some_and(|(_, access)| !access.admits(key.src.ip()))
     }
 
     /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP need not: the
@@ -156,8 +173,20 @@ impl Served {
             || resets_more(View::BothSides)
             || resets_more(View::ClientSide)
             || !all_stay
+            || self.access != before.access
             || before.ways.iter().any(other_way)
     }
+}
+
+fn access(plan: &Plan) -> AccessByAddress {
+    let mut access = AccessByAddress::new();
+    for frontend in plan.frontends.iter().filter(|frontend| !frontend.access.is_open()) {
+        for listen in &frontend.listen {
+            let of_address = access.entry((listen.ip().into(), frontend.protocol as u8)).or_default();
+            of_address.push((listen.ports(), frontend.access.clone()));
+        }
+    }
+    access
 }
 
 fn one_port(endpoint: &Endpoint) -> ((Addr, u8), RangeInclusive<u16>) {

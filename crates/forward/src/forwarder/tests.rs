@@ -20,6 +20,7 @@ macro_rules! told_over_both_families {
     };
 }
 
+mod access;
 mod cache;
 mod change;
 mod client_share;
@@ -40,6 +41,7 @@ mod random;
 mod ranges;
 mod refusal;
 mod shortage;
+mod source_limits;
 mod spoofed;
 mod udp;
 

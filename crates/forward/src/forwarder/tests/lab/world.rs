@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicUsize;
 use super::Family;
 use convey_balance::{Balancer, Identity, Loads, Member, build, flow_hash};
 use convey_model::{
-    Algorithm, Draining, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Interface, Listen, Mode,
-    Neighbour, OnDown, Prefix, Protocol, Route, RouteHop, ServerEndpoints, Slots, Timestamp, WHOLE, Wanted,
-    fixture,
+    Access, Algorithm, Draining, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Interface, Limits, Listen,
+    Mode, Neighbour, OnDown, Prefix, Protocol, Route, RouteHop, ServerEndpoints, Slots, Sources, Timestamp,
+    WHOLE, Wanted, fixture,
 };
 
 use crate::View;
@@ -54,6 +54,9 @@ pub(crate) struct TestFrontend {
     pub(crate) keeps_port: bool,
     pub(crate) max_connections: Option<u32>,
     pub(crate) trusted_clients: Vec<Prefix>,
+    pub(crate) access: Access,
+    pub(crate) limits: Limits,
+    pub(crate) sources: Option<Arc<Sources>>,
     pub(crate) id: u32,
     pub(crate) slots: Arc<Slots>,
     pub(crate) turn: Arc<AtomicUsize>,
@@ -70,6 +73,9 @@ impl TestFrontend {
             keeps_port: false,
             max_connections: None,
             trusted_clients: vec![],
+            access: Access::default(),
+            limits: Limits::default(),
+            sources: None,
             id,
             slots: Arc::default(),
             turn: Arc::default(),
@@ -214,6 +220,9 @@ impl World {
             listen: frontend.listen.iter().map(|listen| listen.parse().unwrap()).collect(),
             max_connections: frontend.max_connections,
             trusted_clients: frontend.trusted_clients.clone(),
+            access: frontend.access.clone(),
+            limits: frontend.limits,
+            sources: frontend.sources.clone(),
             slots: frontend.slots.clone(),
             pool: Arc::new(pool),
         })

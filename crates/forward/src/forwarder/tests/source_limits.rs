@@ -1,0 +1,199 @@
+//! One source with all that it may have: it gets no more, whatever it tries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lab::{Family, Lab, Outcome, Seen};
+use crate::{End, Forwarder, Frame};
+use convey_model::{DropReason, Limits, OverLimit, Sources};
+use convey_wire as wire;
+
+told_over_both_families! {
+    a_source_begins_so_many_in_a_second_and_others_as_many_beside_it,
+    what_is_over_a_limit_is_dropped_where_the_file_says_so,
+    a_source_has_so_many_open_at_once_and_again_when_one_has_ended,
+    who_opens_all_it_began_at_once_keeps_what_a_source_may_have,
+    forged_syns_in_a_sources_name_take_nothing_of_its_connections,
+    in_dsr_a_handshake_counts_before_any_data_and_until_its_end,
+    a_limit_that_comes_by_a_reload_counts_what_is_open_already,
+    all_workers_count_a_source_together,
+    streams_of_a_source_are_counted_too,
+}
+
+/// Connection `k` of one client.
+fn own(k: u16) -> u16 {
+    200 * (k + 1)
+}
+
+fn limit(lab: &mut Lab, limits: Limits) {
+    lab.change(|world| {
+        world.frontends[0].limits = limits;
+        world.frontends[0].sources = Some(Arc::new(Sources::new(&limits)));
+    });
+}
+
+fn rate(rate: u32, burst: u32) -> Limits {
+    let [rate_per_source, burst] = [rate, burst].map(|n| n.try_into().ok());
+    Limits { rate_per_source, burst, ..Limits::default() }
+}
+
+fn at_once(connections: u32) -> Limits {
+    Limits { connections_per_source: Some(connections), ..Limits::default() }
+}
+
+/// Client `n` begins. Returns what the server saw, or why it was refused.
+fn begin(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
+    match lab.handle(&lab.client(n).syn().seq(100)) {
+        Outcome::Sent(syn) => Ok(syn),
+        Outcome::Answered(told, reason) => {
+            assert_eq!(told.flags, "R.");
+            Err(reason)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Client `n`, whose SYN the server saw, opens the connection.
+fn open(lab: &mut Lab, n: u16, syn: &Seen) {
+    if lab.world.frontends[0].mode.has_snat() {
+        lab.send(syn.reply().syn().seq(500).ack(101));
+    }
+    lab.send(lab.client(n).seq(101).ack(501).payload(b"x"));
+}
+
+fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
+    let syn = begin(lab, n)?;
+    open(lab, n, &syn);
+    lab.tick();
+    Ok(syn)
+}
+
+/// Connections that the client has open, as they are counted.
+fn counted(lab: &Lab) -> u32 {
+    let ip = lab.family.client_addr(own(0)).parse::<std::net::SocketAddr>().unwrap().ip();
+    lab.world.frontends[0].sources.as_ref().unwrap().open(ip)
+}
+
+fn a_source_begins_so_many_in_a_second_and_others_as_many_beside_it(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        limit(&mut lab, rate(4, 2));
+        let begun: Vec<bool> = (0..4).map(|k| begin(&mut lab, own(k)).is_ok()).collect();
+        assert_eq!(begun, [true, true, false, false]);
+        assert_eq!(begin(&mut lab, own(4)).map(|_| ()), Err(DropReason::SourceRate));
+        assert!(begin(&mut lab, 1).is_ok());
+        assert_eq!(lab.forwarder.handshakes().begun, 3, "who is refused is no flood");
+        lab.wait(Duration::from_millis(250));
+        assert!(begin(&mut lab, own(5)).is_ok() && begin(&mut lab, own(6)).is_err());
+        // A SYN that comes again begins nothing.
+        assert!(begin(&mut lab, own(5)).is_ok());
+    }
+}
+
+fn what_is_over_a_limit_is_dropped_where_the_file_says_so(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    limit(&mut lab, Limits { action: OverLimit::Drop, ..rate(1, 1) });
+    assert!(begin(&mut lab, own(0)).is_ok());
+    let second = lab.client(own(1)).syn();
+    assert_eq!(lab.handle(&second), Outcome::Dropped(DropReason::SourceRate));
+    assert_eq!(lab.forwarder.refused_at(), 0);
+}
+
+fn a_source_has_so_many_open_at_once_and_again_when_one_has_ended(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        limit(&mut lab, at_once(2));
+        assert!((0..2).all(|k| connect(&mut lab, own(k)).is_ok()));
+        assert_eq!(connect(&mut lab, own(2)).map(|_| ()), Err(DropReason::SourceConnections));
+        assert!(connect(&mut lab, 1).is_ok());
+        assert_eq!(counted(&lab), 2);
+        lab.send(lab.client(own(0)).rst().seq(102));
+        lab.tick();
+        assert_eq!(counted(&lab), 1);
+        assert!(connect(&mut lab, own(3)).is_ok());
+        // Those that fall silent count no longer.
+        lab.wait(Duration::from_secs(3 * 3_600));
+        lab.tick();
+        assert_eq!((lab.forwarder.flows().len(), counted(&lab)), (0, 0));
+    }
+}
+
+fn who_opens_all_it_began_at_once_keeps_what_a_source_may_have(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    limit(&mut lab, at_once(2));
+    let begun: Vec<Seen> = (0..6).map(|k| begin(&mut lab, own(k)).unwrap()).collect();
+    begun.iter().zip(0..).for_each(|(syn, k)| open(&mut lab, own(k), syn));
+    let told = lab.tick().len();
+    assert_eq!((lab.ends(), told), (vec![End::SourceLimit; 4], 8), "clients and servers");
+    assert_eq!(counted(&lab), 2);
+}
+
+fn forged_syns_in_a_sources_name_take_nothing_of_its_connections(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    limit(&mut lab, at_once(1));
+    assert!((1..40).all(|k| begin(&mut lab, own(k)).is_ok()));
+    assert!(connect(&mut lab, own(0)).is_ok());
+    assert!(lab.ends().is_empty());
+}
+
+fn in_dsr_a_handshake_counts_before_any_data_and_until_its_end(family: Family) {
+    let mut lab = Lab::dsr(family);
+    limit(&mut lab, at_once(1));
+    begin(&mut lab, own(0)).unwrap();
+    assert_eq!(counted(&lab), 0);
+    lab.send(lab.client(own(0)).seq(101).ack(501));
+    assert_eq!(counted(&lab), 1);
+    assert_eq!(begin(&mut lab, own(1)).map(|_| ()), Err(DropReason::SourceConnections));
+    lab.send(lab.client(own(0)).seq(101).ack(501).payload(b"x"));
+    assert_eq!(counted(&lab), 1, "data changes nothing");
+    lab.send(lab.client(own(0)).fin().seq(102).ack(501));
+    assert_eq!(counted(&lab), 0);
+    assert!(begin(&mut lab, own(1)).is_ok());
+}
+
+fn a_limit_that_comes_by_a_reload_counts_what_is_open_already(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        limit(&mut lab, rate(1_000, 1_000));
+        assert!((0..3).all(|k| connect(&mut lab, own(k)).is_ok()));
+        limit(&mut lab, at_once(3));
+        assert_eq!(
+            (counted(&lab), begin(&mut lab, own(3)).map(|_| ())),
+            (3, Err(DropReason::SourceConnections))
+        );
+        assert!(lab.ends().is_empty(), "nobody is cut");
+        lab.send(lab.client(own(0)).rst().seq(102));
+        lab.tick();
+        assert_eq!(counted(&lab), 2);
+    }
+}
+
+fn all_workers_count_a_source_together(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let mut others = lab.colleagues(1);
+    limit(&mut lab, at_once(2));
+    assert!((0..2).all(|k| connect(&mut lab, own(k)).is_ok()));
+    let other: &mut Forwarder = &mut others[0];
+    other.handle_timeout(&lab.plan, lab.now, |_, _| {});
+    let mut bytes = lab.client(own(2)).syn().bytes();
+    let headers = wire::parse(&bytes);
+    let verdict = other.handle_frame(&mut Frame::new(&mut bytes, &headers), &lab.plan, lab.now);
+    assert_eq!(verdict, crate::Verdict::Reply(DropReason::SourceConnections));
+}
+
+fn streams_of_a_source_are_counted_too(family: Family) {
+    let mut lab = Lab::passthrough(family).udp();
+    limit(&mut lab, at_once(1));
+    let mut exchange = |n: u16| {
+        let seen = match lab.handle(&lab.client(n).udp()) {
+            Outcome::Sent(seen) => seen,
+            Outcome::Answered(_, reason) => return Err(reason),
+            other => panic!("{other:?}"),
+        };
+        lab.send(seen.reply().udp());
+        lab.send(lab.client(n).udp());
+        lab.tick();
+        Ok(())
+    };
+    assert_eq!(exchange(own(0)), Ok(()));
+    assert_eq!(exchange(own(1)), Err(DropReason::SourceConnections));
+    assert_eq!(exchange(1), Ok(()));
+    assert_eq!(counted(&lab), 1);
+}
