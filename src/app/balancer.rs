@@ -55,7 +55,7 @@ fn run_after(
     log: &Log,
 ) -> Result<ExitCode, Failure> {
     let program =
-        Program::of_this_process().map_err(|error| format!("cannot tell how it was started: {error}"));
+        Program::of_this_process().map_err(|error| format!("this process cannot start another one: {error}"));
     clock::now();
     // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);

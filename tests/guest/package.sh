@@ -66,6 +66,17 @@ systemctl reload convey || fail "cannot be reloaded"
 wait_for "an answer through port 80" answers 127.0.0.1 hello
 same "the process that was reloaded" "$(show MainPID)" "$pid"
 
+# Another process takes over, within what the unit allows, and is the main one. A stop gives it time.
+convey upgrade >/tmp/upgraded 2>&1 || fail "convey upgrade: $(cat /tmp/upgraded)"
+answers 127.0.0.1 hello || fail "after convey upgrade nobody is served"
+wait_for "the old process to end" sh -c "[ ! -d /proc/$pid ]"
+systemctl is-active -q convey || fail "the end of the old process is that of the service"
+[ "$(show MainPID)" != "$pid" ] || fail "systemd does not follow convey upgrade"
+systemctl reload convey || fail "cannot be reloaded after convey upgrade"
+answers 127.0.0.1 hello || fail "after that reload nobody is served"
+systemctl restart convey || fail "cannot be restarted after convey upgrade"
+! journalctl -u convey -o cat | grep 'not our child\|SIGKILL' >&3 || fail "systemd does not wait for a process that took over"
+
 # A mistake fails the reload, and what runs goes on.
 cp /etc/convey/config.toml /tmp/good
 echo 'weihgt = 3' >>/etc/convey/config.toml

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::message::{FORMATS, Message, Session, common_format};
-use super::{ENVIRONMENT, take};
+use super::{DETACH, ENVIRONMENT, take};
 use crate::control::Known;
 use crate::model::Endpoint;
 use crate::proxy::{HandedSession, HandedSockets};
@@ -40,6 +42,11 @@ pub(in crate::app) struct Program {
 impl Program {
     /// To be called at the start: later the name of the running file may be lost.
     pub(in crate::app) fn of_this_process() -> io::Result<Program> {
+        if std::process::id() == 1 {
+            return Err(io::Error::other(
+                "the end of the first process is that of its container; start another container",
+            ));
+        }
         let mut arguments = std::env::args_os();
         let name = arguments.next().map(PathBuf::from);
         // A link that was named, and is changed later, leads to the new version.
@@ -71,6 +78,8 @@ pub(in crate::app) struct Taken {
 /// The new process. It is killed if this is dropped before it serves.
 pub(super) struct Successor {
     child: Option<Child>,
+    /// The child, or its child.
+    process: u32,
     channel: Arc<Channel>,
     program: PathBuf,
 }
@@ -81,18 +90,20 @@ impl Successor {
         let Program { path, arguments } = program;
         let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
         let mut command = Command::new(path);
-        command.args(arguments).stdin(Stdio::from(theirs.into_inner())).env(ENVIRONMENT, "1");
+        command.args(arguments).stdin(Stdio::from(theirs.into_inner()));
+        let is_service = std::env::var_os("NOTIFY_SOCKET").is_some();
+        command.env(ENVIRONMENT, if is_service { DETACH } else { "1" });
         // They were meant for this process alone.
         for name in ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
         let child = command.spawn().map_err(failed)?;
-        Ok(Successor { child: Some(child), channel: ours, program: path.clone() })
+        Ok(Successor { process: child.id(), child: Some(child), channel: ours, program: path.clone() })
     }
 
     /// Its process id.
     pub(super) fn id(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+        self.process
     }
 
     /// Hands over. Returns once the new process could serve.
@@ -110,11 +121,14 @@ impl Successor {
         Ok(())
     }
 
-    fn greet(&self) -> Result<(), Failure> {
+    fn greet(&mut self) -> Result<(), Failure> {
         self.patience(HELLO)?;
         self.send(&Message::hello(FORMATS), &[])?;
         match self.receive()? {
-            Message::Hello { formats, program } => {
+            Message::Hello { formats, program, process } => {
+                if process > 0 {
+                    self.process = process;
+                }
                 common_format(&formats, &program).map(drop).map_err(Failure::Refused)
             }
             other => Err(unexpected(&other)),
@@ -210,6 +224,10 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
+            let other = self.process.try_into().ok().and_then(Pid::from_raw);
+            if let Some(other) = other.filter(|_| self.process != child.id()) {
+                let _ = kill_process(other, Signal::KILL);
+            }
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -20,7 +20,13 @@ pub(super) const FORMATS: &[u32] = &[1];
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Message {
     /// Formats, and the version of the program for people.
-    Hello { formats: Vec<u32>, program: String },
+    /// `process` is who says it, 0 if that is not told.
+    Hello {
+        formats: Vec<u32>,
+        program: String,
+        #[serde(default)]
+        process: u32,
+    },
     /// When the old process's clock began: nanoseconds of `CLOCK_MONOTONIC`.
     Clock { start: u64 },
     /// Listening sockets of a place, which come with it; there may be several such messages of one.
@@ -130,7 +136,8 @@ fn list(formats: &[u32]) -> String {
 impl Message {
     /// The first one of both processes.
     pub(super) fn hello(formats: &[u32]) -> Message {
-        Message::Hello { formats: formats.to_vec(), program: env!("CARGO_PKG_VERSION").to_owned() }
+        let program = env!("CARGO_PKG_VERSION").to_owned();
+        Message::Hello { formats: formats.to_vec(), program, process: std::process::id() }
     }
 }
 

@@ -35,6 +35,9 @@ use crate::control::Call;
 /// Set for a process that is to take the place of another: its standard input leads there.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";
 
+/// Its value where the new process must be no child of the old one.
+const DETACH: &str = "detach";
+
 /// Whether another process has started this one, to go on with what it does.
 pub(super) fn is_under_way() -> bool {
     std::env::var_os(ENVIRONMENT).is_some()

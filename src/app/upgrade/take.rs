@@ -1,16 +1,19 @@
 //! The new process: it takes what the old one hands over, and says when it serves.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::ENVIRONMENT;
 use super::channel::Channel;
 use super::message::{Message, common_format};
+use super::{DETACH, ENVIRONMENT};
 use crate::app::clock;
 use crate::control::Known;
 use crate::model::Endpoint;
@@ -80,8 +83,9 @@ const GONE: &str = "the process to be upgraded is gone";
 /// # Errors
 /// If the two do not understand each other.
 pub(in crate::app) fn receive() -> anyhow::Result<Option<Handed>> {
-    if std::env::var_os(ENVIRONMENT).is_none() {
-        return Ok(None);
+    let Some(how) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
+    if how == DETACH {
+        detach()?;
     }
     let channel = Channel::new(io::stdin().as_fd().try_clone_to_owned()?);
     // Whatever is started from here has another standard input, and so do we.
@@ -90,12 +94,22 @@ pub(in crate::app) fn receive() -> anyhow::Result<Option<Handed>> {
     receive_from(&from).inspect_err(|error| from.refuse(format!("{error:#}"))).map(Some)
 }
 
+/// Goes on in another process, whose parent is the service manager once this one has ended. A main process that is no child of
+/// systemd's is killed at a stop without time to end.
+fn detach() -> anyhow::Result<Infallible> {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(name).args(arguments).env(ENVIRONMENT, "1").spawn().context("cannot start it detached")?;
+    std::process::exit(0)
+}
+
 fn receive_from(from: &Predecessor) -> anyhow::Result<Handed> {
     let channel = &from.0;
     channel.set_patience(PATIENCE)?;
     let (hello, _) = channel.receive().context("cannot read what the process to be upgraded says")?;
     let (formats, program) = match hello {
-        Message::Hello { formats, program } => (formats, program),
+        Message::Hello { formats, program, .. } => (formats, program),
         other => bail!("the process to be upgraded begins with {}", name_of(&other)),
     };
     let format = common_format(&formats, &program).map_err(anyhow::Error::msg)?;
