@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{code_spans, pages, read, rust_files};
 
-const PAGE: &str = "docs/state-and-limits.md";
+const PAGE: &str = "docs/reference/limits.md";
 
 #[test]
 fn each_line_of_the_page_on_limits_names_a_test_that_exists() {
