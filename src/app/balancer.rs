@@ -66,6 +66,9 @@ fn run_after(
         Harmless::new().context("cannot listen to signals")?
     };
     let (loaded, kernel) = runtime.block_on(load(&file))?;
+    if matches!(show, Show::Nothing) {
+        confined.check(&loaded.config).map_err(anyhow::Error::msg)?;
+    }
     let mut logs = Logs::new(log.clone(), confined.has_landlock);
     logs.switch(logs.prepare(&loaded.config).map_err(anyhow::Error::msg)?);
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));

@@ -1,8 +1,8 @@
 //! The files that a configuration includes: `include = ["conf.d/*.toml"]`.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use glob::{MatchOptions, Pattern, glob_with};
+use glob::{GlobError, MatchOptions, Pattern, glob_with};
 use toml::de::{DeTable, DeValue};
 
 use super::document::INCLUDE;
@@ -11,9 +11,13 @@ use super::variables::expand;
 /// The most files that a configuration may include.
 pub(super) const MAX_FILES: usize = 1_000;
 
-/// As shells do it: `*` is no hidden file and no `/`.
-const LIKE_A_SHELL: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+/// As shells do it: `*` is no `/`. That it is no hidden file either is asked by [`is_shown`]: glob panics at names that are
+/// not UTF-8 if it is asked to see to it.
+const LIKE_A_SHELL: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
 
 /// The patterns of a text, those left out that are wrong.
 pub(super) fn patterns(text: &str) -> Vec<String> {
@@ -35,7 +39,10 @@ pub(super) fn patterns(text: &str) -> Vec<String> {
 
 /// What the patterns of the file at `path` stand for: sorted, each file once, and at most one more than [`MAX_FILES`]. A
 /// pattern without wildcards stands for itself, whether or not there is such a file.
-pub(super) fn files(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
+///
+/// # Errors
+/// A folder cannot be read: what is in it is not known.
+pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, GlobError> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let mut files = Vec::new();
     for pattern in patterns {
@@ -45,12 +52,25 @@ pub(super) fn files(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
         }
         let full = Path::new(&Pattern::escape(&directory.to_string_lossy())).join(pattern);
         let found = glob_with(&full.to_string_lossy(), LIKE_A_SHELL).into_iter().flatten();
-        files.extend(found.filter_map(Result::ok).take(MAX_FILES + 1));
+        let is_wanted = |file: &Result<PathBuf, _>| file.as_ref().map_or(true, |file| is_shown(file, &full));
+        for file in found.filter(is_wanted).take(MAX_FILES + 1) {
+            files.push(file?);
+        }
     }
     files.sort();
     files.dedup();
     files.truncate(MAX_FILES + 1);
-    files
+    Ok(files)
+}
+
+/// Whether a pattern means this file: it means hidden ones only where it has the dot itself.
+fn is_shown(file: &Path, pattern: &Path) -> bool {
+    let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
+    // From the end: what begins both may be written in two ways.
+    file.components()
+        .rev()
+        .zip(pattern.components().rev())
+        .all(|(part, meant)| !is_hidden(part) || is_hidden(meant))
 }
 
 /// The folders in which the patterns may find files: of a pattern, what stands before its first wildcard.
@@ -85,7 +105,9 @@ fn has_wildcards(pattern: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::fs;
+    use std::os::unix::ffi::OsStrExt;
 
     use super::*;
 
@@ -105,13 +127,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir_all(at("we[ir]d/conf.d/more")).unwrap();
+        // A name that is not UTF-8 is no pattern's, and no reason to panic.
+        fs::write(at("we[ir]d/conf.d").join(OsStr::from_bytes(b"\xff.toml")), "").unwrap();
         for name in ["b.toml", "a.toml", ".a.toml.swp", ".hidden.toml", "a.toml~", "more/c.toml"] {
             fs::write(at("we[ir]d/conf.d").join(name), "").unwrap();
         }
         let main = at("we[ir]d/config.toml");
         let found = |patterns: &[&str]| -> Vec<String> {
             let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
-            let files = files(&main, &patterns).into_iter();
+            let files = files(&main, &patterns).unwrap().into_iter();
             let short =
                 |file: PathBuf| file.strip_prefix(at("we[ir]d")).unwrap().to_string_lossy().into_owned();
             files.map(short).collect()

@@ -297,7 +297,15 @@ pub(super) fn header_name(name: &str) -> Result<(), String> {
 /// The value of a header.
 pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
     let text = value.as_str().filter(|text| text.is_ascii() && text.parse::<HeaderValue>().is_ok());
-    text.map(str::to_owned).ok_or_else(|| not_allowed(value, "a string of printable ASCII characters"))
+    text.map(str::to_owned).ok_or_else(|| {
+        // It may be a secret.
+        let found = value
+            .as_str()
+            .map_or_else(|| found(value), |text| format!("{} characters", text.chars().count()));
+        format!(
+            "found {found}; allowed: a string of printable ASCII characters, without a newline at its end"
+        )
+    })
 }
 
 /// Status codes of HTTP: `200`, `"200"` or `"200-399"`.

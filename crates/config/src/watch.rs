@@ -174,7 +174,7 @@ impl Watched {
 
     /// The file, and those that it includes.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
-        [self.path.clone()].into_iter().chain(include::files(&self.path, &self.patterns))
+        [self.path.clone()].into_iter().chain(include::files(&self.path, &self.patterns).unwrap_or_default())
     }
 
     fn stamps_now(&self) -> Stamps {

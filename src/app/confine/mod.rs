@@ -19,6 +19,8 @@ use crate::model::Mode;
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Confined {
+    /// What the file said then; `None` if nothing was to be given up, or the file could not be read.
+    by: Option<Privileges>,
     given_up: Vec<String>,
     /// What this kernel or this user cannot give up, a line each.
     kept: Vec<String>,
@@ -36,6 +38,7 @@ impl Confined {
         let mut confined = Confined::default();
         let Ok(loaded) = file.load() else { return Ok(confined) };
         let config = loaded.config;
+        confined.by = Some(config.privileges.clone());
         let Privileges { user, no_new_privileges, seccomp, landlock } = &config.privileges;
         if let Some(name) = user {
             confined.note(become_user(name, &config)?);
@@ -58,6 +61,15 @@ impl Confined {
             confined.note(done.map(|()| "seccomp".to_owned()));
         }
         Ok(confined)
+    }
+
+    /// Fails if this is not what the file says now: it may have been half written, or have changed meanwhile.
+    pub(super) fn check(&self, config: &Config) -> Result<(), String> {
+        if self.by.as_ref() == Some(&config.privileges) {
+            return Ok(());
+        }
+        Err("the configuration has changed while convey was starting, and privileges with it: start it again"
+            .to_owned())
     }
 
     /// Tells of it.
@@ -93,8 +105,9 @@ fn become_user(name: &str, config: &Config) -> Result<Result<String, String>, St
         )));
     }
     let needed = user::needed(config);
-    user.become_it(needed)
+    let held = user
+        .become_it(needed)
         .map_err(|error| format!("cannot become the user {name} (privileges.user): {error:#}"))?;
-    let capabilities = user::names(needed);
+    let capabilities = user::names(held);
     Ok(Ok(format!("user {name} with {capabilities}")))
 }

@@ -50,6 +50,7 @@ const ALLOWED: &[c_long] = &[
     SYS_utimensat,
     SYS_unlinkat,
     SYS_mkdirat,
+    SYS_renameat,
     SYS_renameat2,
     SYS_linkat,
     SYS_symlinkat,

@@ -46,7 +46,8 @@ impl User {
     }
 
     /// Becomes this user for good, with no capabilities but these. Programs that convey starts (`nft`, `ip`) have them, too.
-    pub(super) fn become_it(self, needed: CapabilitySet) -> anyhow::Result<()> {
+    /// Returns those that root had, for in a container it may lack some.
+    pub(super) fn become_it(self, needed: CapabilitySet) -> anyhow::Result<CapabilitySet> {
         let held = capabilities(None)?.permitted & needed;
         ReservedPorts::prepare_for(self.uid.as_raw(), self.gid.as_raw()).context("/run/convey")?;
         for other in CapabilitySet::all().difference(needed).iter() {
@@ -62,7 +63,7 @@ impl User {
         for one in held.iter() {
             configure_capability_in_ambient_set(one, true)?;
         }
-        Ok(())
+        Ok(held)
     }
 }
 

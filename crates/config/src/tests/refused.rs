@@ -208,7 +208,8 @@ fn a_health_check_must_make_sense() {
         (
             "kind = \"http\"\nheaders.X = \"a\\nb\"",
             format!(
-                "9:13: {check}.headers.X: found \"a\\nb\"; allowed: a string of printable ASCII characters"
+                "9:13: {check}.headers.X: found 3 characters; allowed: a string of printable ASCII characters, \
+                 without a newline at its end"
             ),
         ),
         (

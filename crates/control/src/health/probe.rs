@@ -48,7 +48,11 @@ pub(super) enum ProbeError {
 impl ProbeError {
     /// Whether the probe failed for want of something here, and so says nothing of the server.
     pub(super) fn is_ours(&self) -> bool {
-        matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error) if is_shortage(error))
+        match self {
+            ProbeError::Connect(error) | ProbeError::Udp(error) => is_shortage(error),
+            ProbeError::Tls(error) => matches!(error, TlsError::NoAuthority(_) | TlsError::Setup(_)),
+            ProbeError::Timeout(_) | ProbeError::Http(_) | ProbeError::Status { .. } => false,
+        }
     }
 
     /// Whether the server has said at once that nobody listens there.
