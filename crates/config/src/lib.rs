@@ -154,10 +154,8 @@ pub fn load_with_lists(path: &Path, lists: &mut Vec<ReadFile>) -> Result<Loaded,
     let text = read(path)?;
     let patterns = include::patterns(&text);
     let mut texts = Texts::one(&path.display().to_string(), &text);
-    let included = include::files(path, &patterns).map_err(|error| LoadError::Unreadable {
-        path: error.path().to_owned(),
-        source: error.into(),
-    })?;
+    let included = include::files(path, &patterns)
+        .map_err(|error| LoadError::Unreadable { path: error.path().to_owned(), source: error.into() })?;
     for (count, file) in included.iter().enumerate() {
         let text = read(file)?;
         if count >= include::MAX_FILES || (texts.len() + text.len()) as u64 > files::MAX_SIZE {

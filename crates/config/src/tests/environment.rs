@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::parse;
+use super::super::{LogOutput, parse};
 use super::{GOOD, errors};
 
 #[test]
@@ -20,10 +20,10 @@ fn values_may_be_from_the_environment() {
     assert_eq!((server.settings.weight, server.settings.backup), (7, true));
     assert_eq!(config.timeouts.connect, Duration::from_millis(500));
     assert_eq!(config.timeouts.idle, Duration::from_millis(2_500));
-    // Cargo sets it for tests.
-    let named =
-        GOOD.replace("\"web\"", "'${CARGO_PKG_NAME}'").replace("backends.web", "backends.convey-config");
-    assert_eq!(parse("config.toml", &named).expect("right").config.frontends[0].backend, "convey-config");
+    let home = std::env::var("HOME").expect("everybody has one");
+    let logs = format!("{GOOD}[log]\noutput = '${{HOME}}/convey.log'\n");
+    let output = LogOutput::File(format!("{home}/convey.log").into());
+    assert_eq!(parse("config.toml", &logs).expect("right").config.log.output, output);
 }
 
 #[test]
