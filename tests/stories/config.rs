@@ -116,7 +116,7 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
     assert_eq!(started.code, Some(1), "{started:?}");
     assert!(started.stderr.contains(&told[1]) || started.stderr.contains(&told[0]), "{started:?}");
 
-    let nowhere = setup.listen(&["192.0.2.77:80".parse().unwrap()]).to_string();
+    let nowhere = setup.listen(&["192.0.2.77:8080".parse().unwrap()]).to_string();
     drop(_busy_statistics);
     let checked = check(&lab, &nowhere);
     assert_eq!(checked.code, Some(0), "a standby starts before it has its address: {checked:?}");
